@@ -1,0 +1,336 @@
+"""Attempts as contenders: offering, taking over, revoking, and the one step that accepts a result.
+
+Safety rests on four rules, all of them here:
+
+1. Each attempt gets a fence that was never used before.
+2. An attempt is revoked once and for ever; nothing it says afterwards is accepted.
+3. A result is accepted only if its job has none yet and its attempt is not revoked.
+4. A job of class `never` gets at most one attempt with `go`, and no further attempt after that.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.kernel.decision import ToSession
+from holdfast.kernel.placement import Free
+from holdfast.kernel.queue import LaneKey
+from holdfast.kernel.world import World
+from holdfast.model import (
+    Attempt,
+    AttemptPhase,
+    Failure,
+    FailureCode,
+    Instant,
+    Job,
+    JobId,
+    JobPhase,
+    Node,
+    NodeId,
+    NodeState,
+    Recovery,
+    Result,
+    Verdict,
+    attempt_id,
+)
+from holdfast.model.messages import Discard, Go, Start
+from holdfast.policy import cost
+from holdfast.policy.lease import orchestrator_part_ms
+
+_JOB_PHASE = {
+    AttemptPhase.OFFERED: JobPhase.ASSIGNED,
+    AttemptPhase.PREPARING: JobPhase.PREPARING,
+    AttemptPhase.READY: JobPhase.PREPARING,
+    AttemptPhase.RUNNING: JobPhase.RUNNING,
+    AttemptPhase.UPLOADING: JobPhase.UPLOADING,
+}
+_ORDER = [JobPhase.QUEUED, JobPhase.ASSIGNED, JobPhase.PREPARING, JobPhase.RUNNING, JobPhase.UPLOADING]
+
+WAITS_FOR_ROOM = "a machine with room"
+WAITS_FOR_LEASE = "its machine is away; the job must not run twice, so its lease has to run out first"
+ATTEMPTS_PER_FAILURE = 4
+"""Takeovers cost no failure, but a job never makes more than this many attempts for each failure it may have."""
+
+
+# --- looking ---
+
+
+def healthy(w: World, attempt: Attempt) -> bool:
+    """Whether the attempt can be expected to make progress."""
+    node = w.nodes[attempt.node]
+    return attempt.may_win and node.state in (NodeState.READY, NodeState.PROBATION)
+
+
+def must_not_repeat(job: Job, attempt: Attempt) -> bool:
+    """Its body may have started, and this kind of body may start only once."""
+    return job.spec.recovery is Recovery.NEVER and attempt.go
+
+
+def attempts_max(w: World, job: Job) -> int:
+    return w.settings.attempts_max if job.spec.attempts_max is None else job.spec.attempts_max
+
+
+def lane_of(w: World, job: Job) -> LaneKey:
+    return (job.spec.need, tuple(sorted({w.attempts[a].node for a in w.of_job.get(job.id, ())})))
+
+
+# --- queueing and offering ---
+
+
+def seek(w: World, job_id: JobId) -> None:
+    """See to it that something healthy works on the job, or that it waits its turn for that."""
+    job = w.jobs.get(job_id)
+    if job is None:
+        return
+    rivals = [a for a in w.attempts_of(job_id) if a.may_win]
+    if any(healthy(w, a) for a in rivals) or any(must_not_repeat(job, a) for a in rivals):
+        w.queue.leave(job_id)
+    elif job.not_before_ms > w.patience:
+        w.deadlines.add(job.not_before_ms, "job", job_id)
+    elif job.attempts_made >= ATTEMPTS_PER_FAILURE * attempts_max(w, job):
+        if not rivals:
+            end_job(
+                w,
+                job_id,
+                Verdict.FAILED,
+                Failure(FailureCode.NODE_LOST, f"gave up after {job.attempts_made} attempts"),
+            )
+    else:
+        w.queue.join(job_id, job.owner, job.spec.priority, lane_of(w, job))
+
+
+def serve_queue(w: World) -> None:
+    """Give out what room there is, fairly, until nobody who waits fits anywhere."""
+    if not len(w.queue):
+        w.freed.clear()
+        return
+    if w.freed:
+        rooms = [(n, w.index.free[n]) for n in w.freed if n in w.index.free]
+        w.freed.clear()
+        if rooms:
+            w.queue.free_up(lambda lane: any(_serves(node, free, lane) for node, free in rooms))
+    while (head := w.queue.next()) is not None:
+        job_id, lane = head
+        job = w.jobs[job_id]
+        node = choose(w, job, lane)
+        if node is None:
+            w.queue.stick(lane)
+        else:
+            offer(w, job, node)
+
+
+def _serves(node: NodeId, free: Free, lane: LaneKey) -> bool:
+    want = lane[0].resources
+    return (
+        want.cpu_milli <= free[0]
+        and want.memory_mib <= free[1]
+        and want.disk_mib <= free[2]
+        and want.gpus <= free[3]
+        and node not in lane[1]
+    )
+
+
+def choose(w: World, job: Job, lane: LaneKey) -> NodeId | None:
+    """The cheapest of a few nodes with room; nodes on which the job failed before come last."""
+    need, ruled_out = lane
+    draw = w.draw()
+    found: list[NodeId] = []
+    if job.avoid:
+        found = w.index.candidates(need, draw, {*ruled_out, *job.avoid})
+    if not found:
+        found = w.index.candidates(need, draw, ruled_out)
+    if not found:
+        return None
+    if len(found) == 1:
+        return found[0]
+    sites = {w.nodes[n].site for n in ruled_out} if ruled_out else ()
+    return min(found, key=lambda n: (placement_cost(w, job, n, sites), n))
+
+
+def placement_cost(w: World, job: Job, node_id: NodeId, sites: "set[str] | tuple[str, ...]") -> int:
+    node = w.nodes[node_id]
+    free = w.index.free[node_id]
+    room = node.offered
+    pulse = w.pulses[node_id]
+    return cost.total_ms(
+        free[0], room.cpu_milli, free[1], room.memory_mib, pulse.load.cpu_permille, free[3],
+        job.spec.need.resources.gpus, bool(node.site) and node.site in sites, node_id in job.avoid,
+    )  # fmt: skip
+
+
+def offer(w: World, job: Job, node_id: NodeId) -> None:
+    """A new contender on a node."""
+    w.queue.leave(job.id)
+    number = job.attempts_made + 1
+    attempt = Attempt(
+        id=attempt_id(job.id, number),
+        job=job.id,
+        node=node_id,
+        fence=w.next_fence(),
+        offered_ms=w.now,
+        owner=job.owner,
+        holds=job.spec.need.resources,
+        phase_until_ms=w.soon(w.settings.offer_ms_max),
+    )
+    if node_id not in w.on_node:
+        pulse = w.pulse(node_id)
+        pulse.watched_ms = w.patience
+        w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", node_id)
+    w.put(attempt)
+    phase = JobPhase.ASSIGNED if job.phase is JobPhase.QUEUED else job.phase
+    w.put(replace(job, attempts_made=number, phase=phase, waiting=""))
+    w.note("job.assigned", f"attempt {number} goes to {node_name(w.nodes[node_id])}", job.id, attempt.id, node_id)
+    send_start(w, attempt, job)
+
+
+def node_name(node: Node) -> str:
+    return f"{node.name} ({node.id})" if node.name else node.id
+
+
+def send_start(w: World, attempt: Attempt, job: Job) -> None:
+    claim = w.claims[attempt.id]
+    claim.sent_ms = w.patience
+    session = w.pulse(attempt.node).session
+    if session is not None:
+        spec = job.spec
+        leased = spec.recovery is Recovery.NEVER
+        limit = spec.time_limit_ms or w.settings.run_ms_max
+        lease = w.settings.lease_ms if leased else 0
+        start = Start(w.meta.epoch, attempt.id, attempt.fence, job.id, spec, limit, lease)
+        w.send(ToSession(session, attempt.node, start))
+
+
+def grant_go(w: World, attempt: Attempt, seq: int) -> None:
+    """Class `never`: let the body start. `seq`: the report that said READY, from which the node counts."""
+    if not attempt.go:
+        rivals = [a for a in w.attempts_of(attempt.job) if a.id != attempt.id and a.go]
+        if rivals:
+            raise AssertionError(f"a second go was asked for {attempt.job}: {rivals[0].id} has it")
+        attempt = replace(attempt, go=True, phase=AttemptPhase.READY, phase_until_ms=w.soon(w.settings.prepare_ms_max))
+        w.put(attempt)
+        w.note(
+            "attempt.go",
+            "may start; it will not be started anywhere else",
+            attempt.job,
+            attempt.id,
+            attempt.node,
+        )
+    w.claims[attempt.id].sent_ms = w.patience
+    renew_lease(w, attempt)
+    session = w.pulse(attempt.node).session
+    if session is not None:
+        w.send(ToSession(session, attempt.node, Go(w.meta.epoch, attempt.id, attempt.fence, seq)))
+
+
+def renew_lease(w: World, attempt: Attempt) -> None:
+    """Count the lease anew, from this answer."""
+    w.claims[attempt.id].lease_from_ms = w.patience
+    w.deadlines.add(lease_over_ms(w, attempt), "lease", attempt.id)
+
+
+def lease_over_ms(w: World, attempt: Attempt) -> Instant:
+    """When the body is certainly dead if nothing was heard since."""
+    start = w.claims[attempt.id].lease_from_ms
+    return Instant((w.patience if start is None else start) + orchestrator_part_ms(w.settings.lease_ms))
+
+
+# --- phases ---
+
+
+def advance(w: World, attempt: Attempt, phase: AttemptPhase, bound_ms: int, **changes: object) -> Attempt:
+    """Move an attempt to a later phase, which must end within `bound_ms`."""
+    moved: Attempt = replace(attempt, phase=phase, phase_until_ms=w.soon(bound_ms), **changes)
+    w.put(moved)
+    refresh(w, attempt.job)
+    return moved
+
+
+def refresh(w: World, job_id: JobId) -> None:
+    """Show the job in the phase of its most advanced contender."""
+    job = w.jobs.get(job_id)
+    if job is None:
+        return
+    phase = JobPhase.QUEUED
+    for attempt in w.attempts_of(job_id):
+        if attempt.may_win and _ORDER.index(_JOB_PHASE[attempt.phase]) > _ORDER.index(phase):
+            phase = _JOB_PHASE[attempt.phase]
+    if phase is job.phase:
+        return
+    if phase is JobPhase.QUEUED:
+        until = w.soon(w.settings.queue_ms_max if job.spec.queue_limit_ms is None else job.spec.queue_limit_ms)
+        w.deadlines.add(until, "job", job_id)
+        job = replace(job, queue_until_ms=until, waiting=WAITS_FOR_ROOM)
+    w.put(replace(job, phase=phase))
+    w.note(f"job.{phase.value}", f"the job is {phase.value}", job_id)
+
+
+# --- ending ---
+
+
+def revoke(w: World, attempt: Attempt, failure: Failure) -> Attempt:
+    """From now on nothing this attempt says can be accepted. It holds its room until its node says GONE."""
+    if attempt.revoked is not None:
+        return attempt
+    bound = 4 * w.settings.stop_grace_ms + w.settings.offer_ms_max
+    attempt = replace(attempt, revoked=failure, phase_until_ms=w.soon(bound))
+    w.put(attempt)
+    w.note("attempt.revoked", f"{failure.code.value}: {failure.detail}", attempt.job, attempt.id, attempt.node)
+    send_discard(w, attempt, failure)
+    return attempt
+
+
+def send_discard(w: World, attempt: Attempt, failure: Failure, accepted: bool = False) -> None:
+    w.claims[attempt.id].sent_ms = w.patience
+    session = w.pulse(attempt.node).session
+    if session is not None:
+        reason = f"{failure.code.value}: {failure.detail or failure.meaning.says}" if not accepted else "accepted"
+        w.send(ToSession(session, attempt.node, Discard(w.meta.epoch, attempt.id, attempt.fence, reason, accepted)))
+
+
+def close_attempt(w: World, attempt: Attempt, failure: Failure | None) -> None:
+    """The attempt is over: its node holds nothing of it any more, or never will be asked again."""
+    w.put(replace(attempt, phase=AttemptPhase.ENDED, failure=failure, ended_ms=w.now, phase_until_ms=Instant(0)))
+
+
+def accept(w: World, attempt: Attempt) -> bool:
+    """The one step that makes a result the job's result. Compare and set: none yet, and not revoked."""
+    job = w.jobs.get(attempt.job)
+    if job is None or job.accepted is not None or attempt.revoked is not None or attempt.result is None:
+        return False
+    send_discard(w, attempt, Failure(FailureCode.SUPERSEDED), accepted=True)
+    close_attempt(w, attempt, None)
+    w.note("job.accepted", f"the result of attempt {attempt.id} counts", job.id, attempt.id, attempt.node)
+    end_job(w, job.id, Verdict.SUCCEEDED, None, attempt, attempt.result)
+    return True
+
+
+def end_job(
+    w: World, job_id: JobId, verdict: Verdict, failure: Failure | None,
+    winner: Attempt | None = None, result: Result | None = None,
+) -> None:  # fmt: skip
+    """Terminal, and never changed again. Whatever still runs for it is revoked and told why."""
+    if failure is not None and failure.code in (FailureCode.CANCELLED, FailureCode.POISON):
+        why = failure
+    elif winner is not None:
+        why = Failure(FailureCode.SUPERSEDED, f"{winner.id} delivered the result that counts")
+    else:
+        why = Failure(FailureCode.SUPERSEDED, "the job has ended without a result")
+    for attempt in w.attempts_of(job_id):
+        revoke(w, attempt, why)
+    job = w.jobs[job_id]
+    w.put(
+        replace(
+            job,
+            phase=JobPhase.ENDED,
+            verdict=verdict,
+            failure=failure,
+            result=result,
+            waiting="",
+            accepted=winner.id if winner is not None else None,
+            ended_ms=w.now,
+        )
+    )
+    text = (
+        verdict.value
+        if failure is None
+        else f"{verdict.value}: {failure.code.value}: {failure.detail or failure.meaning.says}"
+    )
+    w.note("job.ended", text, job_id, winner.id if winner is not None else None)

@@ -1,0 +1,97 @@
+"""What the kernel decides: row changes to commit, then things to send, then an answer to whoever asked."""
+
+import msgspec
+
+from holdfast.model import (
+    Attempt,
+    AttemptId,
+    Entry,
+    Failure,
+    Job,
+    JobId,
+    JoinToken,
+    Meta,
+    Node,
+    NodeId,
+    Result,
+)
+from holdfast.model.messages import Discard, Go, Ping, Refusal, Renewed, Start, Welcome
+
+Row = Job | Attempt | Node | JoinToken | Entry | Meta
+"""A change is a whole row, new or replacing the one with its key. Entries are only ever added."""
+
+
+class ToSession(msgspec.Struct, frozen=True, tag=True):
+    """Say this to the node behind a session, if the session still stands."""
+
+    session: int
+    node: NodeId
+    message: Welcome | Refusal | Start | Go | Discard | Renewed | Ping
+
+
+class CloseSession(msgspec.Struct, frozen=True, tag=True):
+    """End a session from this side (replaced, refused, lost)."""
+
+    session: int
+    why: str
+
+
+class Verify(msgspec.Struct, frozen=True, tag=True):
+    """Compare what this attempt delivered with what it declared, and feed `Verified` back."""
+
+    attempt: AttemptId
+    fence: int
+    result: Result
+
+
+Send = ToSession | CloseSession | Verify
+
+
+# --- answers ---
+
+
+class Taken(msgspec.Struct, frozen=True, tag=True):
+    """The submission stands. `again`: this key was used before, with the same specification."""
+
+    job: JobId
+    again: bool = False
+
+
+class Rejected(msgspec.Struct, frozen=True, tag=True):
+    """Asked for something that cannot be done. `code` is stable; `says` is for a person."""
+
+    code: str
+    says: str
+    failure: Failure | None = None
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    says: str = ""
+
+
+class Explanation(msgspec.Struct, frozen=True, tag=True):
+    """Why a job is where it is (SPEC H6)."""
+
+    job: JobId
+    phase: str
+    waiting_for: str
+    until_ms: int | None
+    """When the present state ends by its deadline (Unix ms), and then:"""
+    then: str
+    attempts: tuple[str, ...]
+    """One line for each live attempt."""
+    gates: dict[str, int]
+    """For a queued job: how many nodes each gate holds back."""
+    nearest: str = ""
+    """The node that misses by least, and by what."""
+    ahead: int = 0
+    """Jobs that would be placed before it."""
+
+
+Answer = Taken | Rejected | Done | Explanation
+
+
+class Decision(msgspec.Struct, frozen=True):
+    changes: tuple[Row, ...] = ()
+    sends: tuple[Send, ...] = ()
+    answer: Answer | None = None

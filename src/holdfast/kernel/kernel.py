@@ -1,0 +1,281 @@
+"""The kernel itself: an event and the time go in, a decision comes out."""
+
+from hashlib import sha256
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.kernel import contenders, health, membership, reconcile, recovery
+from holdfast.kernel.decision import Answer, Decision, Done, Rejected, Taken
+from holdfast.kernel.events import (
+    AnyEvent,
+    CancelAsked,
+    DrainAsked,
+    ExplainAsked,
+    Led,
+    NodeBroke,
+    NodeJoined,
+    NodeSaid,
+    Submitted,
+    Tick,
+    TokenMade,
+    TokenRevoked,
+    Verified,
+)
+from holdfast.kernel.explain import explain, never_fits
+from holdfast.kernel.world import World
+from holdfast.model import (
+    Attempt,
+    AttemptId,
+    Failure,
+    FailureCode,
+    Instant,
+    Job,
+    JobId,
+    JoinToken,
+    Meta,
+    Node,
+    NodeId,
+    NodeState,
+    Settings,
+    Verdict,
+)
+from holdfast.model.messages import Leaving, Pong, Report
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+CLOCK_MS = 30_000
+"""While anything lives, time itself is written this often, so that a restart knows how long it was away."""
+
+
+class Kernel:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._w = World(settings)
+
+    # --- rebuilding ---
+
+    @classmethod
+    def load(
+        cls, settings: Settings, meta: Meta | None, nodes: "list[Node]", jobs: "list[Job]", attempts: "list[Attempt]",
+        tokens: "list[JoinToken]",
+    ) -> "Kernel":  # fmt: skip
+        """A kernel with the state that the store holds. The first event must be `Led`."""
+        kernel = cls(settings)
+        w = kernel._w
+        if meta is not None:
+            w.load(meta)
+        for row in [*nodes, *tokens, *jobs, *attempts]:
+            w.load(row)
+        for job in sorted(jobs, key=lambda j: (j.submitted_ms, j.id)):
+            w.deadlines.add(job.queue_until_ms, "job", job.id)
+            contenders.seek(w, job.id)
+        w.changes = []
+        return kernel
+
+    def rows(self) -> list[Node | JoinToken | Job | Attempt | Meta]:
+        """Everything that is stored and lives, in a fixed order."""
+        w = self._w
+        return [
+            w.meta,
+            *(w.nodes[k] for k in sorted(w.nodes)),
+            *(w.tokens[k] for k in sorted(w.tokens)),
+            *(w.jobs[k] for k in sorted(w.jobs)),
+            *(w.attempts[k] for k in sorted(w.attempts)),
+        ]
+
+    def digest(self) -> str:
+        """A hash of the rows and of what follows from them: rebuilding must give the same."""
+        w = self._w
+        derived = (
+            {n: used for n, used in sorted(w.used.items()) if n in w.on_node},
+            sorted(w.shares.items()),
+            sorted(w.live_of.items()),
+            w.queue.members(),
+        )
+        return sha256(_encode([*self.rows(), derived])).hexdigest()
+
+    # --- deciding ---
+
+    def apply(self, event: AnyEvent, now: Instant) -> Decision:
+        """Decide. Nothing of the decision may be acted on before its changes are durable."""
+        w = self._w
+        w.begin(now)
+        answer = self._dispatch(event)
+        contenders.serve_queue(w)
+        w.finish()
+        return Decision(tuple(w.changes), tuple(w.sends), answer)
+
+    def next_due(self) -> Instant | None:
+        """When the next deadline falls, in kernel time: a Tick is wanted then."""
+        first = self._w.deadlines.first()
+        return None if first is None else Instant(first + self._w.meta.late_ms)
+
+    @property
+    def at_stake(self) -> bool:
+        """Whether any job lives: the clock is kept on record while one does."""
+        return bool(self._w.jobs)
+
+    def load_of(self, node: NodeId) -> "tuple[bool, object]":
+        """Connected or not, and the last reported load: for people, not for decisions."""
+        pulse = self._w.pulses.get(node)
+        return (False, None) if pulse is None else (pulse.session is not None, pulse.load)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the queue."""
+        return len(self._w.queue)
+
+    def _dispatch(self, event: AnyEvent) -> Answer | None:
+        w = self._w
+        match event:
+            case NodeSaid():
+                self._said(event)
+            case Tick():
+                self._tick(event.late_ms)
+            case Submitted():
+                return self._submitted(event)
+            case Verified():
+                reconcile.verified(w, event.attempt, event.fence, event.ok, event.detail)
+            case NodeJoined():
+                membership.join(w, event.session, event.hello)
+            case NodeBroke():
+                membership.broke(w, event.session, event.node, event.why)
+            case CancelAsked():
+                return self._cancel(event.job, event.by)
+            case DrainAsked():
+                return membership.drain(w, event.node, event.on, event.by or "the network's operator")
+            case ExplainAsked():
+                return explain(w, event.job)
+            case TokenMade():
+                w.put(event.token)
+                return Done("made")
+            case TokenRevoked():
+                token = w.tokens.get(event.token)
+                if token is None:
+                    return Rejected("no_such_token", f"There is no token {event.token}.")
+                w.put(replace(token, revoked=True))
+                return Done("revoked")
+            case Led():
+                self._led(event)
+        return None
+
+    # --- leadership and time ---
+
+    def _led(self, event: Led) -> None:
+        """Lead from now on: nobody is blamed for the time without a leader, every lease counts anew."""
+        w = self._w
+        meta = w.meta
+        away = max(0, w.now - meta.now_ms) if meta.now_ms else 0
+        seed = meta.seed if meta.epoch else event.seed
+        w.meta = replace(meta, epoch=event.epoch, seed=seed, late_ms=meta.late_ms + away)
+        w.note("orchestrator.led", f"epoch {event.epoch}; {away} ms without a leader are charged to nobody")
+        grace = w.soon(w.settings.reconnect_grace_ms)
+        for node_id, node in sorted(w.nodes.items()):
+            if node.state in (NodeState.READY, NodeState.PROBATION, NodeState.QUARANTINED):
+                w.pulse(node_id).grace_until_ms = grace
+                w.deadlines.add(grace, "silence", node_id)
+        for attempt_id in sorted(w.attempts):
+            if w.attempts[attempt_id].go:
+                contenders.renew_lease(w, w.attempts[attempt_id])
+        for job_id in sorted(w.jobs):
+            w.deadlines.add(w.patience, "job", job_id)
+
+    def _tick(self, late_ms: int) -> None:
+        w = self._w
+        if late_ms > 0:
+            w.meta = replace(w.meta, late_ms=w.meta.late_ms + late_ms)
+            w.note("orchestrator.late", f"{late_ms} ms late; every deadline moves by that, and nobody is blamed")
+        if w.jobs and w.now - w.meta.now_ms >= CLOCK_MS:
+            w.meta = replace(w.meta, now_ms=w.now)
+        while (due := w.deadlines.pop_due(w.patience)) is not None:
+            _, subject, id = due
+            match subject:
+                case "silence":
+                    health.silence_due(w, NodeId(id))
+                case "attempt":
+                    recovery.phase_due(w, AttemptId(id))
+                case "job":
+                    recovery.job_due(w, JobId(id))
+                case "node":
+                    if health.state_due(w, NodeId(id)):
+                        recovery.write_off(w, NodeId(id))
+                case "drain":
+                    recovery.drain_due(w, NodeId(id))
+                case "lease":
+                    recovery.lease_due(w, AttemptId(id))
+                case "ping":
+                    health.ping_due(w, NodeId(id))
+
+    # --- people ---
+
+    def _submitted(self, event: Submitted) -> Answer:
+        w = self._w
+        known = w.jobs.get(event.job)
+        if known is not None:
+            if known.spec_hash != event.spec_hash:
+                return Rejected("key_reused", "This idempotency key was used for another job; use a new key.")
+            return Taken(event.job, again=True)
+        if w.live_of.get(event.owner, 0) >= self.settings.owner_live_jobs_max:
+            return Rejected(
+                "owner_limit",
+                f"{event.owner} already has {self.settings.owner_live_jobs_max} jobs that have not ended.",
+            )
+        if len(w.jobs) >= self.settings.live_jobs_max:
+            return Rejected("network_full", f"The network already holds {self.settings.live_jobs_max} jobs. Try later.")
+        miss = never_fits(w, event.spec.need) if not len(w.index) or not self._fits_somewhere(event) else ""
+        if miss:
+            failure = Failure(FailureCode.NO_FIT, f"nearest: {miss}")
+            return Rejected(
+                "no_fit",
+                f"No machine of this network could ever hold this job; nearest miss: {miss}.",
+                failure,
+            )
+        spec = event.spec
+        until = w.soon(self.settings.queue_ms_max if spec.queue_limit_ms is None else spec.queue_limit_ms)
+        job = Job(
+            event.job, event.owner, spec, event.spec_hash, w.now,
+            waiting=contenders.WAITS_FOR_ROOM, queue_until_ms=until,
+        )  # fmt: skip
+        w.put(job)
+        w.note("job.queued", "the job is queued", job.id)
+        w.queue.join(job.id, job.owner, spec.priority, (spec.need, ()))
+        w.deadlines.add(until, "job", job.id)
+        return Taken(job.id)
+
+    def _fits_somewhere(self, event: Submitted) -> bool:
+        """Whether the need is one that waits already or fits now: then it can be met, and no search is due."""
+        w = self._w
+        lane = (event.spec.need, ())
+        return w.queue.stuck(lane) or bool(w.index.candidates(event.spec.need, 0, ()))
+
+    def _cancel(self, job_id: JobId, by: str) -> Answer:
+        if job_id not in self._w.jobs:
+            return Rejected("not_live", f"{job_id} has already ended, or never was.")
+        who = f"stopped by {by}" if by else "stopped by its owner"
+        contenders.end_job(self._w, job_id, Verdict.CANCELLED, Failure(FailureCode.CANCELLED, who))
+        return Done("stopped")
+
+    # --- nodes ---
+
+    def _said(self, event: NodeSaid) -> None:
+        w = self._w
+        pulse = w.pulses.get(event.node)
+        if pulse is None or pulse.session != event.session:
+            return
+        message = event.message
+        match message:
+            case Report():
+                if message.seq <= pulse.seq:
+                    return
+                pulse.seq = message.seq
+                health.heard(w, event.node, pulse)
+                if message.load is not None:
+                    health.load_reported(w, event.node, pulse, message.load)
+                reconcile.compare(w, event.node, message.held, message.full, message.seq)
+                if message.renew:
+                    reconcile.renew(w, event.node, message.seq, message.renew)
+            case Pong():
+                health.heard(w, event.node, pulse)
+                health.ponged(w, event.node, message.nonce)
+            case Leaving():
+                membership.leaving(w, event.session, event.node, message)

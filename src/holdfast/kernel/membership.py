@@ -1,0 +1,180 @@
+"""Who may join, under which name, and how they leave (SPEC N1, N6, N7).
+
+A node's id belongs to the first key that joined under it. A token is needed only the first time. One identity has
+one session: a reconnect of the same start of an agent replaces the old session; another start with the same
+identity waits until the old one has been shown to be silent.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.kernel.contenders import node_name
+from holdfast.kernel.decision import Answer, CloseSession, Done, Rejected, ToSession
+from holdfast.kernel.health import begin_probation, change, heard, ping_due, suspect
+from holdfast.kernel.reconcile import compare
+from holdfast.kernel.recovery import drain_due, write_off
+from holdfast.kernel.world import World
+from holdfast.model import Node, NodeId, NodeState, after
+from holdfast.model.messages import Hello, Leaving, Ping, Refusal, Welcome
+
+
+def join(w: World, session: int, hello: Hello) -> None:
+    """A node that proved its key wants to be here."""
+    node = w.nodes.get(hello.node)
+    refusal = _wrong_key(node, hello) or _token_refusal(w, node, hello) or _taken(w, hello)
+    if refusal is not None:
+        w.send(ToSession(session, hello.node, refusal), CloseSession(session, refusal.says))
+        if refusal.final:
+            w.note(
+                "node.refused",
+                f"{hello.node}: {refusal.code}: {refusal.says}",
+                node=hello.node if node else None,
+            )
+        return
+    pulse = w.pulse(hello.node)
+    if pulse.session is not None:
+        w.send(CloseSession(pulse.session, "replaced by a newer session of the same node"))
+    pulse.session, pulse.instance, pulse.seq = session, hello.instance, 0
+    pulse.heard_ms = pulse.watched_ms = w.patience
+    pulse.contested_ms = None
+    s = w.settings
+    w.send(
+        ToSession(
+            session,
+            hello.node,
+            Welcome(
+                hello.node,
+                w.meta.epoch,
+                s.heartbeat_ms,
+                s.keepalive_ms,
+                s.lease_ms,
+                s.orphan_ms_max,
+                s.stop_grace_ms,
+            ),
+        )
+    )
+    away = node is not None and node.state in (NodeState.SUSPECT, NodeState.LOST, NodeState.GONE)
+    _enter(w, node, hello)
+    w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", hello.node)
+    compare(w, hello.node, hello.held, full=True, seq=0, came_back=away)
+
+
+def _enter(w: World, node: Node | None, hello: Hello) -> None:
+    known = {
+        "version": hello.version, "hardware": hello.hardware, "offered": hello.offered,
+        "isolation": hello.isolation, "name": hello.name, "site": hello.site,
+    }  # fmt: skip
+    if node is None:
+        fresh = Node(hello.node, hello.public_key, hello.version, hello.hardware, w.now)
+        _use_token(w, hello)
+        change(w, replace(fresh, **known), NodeState.READY, "it joined")
+        return
+    updated: Node = replace(node, **known)
+    match node.state:
+        case NodeState.SUSPECT | NodeState.LOST:
+            begin_probation(w, updated, "it came back")
+        case NodeState.GONE:
+            change(w, replace(updated, draining=False, strikes=node.strikes), NodeState.READY, "it joined again")
+        case NodeState.PROBATION:
+            w.put(updated)
+            w.pulse(node.id).pings = 0
+            ping_due(w, node.id)
+        case _:
+            if updated != node:
+                w.put(updated)
+    w.freed[hello.node] = None
+    w.reindex(hello.node)
+
+
+# --- refusals ---
+
+
+def _wrong_key(node: Node | None, hello: Hello) -> Refusal | None:
+    if node is not None and node.public_key != hello.public_key:
+        says = (
+            f"{hello.node} belongs to another key. Give this machine an id of its own (PNODE_UUID), or restore its key."
+        )
+        return Refusal("uuid_taken", says, final=True)
+    return None
+
+
+def _token_refusal(w: World, node: Node | None, hello: Hello) -> Refusal | None:
+    if node is not None or w.settings.open_join:
+        return None
+    token = w.tokens.get(hello.token_id)  # pyright: ignore[reportArgumentType]
+    fresh = "Ask the network's operator for a new one: `holdfast token new`."
+    if not hello.token_id:
+        return Refusal("token_needed", f"This network needs a join token. {fresh}", final=True)
+    if token is None or token.secret_sha256 != hello.token_sha256:
+        return Refusal("token_wrong", f"The join token is not one of this network. {fresh}", final=True)
+    if token.revoked:
+        return Refusal("token_revoked", f"The join token was revoked. {fresh}", final=True)
+    if token.expires_ms <= w.now:
+        return Refusal("token_expired", f"The join token has expired. {fresh}", final=True)
+    if token.uses_left == 0:
+        return Refusal("token_used", f"The join token was used up by another machine. {fresh}", final=True)
+    return None
+
+
+def _use_token(w: World, hello: Hello) -> None:
+    token = w.tokens.get(hello.token_id)  # pyright: ignore[reportArgumentType]
+    if token is not None and token.uses_left > 0:
+        w.put(replace(token, uses_left=token.uses_left - 1))
+
+
+def _taken(w: World, hello: Hello) -> Refusal | None:
+    """Another start of an agent holds this identity: ask it for a sign of life before anyone is believed."""
+    pulse = w.pulses.get(hello.node)
+    if pulse is None or pulse.session is None or pulse.instance == hello.instance:
+        return None
+    if pulse.contested_ms is not None and w.patience >= after(pulse.contested_ms, w.settings.silence_floor_ms):
+        return None
+    if pulse.contested_ms is None:
+        pulse.contested_ms = w.patience
+        pulse.nonce += 1
+        w.send(ToSession(pulse.session, hello.node, Ping(w.meta.epoch, pulse.nonce)))
+    says = f"{hello.node} is connected from another machine. If that one is gone, this will work in a few seconds."
+    return Refusal("uuid_in_use", says, final=False)
+
+
+# --- leaving ---
+
+
+def broke(w: World, session: int, node_id: NodeId, why: str) -> None:
+    """A stream ended without a goodbye."""
+    pulse = w.pulses.get(node_id)
+    if pulse is None or pulse.session != session:
+        return
+    pulse.session = None
+    w.reindex(node_id)
+    suspect(w, node_id, f"its connection broke: {why}")
+
+
+def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:
+    """The node's operator asked it to go."""
+    node = w.nodes[node_id]
+    heard(w, node_id, w.pulse(node_id))
+    if not message.done:
+        if not node.draining:
+            drain(w, node_id, on=True, by="its own operator", grace_ms=message.grace_ms)
+        return
+    change(w, node, NodeState.GONE, "it said goodbye")
+    w.pulse(node_id).session = None
+    w.reindex(node_id)
+    w.send(CloseSession(session, "goodbye"))
+    write_off(w, node_id)
+
+
+def drain(w: World, node_id: NodeId, on: bool, by: str, grace_ms: int | None = None) -> Answer:
+    """No new work; what runs may finish within the grace, then it moves."""
+    node = w.nodes.get(node_id)
+    if node is None or node.state is NodeState.GONE:
+        return Rejected("no_such_node", f"There is no node {node_id}.")
+    if node.draining == on:
+        return Done("it is draining already" if on else "it is not draining")
+    until = w.soon(w.settings.drain_ms if grace_ms is None else grace_ms)
+    w.put(replace(node, draining=on, drain_until_ms=until))
+    kind, text = ("node.draining", "is being drained") if on else ("node.undrained", "takes work again")
+    w.note(kind, f"{node_name(node)} {text} ({by})", node=node_id)
+    if on and not w.on_node.get(node_id):
+        drain_due(w, node_id)
+    return Done("draining" if on else "taking work again")

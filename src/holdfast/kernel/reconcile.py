@@ -1,0 +1,193 @@
+"""Compare what a node says it holds with what it should hold, and say again what did not take effect.
+
+Nothing here looks at what was sent before except to avoid repeating it too often: a message may have been lost,
+doubled or overtaken. The rows say what should be; the report says what is.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.kernel.contenders import (
+    accept,
+    advance,
+    close_attempt,
+    grant_go,
+    renew_lease,
+    send_discard,
+    send_start,
+)
+from holdfast.kernel.decision import ToSession, Verify
+from holdfast.kernel.health import body_started_elsewhere, returned, won
+from holdfast.kernel.recovery import attempt_failed
+from holdfast.kernel.world import World
+from holdfast.model import Attempt, AttemptId, AttemptPhase, Failure, FailureCode, NodeId, Recovery
+from holdfast.model.messages import Discard, Held, HeldPhase, Renewed
+
+_BEFORE_BODY = (AttemptPhase.OFFERED, AttemptPhase.PREPARING, AttemptPhase.READY)
+
+
+def compare(w: World, node: NodeId, held: tuple[Held, ...], full: bool, seq: int, came_back: bool = False) -> None:
+    """Take in a report. `came_back`: the node was away, and attempts it still has are contenders again."""
+    for item in held:
+        observe(w, node, item, seq, came_back)
+    if full:
+        named = {item.attempt for item in held}
+        for attempt in w.held_by(node):
+            if attempt.id not in named:
+                missing(w, attempt)
+
+
+def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> None:
+    """One attempt, as its node sees it."""
+    attempt = w.attempts.get(item.attempt)
+    if attempt is None or attempt.node != node or attempt.fence != item.fence:
+        if item.phase is not HeldPhase.GONE:
+            stray(w, node, item)
+        return
+    if attempt.revoked is not None:
+        observe_revoked(w, attempt, item)
+        return
+    if came_back and item.phase not in (HeldPhase.GONE, HeldPhase.REFUSED):
+        returned(w, attempt)
+        attempt = w.attempts[attempt.id]
+    match item.phase:
+        case HeldPhase.PREPARING:
+            if attempt.phase is AttemptPhase.OFFERED:
+                advance(w, attempt, AttemptPhase.PREPARING, w.settings.prepare_ms_max)
+        case HeldPhase.READY:
+            observe_ready(w, attempt, seq)
+        case HeldPhase.RUNNING:
+            if attempt.phase in _BEFORE_BODY:
+                body_seen(w, attempt, AttemptPhase.RUNNING)
+        case HeldPhase.UPLOADING:
+            if attempt.phase in _BEFORE_BODY or attempt.phase is AttemptPhase.RUNNING:
+                body_seen(w, attempt, AttemptPhase.UPLOADING)
+        case HeldPhase.FINISHED:
+            observe_finished(w, attempt, item)
+        case HeldPhase.REFUSED:
+            why = item.failure or Failure(FailureCode.REFUSED, "it gave no reason")
+            attempt_failed(w, attempt, replace(why, code=FailureCode.REFUSED), still_held=True)
+        case HeldPhase.GONE:
+            vanished(w, attempt)
+
+
+def stray(w: World, node: NodeId, item: Held) -> None:
+    """The node holds something that it should not: it never was, or is long over."""
+    session = w.pulse(node).session
+    if session is not None:
+        reason = "this attempt is not, or no longer, one that counts"
+        w.send(ToSession(session, node, Discard(w.meta.epoch, item.attempt, item.fence, reason)))
+
+
+def observe_revoked(w: World, attempt: Attempt, item: Held) -> None:
+    why = attempt.revoked or Failure(FailureCode.SUPERSEDED)
+    if item.phase in (HeldPhase.GONE, HeldPhase.REFUSED):
+        if item.phase is HeldPhase.REFUSED:
+            send_discard(w, attempt, why)
+        close_attempt(w, attempt, why)
+        return
+    claim = w.claims[attempt.id]
+    if item.phase is HeldPhase.FINISHED and not claim.refused:
+        claim.refused = True
+        text = f"its result is refused: {why.code.value}: {why.detail or why.meaning.says}"
+        w.note("attempt.refused", text, attempt.job, attempt.id, attempt.node)
+    if w.patience - claim.sent_ms >= w.settings.resend_ms or claim.sent_ms == 0:
+        send_discard(w, attempt, why)
+
+
+def observe_ready(w: World, attempt: Attempt, seq: int) -> None:
+    """Prepared and waiting: only class `never` waits, and only for a go that is durable first."""
+    job = w.jobs.get(attempt.job)
+    if job is None or job.spec.recovery is not Recovery.NEVER or attempt.phase not in _BEFORE_BODY:
+        return
+    claim = w.claims[attempt.id]
+    if not attempt.go or w.patience - claim.sent_ms >= w.settings.resend_ms:
+        grant_go(w, attempt, seq)
+
+
+def body_seen(w: World, attempt: Attempt, phase: AttemptPhase) -> Attempt:
+    """The body runs, or has run."""
+    job = w.jobs[attempt.job]
+    if job.spec.recovery is Recovery.NEVER and not attempt.go:
+        # It was not allowed to start. Nothing it says can be relied on; it is stopped and struck.
+        fault = Failure(FailureCode.INVALID_RESULT, "its machine started it without being allowed to")
+        attempt = replace(attempt, go=True)
+        w.put(attempt)
+        attempt_failed(w, attempt, fault, still_held=True)
+        return attempt
+    if phase is AttemptPhase.RUNNING:
+        limit = job.spec.time_limit_ms or w.settings.run_ms_max
+        bound = limit + w.settings.run_slack_ms
+    else:
+        bound = w.settings.upload_ms_max
+    started = w.now if attempt.started_ms is None else attempt.started_ms
+    if attempt.started_ms is None:
+        w.note("attempt.running", "its body runs", attempt.job, attempt.id, attempt.node)
+    attempt = advance(w, attempt, phase, bound, started_ms=started)
+    body_started_elsewhere(w, attempt)
+    return attempt
+
+
+def observe_finished(w: World, attempt: Attempt, item: Held) -> None:
+    if item.failure is not None:
+        attempt_failed(w, attempt, item.failure, still_held=True)
+        return
+    if item.result is None:
+        fault = Failure(FailureCode.INVALID_RESULT, "it said finished and declared nothing")
+        attempt_failed(w, attempt, fault, still_held=True)
+        return
+    if attempt.phase is not AttemptPhase.UPLOADING:
+        attempt = body_seen(w, attempt, AttemptPhase.UPLOADING)
+        if not attempt.may_win or attempt.id not in w.attempts:
+            return
+    if attempt.result != item.result:
+        attempt = replace(attempt, result=item.result)
+        w.put(attempt)
+        w.claims[attempt.id].verifying = False
+    claim = w.claims[attempt.id]
+    if not claim.verifying:
+        claim.verifying = True
+        w.send(Verify(attempt.id, attempt.fence, item.result))
+
+
+def verified(w: World, attempt_id: AttemptId, fence: int, ok: bool, detail: str) -> None:
+    """What was delivered has been compared with what was declared."""
+    attempt = w.attempts.get(attempt_id)
+    if attempt is None or attempt.fence != fence or not attempt.may_win or attempt.result is None:
+        return
+    w.claims[attempt_id].verifying = False
+    if not ok:
+        attempt_failed(w, attempt, Failure(FailureCode.INVALID_RESULT, detail), still_held=True)
+    elif accept(w, attempt):
+        won(w, attempt.node)
+
+
+def missing(w: World, attempt: Attempt) -> None:
+    """A full report does not name an attempt that should be there."""
+    if attempt.revoked is not None:
+        close_attempt(w, attempt, attempt.revoked)
+        return
+    if attempt.phase is AttemptPhase.OFFERED:
+        job = w.jobs.get(attempt.job)
+        if job is not None and w.patience - w.claims[attempt.id].sent_ms >= w.settings.resend_ms:
+            send_start(w, attempt, job)
+        return
+    vanished(w, attempt)
+
+
+def vanished(w: World, attempt: Attempt) -> None:
+    """The node had it, and has it no more."""
+    fault = Failure(FailureCode.RUNTIME_FAULT, "its machine no longer has it")
+    attempt_failed(w, attempt, fault, still_held=False)
+
+
+def renew(w: World, node: NodeId, seq: int, attempts: tuple[AttemptId, ...]) -> None:
+    """Renew the leases that still stand. One that was revoked is not renewed: its body stops itself."""
+    good: list[AttemptId] = []
+    for attempt_id in attempts:
+        attempt = w.attempts.get(attempt_id)
+        if attempt is not None and attempt.node == node and attempt.go and attempt.may_win:
+            renew_lease(w, attempt)
+            good.append(attempt_id)
+    session = w.pulse(node).session
+    if good and session is not None:
+        w.send(ToSession(session, node, Renewed(w.meta.epoch, seq, tuple(good))))

@@ -1,0 +1,191 @@
+"""What becomes of a job when one of its attempts fails (SPEC J7, J8).
+
+The failure's code decides: whose fault it was, and whether trying again makes sense. Trying again is bounded
+in number and spaced by a growing back-off, on other nodes first. Work that must not repeat is never repeated.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.kernel.contenders import (
+    attempts_max,
+    close_attempt,
+    end_job,
+    healthy,
+    lease_over_ms,
+    must_not_repeat,
+    refresh,
+    revoke,
+    seek,
+    send_discard,
+)
+from holdfast.kernel.health import poisonous, strike, won
+from holdfast.kernel.world import World
+from holdfast.model import (
+    Attempt,
+    AttemptId,
+    AttemptPhase,
+    Blame,
+    Failure,
+    FailureCode,
+    JobId,
+    JobPhase,
+    NodeId,
+    NodeState,
+    Verdict,
+    after,
+)
+from holdfast.policy.backoff import backoff_ms
+
+FREE_OF_CHARGE = {FailureCode.REFUSED, FailureCode.DRAINED, FailureCode.SUPERSEDED}
+"""Failures that say nothing about the job: they do not count towards its attempts."""
+
+
+def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: bool) -> None:
+    """An attempt that could have won did not. `still_held`: the node must be told to clean up."""
+    if failure.meaning.blame is Blame.USER:
+        won(w, attempt.node)
+    else:
+        strike(w, attempt.node, failure)
+        attempt = w.attempts.get(attempt.id, attempt)
+    if not attempt.live:
+        return
+    if still_held and attempt.revoked is None:
+        send_discard(w, attempt, failure)
+    close_attempt(w, attempt, failure)
+    w.note(
+        "attempt.failed",
+        f"{failure.code.value}: {failure.detail or failure.meaning.says}",
+        attempt.job,
+        attempt.id,
+        attempt.node,
+    )
+    if attempt.revoked is None:
+        go_on(w, attempt, failure)
+
+
+def give_up(w: World, attempt: Attempt, failure: Failure) -> None:
+    """The node did not do its part in time, and may still be at it: revoke, and go on without it."""
+    strike(w, attempt.node, failure)
+    attempt = w.attempts[attempt.id]
+    if attempt.revoked is not None:
+        return
+    attempt = revoke(w, attempt, failure)
+    go_on(w, attempt, failure)
+
+
+def go_on(w: World, attempt: Attempt, failure: Failure) -> None:
+    """The job's next step after an attempt was lost to it."""
+    job = w.jobs.get(attempt.job)
+    if job is None:
+        return
+    counts = failure.code not in FREE_OF_CHARGE
+    failures = job.failures + counts
+    avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-16:]
+    felled = job.felled
+    if failure.code is FailureCode.OOM_NODE and attempt.node not in felled:
+        felled = (*felled, attempt.node)
+    job = replace(job, failures=failures, avoid=avoid, felled=felled)
+    if must_not_repeat(job, attempt) or not failure.meaning.retryable:
+        w.put(job)
+        end_job(w, job.id, Verdict.FAILED, failure)
+        return
+    if failures >= attempts_max(w, job) and not any(healthy(w, a) for a in w.attempts_of(job.id)):
+        w.put(job)
+        detail = f"{failure.detail or failure.meaning.says} (the last of {failures} failures)"
+        end_job(w, job.id, Verdict.FAILED, replace(failure, detail=detail))
+        return
+    wait = (
+        backoff_ms(failures, w.settings.backoff_ms, w.settings.backoff_ms_max, w.draw())
+        if counts
+        else w.settings.backoff_ms
+    )
+    w.put(replace(job, not_before_ms=after(w.patience, wait)))
+    if poisonous(w, w.jobs[job.id]):
+        return
+    refresh(w, job.id)
+    seek(w, job.id)
+
+
+# --- deadlines ---
+
+
+def phase_due(w: World, attempt_id: AttemptId) -> None:
+    """An attempt's phase reached its deadline: every one has an outcome with a name (SPEC H6)."""
+    attempt = w.attempts.get(attempt_id)
+    if attempt is None or not attempt.phase_until_ms:
+        return
+    if attempt.phase_until_ms > w.patience:
+        w.deadlines.add(attempt.phase_until_ms, "attempt", attempt_id)
+        return
+    connected = w.pulse(attempt.node).session is not None
+    if not connected:
+        # Away: bounded by the node's own deadline, after which it is lost. Look again when it may be back.
+        w.deadlines.add(w.soon(1_000), "attempt", attempt_id)
+        return
+    if attempt.revoked is not None:
+        strike(w, attempt.node, Failure(FailureCode.RUNTIME_FAULT, f"{attempt_id} was revoked and is not gone"))
+        if attempt_id in w.attempts:
+            send_discard(w, w.attempts[attempt_id], attempt.revoked)
+            w.put(replace(w.attempts[attempt_id], phase_until_ms=w.soon(w.settings.prepare_ms_max)))
+        return
+    match attempt.phase:
+        case AttemptPhase.OFFERED:
+            failure = Failure(FailureCode.OFFER_UNANSWERED, f"no answer within {w.settings.offer_ms_max} ms")
+        case AttemptPhase.PREPARING | AttemptPhase.READY:
+            failure = Failure(FailureCode.PREPARE_TIMEOUT, f"not ready within {w.settings.prepare_ms_max} ms")
+        case AttemptPhase.RUNNING:
+            failure = Failure(FailureCode.TIME_LIMIT, "the machine did not stop it at its limit")
+        case _:
+            failure = Failure(FailureCode.UPLOAD_TIMEOUT, f"not delivered within {w.settings.upload_ms_max} ms")
+    give_up(w, attempt, failure)
+
+
+def lease_due(w: World, attempt_id: AttemptId) -> None:
+    """Class `never`: nothing was heard for so long that the body is certainly dead."""
+    attempt = w.attempts.get(attempt_id)
+    if attempt is None or not attempt.go or attempt.revoked is not None:
+        return
+    if attempt.phase is AttemptPhase.UPLOADING and w.pulse(attempt.node).session is not None:
+        return
+    over = lease_over_ms(w, attempt)
+    if over > w.patience:
+        w.deadlines.add(over, "lease", attempt_id)
+        return
+    give_up(w, attempt, Failure(FailureCode.LEASE_LOST, "its machine was not heard from before the lease ran out"))
+
+
+def job_due(w: World, job_id: JobId) -> None:
+    """A waiting job's back-off is over, or its queue limit is reached."""
+    job = w.jobs.get(job_id)
+    if job is None:
+        return
+    if job.phase is JobPhase.QUEUED and job.queue_until_ms <= w.patience:
+        waited = "no machine had room for it in time"
+        end_job(w, job_id, Verdict.FAILED, Failure(FailureCode.QUEUE_EXPIRED, waited))
+        return
+    if job.phase is JobPhase.QUEUED:
+        w.deadlines.add(job.queue_until_ms, "job", job_id)
+    if job_id not in w.queue:
+        seek(w, job_id)
+
+
+def drain_due(w: World, node_id: NodeId) -> None:
+    """A draining node's grace is over: what is repeatable moves; what is not may finish."""
+    node = w.nodes.get(node_id)
+    if node is None or not node.draining or node.drain_until_ms > w.patience:
+        return
+    for attempt in w.held_by(node_id):
+        job = w.jobs.get(attempt.job)
+        if attempt.may_win and job is not None and not must_not_repeat(job, attempt):
+            give_up(w, attempt, Failure(FailureCode.DRAINED, "its machine is being drained"))
+
+
+def write_off(w: World, node_id: NodeId) -> None:
+    """The node is lost for good: close what it held."""
+    for attempt in w.held_by(node_id):
+        if attempt.revoked is not None:
+            close_attempt(w, attempt, attempt.revoked)
+        else:
+            state = w.nodes[node_id].state
+            why = "it said goodbye" if state is NodeState.GONE else "it stayed away too long"
+            attempt_failed(w, attempt, Failure(FailureCode.NODE_LOST, why), still_held=False)

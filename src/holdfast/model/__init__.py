@@ -1,0 +1,29 @@
+"""What things are: jobs, attempts, nodes, failures, messages. Frozen and typed; no logic beyond own invariants."""
+
+from holdfast.model.failure import MEANINGS, Blame, Failure, FailureCode, Meaning
+from holdfast.model.ids import AttemptId, JobId, NodeId, Owner, TokenId, attempt_id, job_id, job_of
+from holdfast.model.job import (
+    DEFAULT_RECOVERY,
+    Attempt,
+    AttemptPhase,
+    Job,
+    JobPhase,
+    JobSpec,
+    Recovery,
+    Result,
+    Verdict,
+    Workload,
+)
+from holdfast.model.journal import Entry, Meta
+from holdfast.model.node import JoinToken, Node, NodeState
+from holdfast.model.resources import Gpu, Hardware, Need, Resources
+from holdfast.model.settings import Settings
+from holdfast.model.time import DAY_MS, HOUR_MS, MINUTE_MS, NEVER, SECOND_MS, Instant, after
+
+__all__ = [
+    "DAY_MS", "DEFAULT_RECOVERY", "HOUR_MS", "MEANINGS", "MINUTE_MS", "NEVER", "SECOND_MS",
+    "Attempt", "AttemptId", "AttemptPhase", "Blame", "Entry", "Failure", "FailureCode", "Gpu", "Hardware",
+    "Instant", "Job", "JobId", "JobPhase", "JobSpec", "JoinToken", "Meaning", "Meta", "Need", "Node", "NodeId",
+    "NodeState", "Owner", "Recovery", "Resources", "Result", "Settings", "TokenId", "Verdict", "Workload",
+    "after", "attempt_id", "job_id", "job_of",
+]  # fmt: skip

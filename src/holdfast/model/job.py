@@ -1,0 +1,159 @@
+"""Jobs and their attempts: what a person asked for, and each try at it."""
+
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.model.failure import Failure
+from holdfast.model.ids import AttemptId, JobId, NodeId, Owner
+from holdfast.model.resources import Need, Resources
+from holdfast.model.time import Instant
+
+
+class Recovery(StrEnum):
+    """What may be done when an attempt is lost (SPEC J8)."""
+
+    RESTART = "restart"
+    """Run it again from the start; two attempts may run at once."""
+    RESUME = "resume"
+    """Run it again from its last checkpoint; two attempts may run at once."""
+    NEVER = "never"
+    """Not safe to repeat: at most one attempt's body ever starts."""
+
+
+class Workload(StrEnum):
+    BATCH = "batch"
+    TRAINING = "training"
+    INFERENCE = "inference"
+    SERVICE = "service"
+
+
+DEFAULT_RECOVERY: dict[Workload, Recovery] = {
+    Workload.BATCH: Recovery.RESTART,
+    Workload.TRAINING: Recovery.RESUME,
+    Workload.INFERENCE: Recovery.RESTART,
+    Workload.SERVICE: Recovery.RESTART,
+}
+
+
+class JobPhase(StrEnum):
+    """Where a job stands, as its owner sees it (SPEC J3). Only `ended` is terminal."""
+
+    QUEUED = "queued"
+    ASSIGNED = "assigned"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    UPLOADING = "uploading"
+    ENDED = "ended"
+
+
+class Verdict(StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class JobSpec(msgspec.Struct, frozen=True):
+    """What was asked for. Never changes after submission."""
+
+    argv: tuple[str, ...]
+    name: str = ""
+    env: dict[str, str] = {}
+    need: Need = Need()
+    workload: Workload = Workload.BATCH
+    recovery: Recovery = Recovery.RESTART
+    priority: int = 5
+    """0 (last) to 9 (first)."""
+    time_limit_ms: int | None = None
+    """None: the network's `run_ms_max`."""
+    queue_limit_ms: int | None = None
+    """How long it may wait for a machine. None: the network's `queue_ms_max`."""
+    attempts_max: int | None = None
+    """None: the network's `attempts_max`."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What an attempt that exited with 0 declares. Verified before it is accepted."""
+
+    stdout_sha256: str
+    stdout_bytes: int
+    stderr_bytes: int = 0
+    exit_code: int = 0
+
+
+class Job(msgspec.Struct, frozen=True):
+    id: JobId
+    owner: Owner
+    spec: JobSpec
+    spec_hash: str
+    submitted_ms: Instant
+    phase: JobPhase = JobPhase.QUEUED
+    waiting: str = ""
+    """What it is waiting for, in words; empty while an attempt makes progress."""
+    queue_until_ms: Instant = Instant(0)
+    """Deadline of `queued`, on the patience clock (see kernel.deadlines)."""
+    not_before_ms: Instant = Instant(0)
+    """Back-off: no new attempt before this moment of the patience clock."""
+    attempts_made: int = 0
+    failures: int = 0
+    """Attempts that ended in a failure that counts towards `attempts_max`."""
+    avoid: tuple[NodeId, ...] = ()
+    """Nodes on which an attempt failed: others come first."""
+    felled: tuple[NodeId, ...] = ()
+    """Nodes that went down with this job's body running (see policy.poison)."""
+    accepted: AttemptId | None = None
+    result: Result | None = None
+    verdict: Verdict | None = None
+    failure: Failure | None = None
+    ended_ms: Instant | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.phase is not JobPhase.ENDED
+
+
+class AttemptPhase(StrEnum):
+    OFFERED = "offered"
+    """Sent to a node; nothing heard yet."""
+    PREPARING = "preparing"
+    READY = "ready"
+    """Class `never` only: prepared, waiting for the go."""
+    RUNNING = "running"
+    UPLOADING = "uploading"
+    """The body has ended; logs and result are on their way, or being verified."""
+    ENDED = "ended"
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One try at a job on one node. Its fence is its own and is revoked once and for ever."""
+
+    id: AttemptId
+    job: JobId
+    node: NodeId
+    fence: int
+    """Unique over the life of the network; a report that carries another one is refused."""
+    offered_ms: Instant
+    owner: Owner = Owner("")
+    holds: Resources = Resources()
+    """What it occupies on its node until it has ended."""
+    phase: AttemptPhase = AttemptPhase.OFFERED
+    phase_until_ms: Instant = Instant(0)
+    """Deadline of the phase, on the patience clock."""
+    go: bool = False
+    """Class `never`: the body was allowed to start."""
+    started_ms: Instant | None = None
+    """When the body was first seen running."""
+    revoked: Failure | None = None
+    """Set once. From then on nothing this attempt says can be accepted."""
+    result: Result | None = None
+    """Declared, not yet accepted."""
+    failure: Failure | None = None
+    ended_ms: Instant | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.phase is not AttemptPhase.ENDED
+
+    @property
+    def may_win(self) -> bool:
+        return self.revoked is None and self.phase is not AttemptPhase.ENDED

@@ -1,0 +1,171 @@
+"""What an orchestrator and a node say to each other. The wire carries these; the two cores speak only these.
+
+A node reports what it holds; the orchestrator tells it what it should hold. Either side may repeat
+itself, and a message may be lost with the stream that carried it: everything said is derivable again
+from state, and the receiver compares it with what it has.
+
+    node -> orchestrator   Hello, Report, Pong, Leaving
+    orchestrator -> node   Welcome, Refusal, Start, Go, Discard, Renewed, Ping
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.model.failure import Failure
+from holdfast.model.ids import AttemptId, JobId, NodeId
+from holdfast.model.job import JobSpec, Result
+from holdfast.model.resources import Hardware, Resources
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of everything said."""
+
+
+class HeldPhase(StrEnum):
+    """What a node says of an attempt it holds."""
+
+    PREPARING = "preparing"
+    READY = "ready"
+    RUNNING = "running"
+    UPLOADING = "uploading"
+    FINISHED = "finished"
+    """The body ended and all its logs are delivered: `result` or `failure` is set. Kept until discarded."""
+    REFUSED = "refused"
+    """Declined before anything ran: `failure` says why. No penalty."""
+    GONE = "gone"
+    """Nothing of it is left on this node."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    attempt: AttemptId
+    fence: int
+    phase: HeldPhase
+    result: Result | None = None
+    failure: Failure | None = None
+
+
+class Load(msgspec.Struct, frozen=True):
+    """How busy the machine is, all causes together."""
+
+    cpu_permille: int = 0
+    memory_used_mib: int = 0
+    disk_free_mib: int = 0
+    sick: str = ""
+    """Empty, or what is wrong with the machine (disk failing, out of memory …) in words."""
+
+
+# --- node -> orchestrator ---
+
+
+class Hello(Message, frozen=True):
+    """The first message of a session, already authenticated by the shell against `public_key`."""
+
+    node: NodeId
+    instance: str
+    """New at every start of the agent: tells a reconnect from a second machine with the same identity."""
+    public_key: str
+    version: str
+    hardware: Hardware
+    offered: Resources
+    isolation: str
+    token_id: str = ""
+    token_sha256: str = ""
+    name: str = ""
+    site: str = ""
+    held: tuple[Held, ...] = ()
+    epoch_seen: int = 0
+
+
+class Report(Message, frozen=True):
+    """What the node holds. `full`: everything; otherwise only what changed since the last report."""
+
+    seq: int
+    """Grows within a session; an older one is dropped."""
+    full: bool
+    held: tuple[Held, ...]
+    load: Load | None = None
+    renew: tuple[AttemptId, ...] = ()
+    """Leases to renew. The node counts the lease from the moment it sent this report."""
+
+
+class Pong(Message, frozen=True):
+    nonce: int
+
+
+class Leaving(Message, frozen=True):
+    """The operator asked this node to go: give it nothing new, let it finish within the grace."""
+
+    grace_ms: int
+    done: bool = False
+    """Nothing is held any more: goodbye."""
+
+
+# --- orchestrator -> node ---
+
+
+class Welcome(Message, frozen=True):
+    node: NodeId
+    epoch: int
+    heartbeat_ms: int
+    keepalive_ms: int
+    lease_ms: int
+    orphan_ms_max: int
+    stop_grace_ms: int
+
+
+class Refusal(Message, frozen=True):
+    """The session is not wanted. `final`: trying again as you are will not help."""
+
+    code: str
+    says: str
+    final: bool
+
+
+class Command(Message, frozen=True):
+    """Base of what changes a node. A node refuses an epoch lower than the highest it has seen."""
+
+    epoch: int
+
+
+class Start(Command, frozen=True):
+    attempt: AttemptId
+    fence: int
+    job: JobId
+    spec: JobSpec
+    time_limit_ms: int
+    lease_ms: int = 0
+    """Class `never`: prepare, say READY, wait for Go, and stop when the lease is not renewed. 0: no lease."""
+
+
+class Go(Command, frozen=True):
+    """The body may start. The lease counts from the sending of report `seq` (0: the Hello), which said READY."""
+
+    attempt: AttemptId
+    fence: int
+    seq: int
+
+
+class Discard(Command, frozen=True):
+    """Stop it if it runs, forget it, leave nothing behind, and say GONE."""
+
+    attempt: AttemptId
+    fence: int
+    reason: str
+    accepted: bool = False
+    """True: its result is the one that counts, and is safe."""
+
+
+class Renewed(Command, frozen=True):
+    """The leases asked for in report `seq` hold."""
+
+    seq: int
+    attempts: tuple[AttemptId, ...]
+
+
+class Ping(Command, frozen=True):
+    nonce: int
+
+
+FromNode = Hello | Report | Pong | Leaving
+ToNode = Welcome | Refusal | Start | Go | Discard | Renewed | Ping

@@ -1,0 +1,65 @@
+"""Nodes: machines that joined, and the tokens by which they may."""
+
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.model.ids import NodeId, TokenId
+from holdfast.model.resources import Hardware, Resources
+from holdfast.model.time import Instant
+
+
+class NodeState(StrEnum):
+    """A node's standing with the orchestrator. Only `ready` and `probation` may be given work."""
+
+    READY = "ready"
+    SUSPECT = "suspect"
+    """Its stream broke or it fell silent. No work; its repeatable work is taken over."""
+    QUARANTINED = "quarantined"
+    """It behaves badly or reports itself sick. No work until the time is up, then probation."""
+    PROBATION = "probation"
+    """Back, and being tried: probes first, then one attempt at a time."""
+    LOST = "lost"
+    """Suspect for so long that what it held is written off."""
+    GONE = "gone"
+    """It said goodbye, or was removed. It may join again."""
+
+
+class Node(msgspec.Struct, frozen=True):
+    id: NodeId
+    public_key: str
+    """Ed25519, hex. The first key that joined under this id keeps it."""
+    version: str
+    hardware: Hardware
+    joined_ms: Instant
+    state: NodeState = NodeState.PROBATION
+    state_since_ms: Instant = Instant(0)
+    state_until_ms: Instant = Instant(0)
+    """Deadline of the state, on the patience clock; 0 where the state has none (ready, gone)."""
+    cause: str = ""
+    """What put it into this state."""
+    draining: bool = False
+    drain_until_ms: Instant = Instant(0)
+    offered: Resources = Resources()
+    """What it lets the network use."""
+    isolation: str = "bubblewrap"
+    """How its jobs are confined; `none` is said in every listing."""
+    name: str = ""
+    site: str = ""
+    """Failure domain."""
+    strikes: int = 0
+    """Faults of its own since it was last proven good; decides the length of a quarantine."""
+    probation_wins: int = 0
+
+
+class JoinToken(msgspec.Struct, frozen=True):
+    """Lets a node join. Only the hash of its secret is kept."""
+
+    id: TokenId
+    secret_sha256: str
+    made_ms: Instant
+    expires_ms: Instant
+    uses_left: int
+    """-1: any number."""
+    revoked: bool = False
+    note: str = ""

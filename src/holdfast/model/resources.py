@@ -1,0 +1,66 @@
+"""What a machine has and what a job needs, in whole units that add and subtract exactly."""
+
+import msgspec
+
+
+class Resources(msgspec.Struct, frozen=True, order=False):
+    """An amount of divisible resources."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    disk_mib: int = 0
+    gpus: int = 0
+
+    def fits_in(self, room: "Resources") -> bool:
+        return (
+            self.cpu_milli <= room.cpu_milli
+            and self.memory_mib <= room.memory_mib
+            and self.disk_mib <= room.disk_mib
+            and self.gpus <= room.gpus
+        )
+
+    def __add__(self, other: "Resources") -> "Resources":
+        return Resources(
+            self.cpu_milli + other.cpu_milli,
+            self.memory_mib + other.memory_mib,
+            self.disk_mib + other.disk_mib,
+            self.gpus + other.gpus,
+        )
+
+    def __sub__(self, other: "Resources") -> "Resources":
+        return Resources(
+            self.cpu_milli - other.cpu_milli,
+            self.memory_mib - other.memory_mib,
+            self.disk_mib - other.disk_mib,
+            self.gpus - other.gpus,
+        )
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    model: str
+    memory_mib: int
+    driver: str = ""
+
+
+class Hardware(msgspec.Struct, frozen=True):
+    """What a node detected about itself when it started."""
+
+    arch: str = "x86_64"
+    os: str = "linux"
+    cpu_model: str = ""
+    hostname: str = ""
+    total: Resources = Resources()
+    gpus: tuple[Gpu, ...] = ()
+    network: tuple[str, ...] = ()
+    """Interfaces with their speed, for people to read (`eth0 1000 Mb/s`)."""
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What a job needs of the node that runs it. Every field is a gate."""
+
+    resources: Resources = Resources(cpu_milli=1000, memory_mib=512, disk_mib=1024)
+    arch: str = ""
+    """Empty: any."""
+    gpu_model: str = ""
+    gpu_memory_mib: int = 0
+    """Per GPU."""

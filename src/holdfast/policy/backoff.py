@@ -1,0 +1,13 @@
+"""How long to wait before the next try."""
+
+
+def backoff_ms(failures: int, base_ms: int, max_ms: int, draw: int) -> int:
+    """min(max, base · 2^(failures−1)), of which the upper half is random: full waits, no thundering herd.
+
+    `draw`: 64 random bits. No failure: no wait.
+    """
+    if failures <= 0:
+        return 0
+    whole = min(max_ms, base_ms << min(failures - 1, 30))
+    half = whole // 2
+    return whole - half + draw % (half + 1)

@@ -1,0 +1,187 @@
+"""The public HTTP types, version 1. Apart from the model, so that the API can stay when the inside moves.
+
+    POST   /v1/jobs                 JobRequest -> JobView            header Idempotency-Key optional
+    POST   /v1/jobs/batch           list[JobRequest] -> list[JobView | ErrorView]   up to 1,000
+    GET    /v1/jobs                 ?owner=&phase=&limit=&after=     -> JobList (newest first)
+    GET    /v1/jobs/{id}            -> JobView                       a unique prefix of an id is enough
+    GET    /v1/jobs/{id}/explain    -> kernel explanation (ExplainView)
+    POST   /v1/jobs/{id}/stop       -> JobView
+    GET    /v1/jobs/{id}/logs       ?stream=stdout|stderr|both&follow= -> SSE of LogLine; Last-Event-ID resumes
+    GET    /v1/nodes                -> list[NodeView]
+    GET    /v1/nodes/{id}           -> NodeView with recent journal
+    POST   /v1/nodes/{id}/drain     ?on=true|false -> NodeView
+    GET    /v1/events               ?after=&job=&node=&follow=        -> SSE of EventView; Last-Event-ID resumes
+    POST   /v1/tokens               TokenRequest -> TokenView        the only time the token itself is shown
+    DELETE /v1/tokens/{id}
+    GET    /v1/doctor               -> DoctorView: rebuild equals memory, store reachable …
+    GET    /healthz, /metrics
+
+Every call but /healthz needs `Authorization: Bearer <token>`. Errors are ErrorView with a stable code.
+"""
+
+import msgspec
+
+
+class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    argv: list[str]
+    name: str = ""
+    env: dict[str, str] = {}
+    cpu_milli: int = 1000
+    memory_mib: int = 512
+    disk_mib: int = 1024
+    gpus: int = 0
+    gpu_model: str = ""
+    gpu_memory_mib: int = 0
+    arch: str = ""
+    workload: str = "batch"
+    recovery: str | None = None
+    """None: the workload's default."""
+    priority: int = 5
+    time_limit_ms: int | None = None
+    queue_limit_ms: int | None = None
+    attempts_max: int | None = None
+    key: str | None = None
+    """Idempotency key; the header wins where both are given (single submit)."""
+
+
+class FailureView(msgspec.Struct, frozen=True):
+    code: str
+    says: str
+    detail: str
+    blame: str
+    retryable: bool
+    billable: bool
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+class AttemptView(msgspec.Struct, frozen=True):
+    id: str
+    node: str
+    phase: str
+    offered_ms: int
+    started_ms: int | None
+    ended_ms: int | None
+    revoked: FailureView | None
+    failure: FailureView | None
+
+
+class EventView(msgspec.Struct, frozen=True):
+    seq: int
+    at_ms: int
+    kind: str
+    text: str
+    job: str | None = None
+    attempt: str | None = None
+    node: str | None = None
+
+
+class JobView(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    owner: str
+    argv: list[str]
+    phase: str
+    waiting: str
+    recovery: str
+    priority: int
+    submitted_ms: int
+    ended_ms: int | None
+    verdict: str | None
+    failure: FailureView | None
+    result_sha256: str | None
+    result_bytes: int | None
+    exit_code: int | None
+    attempts_made: int
+    node: str | None = None
+    """Where it runs, or ran to its accepted end."""
+    attempts: list[AttemptView] = []
+    events: list[EventView] = []
+    again: bool = False
+    """This submission repeated an earlier one with the same key."""
+
+
+class JobList(msgspec.Struct, frozen=True):
+    jobs: list[JobView]
+    next: str | None = None
+    """Pass as `after` for the next page."""
+
+
+class ExplainView(msgspec.Struct, frozen=True):
+    job: str
+    phase: str
+    waiting_for: str
+    until_ms: int | None
+    then: str
+    attempts: list[str]
+    gates: dict[str, int]
+    nearest: str
+    ahead: int
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    state: str
+    cause: str
+    draining: bool
+    connected: bool
+    isolation: str
+    version: str
+    arch: str
+    cpu_model: str
+    hostname: str
+    site: str
+    total: dict[str, int]
+    """cpu_milli, memory_mib, disk_mib, gpus."""
+    free: dict[str, int]
+    gpus: list[str]
+    attempts: list[str]
+    """Ids of what it holds."""
+    load: dict[str, int]
+    joined_ms: int
+    state_since_ms: int
+    events: list[EventView] = []
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A piece of output, or something the platform saw (stream `platform`)."""
+
+    attempt: str
+    stream: str
+    offset: int
+    text: str
+    at_ms: int = 0
+
+
+class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    ttl_ms: int = 86_400_000
+    uses: int = -1
+    note: str = ""
+
+
+class TokenView(msgspec.Struct, frozen=True):
+    id: str
+    token: str
+    expires_ms: int
+    uses_left: int
+
+
+class Finding(msgspec.Struct, frozen=True):
+    name: str
+    ok: bool
+    says: str
+
+
+class DoctorView(msgspec.Struct, frozen=True):
+    ok: bool
+    findings: list[Finding]
+
+
+class ErrorView(msgspec.Struct, frozen=True):
+    """What happened, to what, why, what to do; and a code that does not change."""
+
+    code: str
+    says: str
+    hint: str = ""
+    failure: FailureView | None = None
