@@ -114,6 +114,7 @@ def serve_queue(w: World) -> None:
         if node is None:
             w.queue.stick(lane)
         else:
+            w.queue.leave(job_id)
             offer(w, job, node)
 
 
@@ -158,7 +159,6 @@ def placement_cost(w: World, job: Job, node_id: NodeId, sites: "set[str] | tuple
 
 def offer(w: World, job: Job, node_id: NodeId) -> None:
     """A new contender on a node."""
-    w.queue.leave(job.id)
     number = job.attempts_made + 1
     attempt = Attempt(
         id=attempt_id(job.id, number),

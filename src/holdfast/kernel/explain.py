@@ -2,7 +2,7 @@
 
 from holdfast.kernel.contenders import node_name
 from holdfast.kernel.decision import Answer, Explanation, Rejected
-from holdfast.kernel.placement import kind_serves
+from holdfast.kernel.placement import Kind, kind_serves
 from holdfast.kernel.world import World, kind_of
 from holdfast.model import Attempt, AttemptPhase, Job, JobId, JobPhase, Need, Node, NodeState, Resources
 
@@ -100,22 +100,23 @@ def _shortfall(node: Node, room: Resources, need: Need) -> tuple[str, int]:
 
 def never_fits(w: World, need: Need) -> str:
     """Empty if some node that joined could hold the need when idle; else the nearest miss, in words."""
-    best: tuple[int, str] | None = None
-    for (kind, offered), _ in sorted(w.shapes.items()):
-        if kind_serves(kind, need) and need.resources.fits_in(offered):
+    want = need.resources
+    for kind, offered in w.shapes:
+        if want.fits_in(offered) and kind_serves(kind, need):
             return ""
-        if not kind_serves(kind, need):
-            gap, text = 10**9, f"machines of kind {' '.join(str(part) for part in kind if part)} do not serve"
-        else:
-            want, have = need.resources, offered
-            parts = [
-                (f"cpu {have.cpu_milli} of {want.cpu_milli} milli", want.cpu_milli, have.cpu_milli),
-                (f"memory {have.memory_mib} of {want.memory_mib} MiB", want.memory_mib, have.memory_mib),
-                (f"disk {have.disk_mib} of {want.disk_mib} MiB", want.disk_mib, have.disk_mib),
-                (f"gpus {have.gpus} of {want.gpus}", want.gpus, have.gpus),
-            ]
-            missing = [(t, (a - b) * 1000 // max(1, a)) for t, a, b in parts if a > b]
-            gap, text = sum(m for _, m in missing), ", ".join(t for t, _ in missing)
-        if best is None or gap < best[0]:
-            best = (gap, text)
-    return "" if best is None else best[1]
+    return min((_miss(kind, offered, need) for kind, offered in w.shapes), default=(0, ""))[1]
+
+
+def _miss(kind: Kind, offered: Resources, need: Need) -> tuple[int, str]:
+    """By how much a shape misses, in thousandths summed over resources, and in words."""
+    if not kind_serves(kind, need):
+        return 10**9, f"machines of kind {' '.join(str(part) for part in kind if part)} do not serve"
+    want = need.resources
+    parts = [
+        (f"cpu {offered.cpu_milli} of {want.cpu_milli} milli", want.cpu_milli, offered.cpu_milli),
+        (f"memory {offered.memory_mib} of {want.memory_mib} MiB", want.memory_mib, offered.memory_mib),
+        (f"disk {offered.disk_mib} of {want.disk_mib} MiB", want.disk_mib, offered.disk_mib),
+        (f"gpus {offered.gpus} of {want.gpus}", want.gpus, offered.gpus),
+    ]
+    missing = [(text, (wanted - there) * 1000 // wanted) for text, wanted, there in parts if wanted > there]
+    return sum(gap for _, gap in missing), ", ".join(text for text, _ in missing)

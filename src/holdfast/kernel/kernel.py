@@ -46,6 +46,11 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 CLOCK_MS = 30_000
 """While anything lives, time itself is written this often, so that a restart knows how long it was away."""
 
+FREEZE_MS = 10_000
+"""Late by this much, the orchestrator may have lost streams that its nodes gave up while it did not answer."""
+FORGIVE_MS = 2_000
+"""Such broken streams are noticed at once on waking; what breaks later is judged as always."""
+
 
 class Kernel:
     def __init__(self, settings: Settings) -> None:
@@ -185,6 +190,8 @@ class Kernel:
         if late_ms > 0:
             w.meta = replace(w.meta, late_ms=w.meta.late_ms + late_ms)
             w.note("orchestrator.late", f"{late_ms} ms late; every deadline moves by that, and nobody is blamed")
+            if late_ms >= FREEZE_MS:
+                w.forgive_until_ms = w.soon(FORGIVE_MS)
         if w.jobs and w.now - w.meta.now_ms >= CLOCK_MS:
             w.meta = replace(w.meta, now_ms=w.now)
         while (due := w.deadlines.pop_due(w.patience)) is not None:
@@ -222,31 +229,27 @@ class Kernel:
             )
         if len(w.jobs) >= self.settings.live_jobs_max:
             return Rejected("network_full", f"The network already holds {self.settings.live_jobs_max} jobs. Try later.")
-        miss = never_fits(w, event.spec.need) if not len(w.index) or not self._fits_somewhere(event) else ""
-        if miss:
-            failure = Failure(FailureCode.NO_FIT, f"nearest: {miss}")
-            return Rejected(
-                "no_fit",
-                f"No machine of this network could ever hold this job; nearest miss: {miss}.",
-                failure,
-            )
         spec = event.spec
         until = w.soon(self.settings.queue_ms_max if spec.queue_limit_ms is None else spec.queue_limit_ms)
-        job = Job(
-            event.job, event.owner, spec, event.spec_hash, w.now,
-            waiting=contenders.WAITS_FOR_ROOM, queue_until_ms=until,
-        )  # fmt: skip
-        w.put(job)
+        job = Job(event.job, event.owner, spec, event.spec_hash, w.now, queue_until_ms=until)
+        # Whoever waits already does so because nothing free serves their lane: taking room now passes nobody over.
+        lane = (spec.need, ())
+        node = None if w.queue.stuck(lane) else contenders.choose(w, job, lane)
+        if node is None:
+            miss = "" if w.queue.stuck(lane) else never_fits(w, spec.need)
+            if miss:
+                failure = Failure(FailureCode.NO_FIT, f"nearest: {miss}")
+                says = f"No machine of this network could ever hold this job; nearest miss: {miss}."
+                return Rejected("no_fit", says, failure)
+            job = replace(job, waiting=contenders.WAITS_FOR_ROOM)
+            w.put(job)
+            w.queue.join(job.id, job.owner, spec.priority, lane)
+            w.queue.stick(lane)
         w.note("job.queued", "the job is queued", job.id)
-        w.queue.join(job.id, job.owner, spec.priority, (spec.need, ()))
         w.deadlines.add(until, "job", job.id)
+        if node is not None:
+            contenders.offer(w, job, node)
         return Taken(job.id)
-
-    def _fits_somewhere(self, event: Submitted) -> bool:
-        """Whether the need is one that waits already or fits now: then it can be met, and no search is due."""
-        w = self._w
-        lane = (event.spec.need, ())
-        return w.queue.stuck(lane) or bool(w.index.candidates(event.spec.need, 0, ()))
 
     def _cancel(self, job_id: JobId, by: str) -> Answer:
         if job_id not in self._w.jobs:

@@ -146,7 +146,11 @@ def broke(w: World, session: int, node_id: NodeId, why: str) -> None:
         return
     pulse.session = None
     w.reindex(node_id)
-    suspect(w, node_id, f"its connection broke: {why}")
+    if w.patience < w.forgive_until_ms:
+        pulse.grace_until_ms = w.soon(w.settings.reconnect_grace_ms)
+        w.deadlines.add(pulse.grace_until_ms, "silence", node_id)
+    else:
+        suspect(w, node_id, f"its connection broke: {why}")
 
 
 def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:

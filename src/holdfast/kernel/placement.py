@@ -2,9 +2,10 @@
 
 Nodes of one *kind* (architecture, GPU model and memory) share shelves, one for each number of free GPUs. On a
 shelf a node lies in the cell of its free memory and free processors, both on a logarithmic scale with four
-steps to the octave. A choice first looks at a few random nodes. If none of them fits, the cells are searched:
-those above the need in both measures fit for certain and are found by bit masks; those on the border are
-searched node by node. So a rare need is found whenever it can be met, and "no fit" is never said falsely.
+steps to the octave. Cells above the need in both measures fit for certain and are found by bit masks, without
+looking at a node; a few candidates are drawn from random ones of them. If that finds none, all cells that could
+serve are searched, those on the border node by node. So a rare need is found whenever it can be met, and "no fit"
+is never said falsely.
 
 The index knows free amounts and kinds. It does not know jobs, health or time: a node that may not be given
 work is simply not in it.
@@ -81,21 +82,31 @@ class Shelf:
             if not bits:
                 self.rows &= ~(1 << memory_level)
 
-    def cells_from(self, memory_level: int, cpu_level: int) -> Iterator[Pool]:
-        """Occupied cells at or above both levels: the certain ones first, tightest first, then the border."""
-        yield from self._above(memory_level + 1, cpu_level + 1)
-        for m in _bits(self.rows >> memory_level, memory_level):
-            columns = self.columns[m]
-            if m == memory_level:
-                for c in _bits(columns >> cpu_level, cpu_level):
-                    yield self.cells[(m, c)]
-            elif columns >> cpu_level & 1:
-                yield self.cells[(m, cpu_level)]
+    def any_above(self, memory_level: int, cpu_level: int, draw: int) -> Pool | None:
+        """A random occupied cell strictly above both levels: every node in it has both amounts."""
+        rows = self.rows >> (memory_level + 1)
+        while rows:
+            row = _some_bit(rows, draw)
+            columns = self.columns[memory_level + 1 + row] >> (cpu_level + 1)
+            if columns:
+                return self.cells[(memory_level + 1 + row, cpu_level + 1 + _some_bit(columns, draw >> 7))]
+            rows ^= 1 << row
+        return None
 
-    def _above(self, memory_level: int, cpu_level: int) -> Iterator[Pool]:
+    def cells_from(self, memory_level: int, cpu_level: int) -> Iterator[Pool]:
+        """All occupied cells at or above both levels, tightest first."""
         for m in _bits(self.rows >> memory_level, memory_level):
             for c in _bits(self.columns[m] >> cpu_level, cpu_level):
                 yield self.cells[(m, c)]
+
+
+def _some_bit(mask: int, draw: int) -> int:
+    """The place of a set bit of a mask that has one: the first at or after a drawn place, or else the lowest."""
+    if mask & (mask - 1) == 0:
+        return mask.bit_length() - 1
+    start = draw % mask.bit_length()
+    upper = mask >> start
+    return start + (upper & -upper).bit_length() - 1
 
 
 def _bits(mask: int, base: int) -> Iterator[int]:
@@ -108,14 +119,14 @@ def _bits(mask: int, base: int) -> Iterator[int]:
 class Index:
     """All nodes that may be given work now, with what is free on each."""
 
-    def __init__(self, probes: int, candidates: int) -> None:
+    def __init__(self, candidates: int) -> None:
         self.free: dict[NodeId, Free] = {}
         self._kind: dict[NodeId, Kind] = {}
-        self._all = Pool()
-        self._pools: dict[Kind, Pool] = {}
+        self._sizes: dict[Kind, int] = {}
         self._shelves: dict[Kind, dict[int, Shelf]] = {}
         self._matching: dict[tuple[str, str, int], tuple[Kind, ...]] = {}
-        self._probes = probes
+        self._counts: dict[Kind, list[int]] = {}
+        """Per kind the numbers of free GPUs for which there is a shelf, ascending."""
         self._candidates = candidates
 
     def __len__(self) -> int:
@@ -134,10 +145,10 @@ class Index:
         else:
             self._enter(node, kind)
         self.free[node] = free
-        shelves = self._shelves[kind]
-        shelf = shelves.get(free[3])
+        shelf = self._shelves[kind].get(free[3])
         if shelf is None:
-            shelf = shelves[free[3]] = Shelf()
+            shelf = self._shelves[kind][free[3]] = Shelf()
+            self._counts[kind] = sorted(self._shelves[kind])
         shelf.add(node, level(free[1]), level(free[0]))
 
     def remove(self, node: NodeId) -> None:
@@ -149,26 +160,25 @@ class Index:
 
     def _enter(self, node: NodeId, kind: Kind) -> None:
         self._kind[node] = kind
-        self._all.add(node)
-        pool = self._pools.get(kind)
-        if pool is None:
-            pool = self._pools[kind] = Pool()
+        if kind not in self._sizes:
+            self._sizes[kind] = 0
             self._shelves[kind] = {}
+            self._counts[kind] = []
             self._matching.clear()
-        pool.add(node)
+        self._sizes[kind] += 1
 
     def _leave(self, node: NodeId) -> None:
-        self._all.remove(node)
-        self._pools[self._kind.pop(node)].remove(node)
+        self._sizes[self._kind.pop(node)] -= 1
 
     def _unshelve(self, node: NodeId, kind: Kind, free: Free) -> None:
         self._shelves[kind][free[3]].remove(node, level(free[1]), level(free[0]))
 
     def _kinds_for(self, need: Need) -> tuple[Kind, ...]:
+        """Kinds that serve the need, those without a GPU first."""
         key = (need.arch, need.gpu_model, need.gpu_memory_mib)
         kinds = self._matching.get(key)
         if kinds is None:
-            kinds = tuple(sorted(k for k in self._pools if kind_serves(k, need)))
+            kinds = tuple(sorted((k for k in self._sizes if kind_serves(k, need)), key=lambda k: (k[2], k)))
             self._matching[key] = kinds
         return kinds
 
@@ -178,49 +188,63 @@ class Index:
         if not kinds:
             return []
         r = need.resources
-        found = self._probe(kinds, (r.cpu_milli, r.memory_mib, r.disk_mib, r.gpus), draw, without)
-        return found or self._search(kinds, (r.cpu_milli, r.memory_mib, r.disk_mib, r.gpus), draw, without)
+        want = (r.cpu_milli, r.memory_mib, r.disk_mib, r.gpus)
+        return self._draw(kinds, want, draw, without) or self._search(kinds, want, draw, without)
 
-    def _probe(self, kinds: tuple[Kind, ...], want: Free, draw: int, without: Container[NodeId]) -> list[NodeId]:
-        items = self._all.items if len(kinds) == len(self._pools) else self._pools[kinds[draw % len(kinds)]].items
-        size = len(items)
-        found: list[NodeId] = []
-        if not size:
-            return found
-        cpu, memory, disk, gpus = want
-        free = self.free
-        wanted = self._candidates
-        for _ in range(self._probes):
-            draw = (draw * 6364136223846793005 + 1442695040888963407) & _MASK
-            node = items[(draw >> 33) % size]
-            f = free[node]
-            if (
-                f[0] >= cpu
-                and f[1] >= memory
-                and f[2] >= disk
-                and f[3] >= gpus
-                and node not in without
-                and node not in found
-            ):
-                found.append(node)
-                if len(found) == wanted:
-                    break
-        return found
-
-    def _search(self, kinds: tuple[Kind, ...], want: Free, draw: int, without: Container[NodeId]) -> list[NodeId]:
+    def _draw(self, kinds: tuple[Kind, ...], want: Free, draw: int, without: Container[NodeId]) -> list[NodeId]:
+        """A few random nodes from cells in which the need fits for certain, kinds in proportion to their size."""
         cpu, memory, disk, gpus = want
         memory_level, cpu_level = level(memory), level(cpu)
-        start = draw % len(kinds)
-        for i in range(len(kinds)):
-            shelves = self._shelves[kinds[start - i]]
-            for count in sorted(shelves):
+        found: list[NodeId] = []
+        total = sum(map(self._sizes.__getitem__, kinds))
+        if not total:
+            return found
+        for _ in range(self._candidates):
+            draw = (draw * 6364136223846793005 + 1442695040888963407) & _MASK
+            cell = self._certain_cell(
+                self._kind_at(kinds, (draw >> 20) % total), gpus, memory_level, cpu_level, draw >> 9
+            )
+            if cell is not None:
+                items = cell.items
+                node = items[(draw >> 33) % len(items)]
+                if self.free[node][2] >= disk and node not in without and node not in found:
+                    found.append(node)
+        return found
+
+    def _kind_at(self, kinds: tuple[Kind, ...], place: int) -> Kind:
+        for kind in kinds:
+            place -= self._sizes[kind]
+            if place < 0:
+                return kind
+        return kinds[-1]
+
+    def _certain_cell(self, kind: Kind, gpus: int, memory_level: int, cpu_level: int, draw: int) -> Pool | None:
+        shelves = self._shelves[kind]
+        for count in self._counts[kind]:
+            if count >= gpus:
+                cell = shelves[count].any_above(memory_level, cpu_level, draw)
+                if cell is not None:
+                    return cell
+        return None
+
+    def _search(self, kinds: tuple[Kind, ...], want: Free, draw: int, without: Container[NodeId]) -> list[NodeId]:
+        """Look everywhere the need could fit: first what fits for certain, kind by kind, then every border cell."""
+        cpu, memory, disk, gpus = want
+        memory_level, cpu_level = level(memory), level(cpu)
+        for kind in kinds:
+            cell = self._certain_cell(kind, gpus, memory_level, cpu_level, draw)
+            if cell is not None:
+                node = cell.items[draw % len(cell.items)]
+                if self.free[node][2] >= disk and node not in without:
+                    return [node]
+        for kind in kinds:
+            for count in self._counts[kind]:
                 if count < gpus:
                     continue
-                for cell in shelves[count].cells_from(memory_level, cpu_level):
-                    size = len(cell.items)
-                    offset = draw % size
-                    for j in range(size):
-                        node = cell.items[offset - j]
+                for cell in self._shelves[kind][count].cells_from(memory_level, cpu_level):
+                    offset = draw % len(cell.items)
+                    for i in range(len(cell.items)):
+                        node = cell.items[offset - i]
                         f = self.free[node]
                         if f[0] >= cpu and f[1] >= memory and f[2] >= disk and node not in without:
                             return [node]

@@ -94,7 +94,7 @@ class World:
         self.kinds: dict[NodeId, Kind] = {}
         self.states: dict[NodeState, int] = {}
         """How many nodes are in each state."""
-        self.index = Index(settings.probes, settings.candidates)
+        self.index = Index(settings.candidates)
         self.queue = Queue(lambda owner: self.shares.get(owner, 0))
         self.deadlines = Deadlines()
 
@@ -105,9 +105,14 @@ class World:
         self.went_ms: list[Instant] = []
         """When nodes were last suspected: tells a felled node from a cut network."""
 
+        self.forgive_until_ms = Instant(0)
+        """After a long freeze of the orchestrator itself: streams that broke meanwhile are nobody's fault."""
+
         self.changes: list[Row] = []
         self.sends: list[Send] = []
         self._meta_before = self.meta
+        # The running counters; `finish` puts them into the row.
+        self._entries = self._fences = self._draws = 0
 
     # --- time ---
 
@@ -129,19 +134,19 @@ class World:
 
     def finish(self) -> None:
         """Counters are one row; it is written only if something else is, or if it changed itself."""
-        if self.changes or self.meta is not self._meta_before:
-            self.meta = msgspec.structs.replace(self.meta, now_ms=self.now)
+        m = self.meta
+        if self.changes or m is not self._meta_before or self._draws != m.draws:
+            self.meta = Meta(m.epoch, self._entries, self._fences, self._draws, m.seed, m.late_ms, self.now)
             self.changes.append(self.meta)
 
     def draw(self) -> int:
         """64 random bits, the same ones on every replay."""
-        meta = self.meta
-        self.meta = msgspec.structs.replace(meta, draws=meta.draws + 1)
-        return mix(meta.seed, meta.draws)
+        self._draws += 1
+        return mix(self.meta.seed, self._draws)
 
     def next_fence(self) -> int:
-        self.meta = msgspec.structs.replace(self.meta, fence=self.meta.fence + 1)
-        return self.meta.fence
+        self._fences += 1
+        return self._fences
 
     def note(
         self,
@@ -152,8 +157,8 @@ class World:
         node: NodeId | None = None,
     ) -> None:
         """A line in the journal."""
-        self.meta = msgspec.structs.replace(self.meta, entry_seq=self.meta.entry_seq + 1)
-        self.changes.append(Entry(self.meta.entry_seq, self.now, kind, text, job, attempt, node))
+        self._entries += 1
+        self.changes.append(Entry(self._entries, self.now, kind, text, job, attempt, node))
 
     def send(self, *sends: Send) -> None:
         self.sends.extend(sends)
@@ -163,7 +168,10 @@ class World:
     def put(self, row: Job | Attempt | Node | JoinToken) -> None:
         """Store a row and bring every view into step."""
         self.changes.append(row)
-        self.load(row)
+        if type(row) is Attempt:
+            self._load_attempt(row)
+        else:
+            self.load(row)
 
     def load(self, row: Job | Attempt | Node | JoinToken | Meta) -> None:
         match row:
@@ -177,6 +185,7 @@ class World:
                 self.tokens[row.id] = row
             case Meta():
                 self.meta = row
+                self._entries, self._fences, self._draws = row.entry_seq, row.fence, row.draws
                 self.now = Instant(max(self.now, row.now_ms))
 
     def _load_job(self, job: Job) -> None:

@@ -89,8 +89,6 @@ class Settings(msgspec.Struct, frozen=True):
     # placement
     candidates: int = 3
     """Nodes compared per decision; two already avoid most of the imbalance, more cost time."""
-    probes: int = 12
-    """Random looks before the exact search."""
     attempts_per_node_max: int = 256
     """Bounds a report to one message."""
 

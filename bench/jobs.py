@@ -1,0 +1,214 @@
+"""Durable submit to placed, over HTTP: single calls and batches, SQLite and PostgreSQL.
+
+A submit counts when the answer has come back: by then the job is committed and an attempt of it is assigned to a node
+(both checked). The nodes are clients of the real protocol, in a process of their own, that accept what they are given
+and hold it, so the orchestrator carries their reports as well. Shipped defaults.
+Path: HTTP over loopback, no TLS (loopback); fsync on; no isolation (nothing is executed).
+
+    python bench/jobs.py [--jobs 4000] [--batch 100] [--stores sqlite postgresql] [--json]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+NODES = 60
+CONNECTIONS = 16
+
+
+# --- nodes that take whatever they are given ---
+
+
+async def patient_node(address: str, token: str) -> None:
+    import grpc.aio
+
+    from holdfast.identity import tokens
+    from holdfast.identity.keys import NodeKey, new_node_id
+    from holdfast.identity.proof import prove
+    from holdfast.model import Hardware, Resources
+    from holdfast.model.messages import Held, HeldPhase, Hello, Load, Ping, Pong, Report, Start
+    from holdfast.wire import convert
+    from holdfast.wire.limits import client_options
+    from holdfast.wire.node_pb2_grpc import NodeLinkStub
+
+    ticket, key, node = tokens.parse(token), NodeKey.make(), new_node_id()
+    room = Resources(1_000_000, 4_000_000, 10_000_000)
+    hello = Hello(node, "bench", key.public_hex, "0.1.0", Hardware(total=room), room, "bubblewrap", token_id=ticket.id)
+    held: dict[str, Held] = {}
+    news: list[Held] = []
+    async with grpc.aio.insecure_channel(address, options=client_options()) as channel:
+        call = NodeLinkStub(channel).Control()
+        challenge = convert.challenge_from_frame(await call.read())
+        signature = prove(key, challenge.nonce, node, "bench", "")
+        await call.write(convert.hello_to_frame(hello, challenge.protocol, signature, ticket.secret))
+        convert.answer_from_frame(await call.read())
+        print("joined", flush=True)
+        seq = 0
+
+        async def report() -> None:
+            nonlocal seq
+            last_full = 0.0
+            while True:
+                await asyncio.sleep(0.1)
+                full = time.monotonic() - last_full >= (1.0 if held else 30.0)
+                if full or news:
+                    last_full = time.monotonic() if full else last_full
+                    said = tuple(held.values()) if full else tuple(news)
+                    news.clear()
+                    seq += 1
+                    await call.write(convert.node_to_frame(Report(seq, full, said, Load())))
+
+        reporting = asyncio.create_task(report())
+        try:
+            while hasattr(frame := await call.read(), "WhichOneof"):
+                message = convert.orchestrator_from_frame(frame)
+                if isinstance(message, Ping):
+                    await call.write(convert.node_to_frame(Pong(message.nonce)))
+                elif isinstance(message, Start):
+                    held[message.attempt] = Held(message.attempt, message.fence, HeldPhase.PREPARING)
+                    news.append(held[message.attempt])
+        finally:
+            reporting.cancel()
+
+
+async def patient_nodes(address: str, token: str) -> None:
+    await asyncio.gather(*(patient_node(address, token) for _ in range(NODES)))
+
+
+# --- measuring ---
+
+
+class Network:
+    """An orchestrator and its nodes, as processes, in a folder of their own."""
+
+    def __init__(self, store: str) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.postgres = None
+        url = []
+        if store == "postgresql":
+            import pgserver
+
+            self.postgres = pgserver.get_server(Path(self.folder.name) / "pg")
+            url = ["--store", self.postgres.get_uri().replace("postgresql://", "postgresql+psycopg://")]
+        env = {**os.environ, "HOLDFAST_HOME": self.folder.name}
+        command = [sys.executable, "-m", "holdfast.cli", "up", "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0", *url]
+        self.log = (Path(self.folder.name) / "up.log").open("w")
+        self.orchestrator = subprocess.Popen(command, env=env, stdout=self.log, stderr=self.log)
+        data = Path(self.folder.name) / "orchestrator"
+        deadline = time.monotonic() + 60
+        while not (data / "endpoint.json").exists():
+            if time.monotonic() > deadline:
+                raise SystemExit((Path(self.folder.name) / "up.log").read_text())
+            time.sleep(0.05)
+        endpoint = json.loads((data / "endpoint.json").read_text())
+        self.url = endpoint["url"]
+        self.headers = {"Authorization": f"Bearer {(data / 'admin.token').read_text().strip()}"}
+        token = httpx.post(f"{self.url}/v1/tokens", headers=self.headers, json={}).json()["token"]
+        swarm = [sys.executable, __file__, "--swarm", endpoint["nodes"]]
+        self.nodes = subprocess.Popen(swarm, env={**env, "HOLDFAST_TOKEN": token}, stdout=subprocess.PIPE, text=True)
+        assert self.nodes.stdout is not None
+        for _ in range(NODES):
+            assert self.nodes.stdout.readline() == "joined\n"
+
+    def close(self) -> None:
+        for child in (self.nodes, self.orchestrator):
+            child.kill()
+            child.wait()
+        if self.postgres is not None:
+            self.postgres.cleanup()
+        self.folder.cleanup()
+
+
+REQUEST = {"argv": ["true"], "cpu_milli": 100, "memory_mib": 64, "disk_mib": 64}
+
+
+def placed(view: dict[str, object]) -> bool:
+    return view["phase"] in ("assigned", "preparing")
+
+
+def single(network: Network, jobs: int, connections: int) -> tuple[float, list[float]]:
+    def submit_some(count: int) -> list[float]:
+        times = []
+        with httpx.Client(base_url=network.url, headers=network.headers) as client:
+            for _ in range(count):
+                began = time.perf_counter()
+                answer = client.post("/v1/jobs", json=REQUEST)
+                times.append(time.perf_counter() - began)
+                assert answer.status_code == 201 and placed(answer.json()), answer.text
+        return times
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(connections) as pool:
+        times = [t for part in pool.map(submit_some, [jobs // connections] * connections) for t in part]
+    return len(times) / (time.perf_counter() - began), times
+
+
+def batches(network: Network, jobs: int, size: int) -> tuple[float, list[float]]:
+    times = []
+    with httpx.Client(base_url=network.url, headers=network.headers, timeout=60) as client:
+        body = json.dumps([REQUEST] * size)
+        started = time.perf_counter()
+        for _ in range(jobs // size):
+            began = time.perf_counter()
+            answer = client.post("/v1/jobs/batch", content=body, headers={"Content-Type": "application/json"})
+            times.append(time.perf_counter() - began)
+            views = answer.json()
+            assert len(views) == size and all(placed(v) for v in views), answer.text[:300]
+    return size * len(times) / (time.perf_counter() - started), times
+
+
+def measure(store: str, jobs: int, batch: int) -> list[dict[str, object]]:
+    rows = []
+    network = Network(store)
+    try:
+        cases = [
+            ("single, 1 connection", lambda: single(network, jobs // 8, 1)),
+            (f"single, {CONNECTIONS} connections", lambda: single(network, jobs // 4, CONNECTIONS)),
+            (f"batches of {batch}", lambda: batches(network, jobs, batch)),
+        ]
+        for name, run in cases:
+            rate, times = run()
+            times.sort()
+            rows.append({
+                "store": store, "case": name, "jobs_per_s": round(rate),
+                "p50_ms": round(1e3 * statistics.median(times), 1), "p99_ms": round(1e3 * times[int(len(times) * 0.99)], 1),
+                "path": "HTTP, loopback", "tls": False, "fsync": True, "isolation": "none (nothing runs)", "nodes": NODES,
+            })  # fmt: skip
+    finally:
+        network.close()
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=4_000)
+    parser.add_argument("--batch", type=int, default=100)
+    parser.add_argument("--stores", nargs="*", default=["sqlite", "postgresql"])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--swarm", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.swarm:
+        asyncio.run(patient_nodes(args.swarm, os.environ["HOLDFAST_TOKEN"]))
+        return 0
+    rows = [row for store in args.stores for row in measure(store, args.jobs, args.batch)]
+    if args.json:
+        json.dump(rows, sys.stdout, indent=2)
+        return 0
+    print(f"{'store':>11} {'case':>24} {'jobs/s':>8} {'p50 ms':>8} {'p99 ms':>8}")
+    for r in rows:
+        print(f"{r['store']:>11} {r['case']:>24} {r['jobs_per_s']:>8,} {r['p50_ms']:>8} {r['p99_ms']:>8}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

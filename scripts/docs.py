@@ -1,0 +1,310 @@
+"""Writes the pages of docs/ that follow from the code: states, failure codes, settings.
+
+python scripts/docs.py            write them
+python scripts/docs.py --check    write nothing; exit 1 and name the pages that differ
+"""
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.model import MEANINGS, AttemptPhase, FailureCode, JobPhase, NodeState, Settings
+from holdfast.model import settings as settings_module
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+NOTE = "Written by `make docs` from the code; edit the code, not this page.\n"
+
+
+def reasons(of: type) -> dict[str, str]:
+    """The docstring under each attribute of a class, as one line."""
+    module = inspect.getmodule(of)
+    assert module is not None
+    tree = ast.parse(inspect.getsource(module))
+    body = next(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == of.__name__).body
+    found: dict[str, str] = {}
+    for field, following in pairwise(body):
+        target = field.target if isinstance(field, ast.AnnAssign) else None
+        if isinstance(field, ast.Assign):
+            target = field.targets[0]
+        match following:
+            case ast.Expr(value=ast.Constant(value=str(text))) if isinstance(target, ast.Name):
+                found[target.id] = " ".join(text.split())
+            case _:
+                pass
+    return found
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def quantity(name: str, value: int) -> str:
+    """A setting's value in the unit its name ends with, as a person would say it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.endswith(("_ms", "_ms_max")):
+        for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+            if value >= size and value % (size // 10) == 0:
+                number = value / size
+                return f"{number:g} {unit}"
+        return f"{value} ms"
+    if name.endswith("_bytes_max"):
+        return f"{value // 1024**2} MiB" if value % 1024**2 == 0 else f"{value // 1024} KiB"
+    if name.endswith("_permille"):
+        return f"{value / 10:g} %"
+    return f"{value:,}"
+
+
+def settings_page() -> str:
+    presets = {"lan": Settings.lan(), "wan": Settings.wan(), "test": Settings.test()}
+    why = reasons(Settings)
+    sections = setting_sections()
+    lines = [
+        "# Settings",
+        "",
+        NOTE,
+        "Three presets. `lan` is the default; `wan` is for homes and mobile links, `test` for tests and the demo. "
+        "A value is given for `wan` and `test` where it differs from `lan`.",
+        "",
+        f"{inspect.getdoc(Settings)}",
+        "",
+    ]
+    for title, names in sections.items():
+        rows: list[list[str]] = []
+        for name in names:
+            values = {preset: getattr(chosen, name) for preset, chosen in presets.items()}
+            shown = [quantity(name, values["lan"])]
+            shown += ["" if values[p] == values["lan"] else quantity(name, values[p]) for p in ("wan", "test")]
+            rows.append([f"`{name}`", *shown, why.get(name, "")])
+        lines += [f"## {title.capitalize()}", "", table(["setting", "lan", "wan", "test", "why"], rows)]
+    return "\n".join(lines)
+
+
+def setting_sections() -> dict[str, list[str]]:
+    """Settings under the comment lines that group them in the source."""
+    names = {f.name for f in msgspec.structs.fields(Settings)}
+    sections: dict[str, list[str]] = {}
+    title = "general"
+    for line in inspect.getsource(settings_module).splitlines():
+        if line.startswith("    # "):
+            title = line.removeprefix("    # ")
+        name = line.strip().partition(":")[0]
+        if line.startswith("    ") and name in names and line[4] != " ":
+            sections.setdefault(title, []).append(name)
+    return sections
+
+
+def failure_page() -> str:
+    def yes(value: bool) -> str:
+        return "yes" if value else "no"
+
+    rows = [
+        [f"`{code}`", meaning.says, meaning.blame.value, yes(meaning.retryable), yes(meaning.billable)]
+        for code, meaning in MEANINGS.items()
+    ]
+    return "\n".join(
+        [
+            "# Failure codes",
+            "",
+            NOTE,
+            "Each failure has one code, and the code decides everything else: whose fault it was, whether another "
+            "attempt may help, and whether the time is paid for. Settlement reads the blame and nothing else.",
+            "",
+            table(["code", "what happened", "blame", "retryable", "billable"], rows),
+        ]
+    )
+
+
+# --- states ---
+
+S = TypeVar("S", bound=StrEnum)
+State = tuple[str, str, str]
+"""What it means (empty: the docstring in the code), its deadline, and what happens then. In the deadline a
+setting stands as {name}, in the outcome a failure code as {CODE}; both are checked, and shown with their values."""
+
+JOB_STATES: dict[JobPhase, State] = {
+    JobPhase.QUEUED: (
+        "No attempt of it lives that could still win. It waits for room, or for its back-off.",
+        "its own queue limit, else {queue_ms_max}; counted anew each time it returns here",
+        "ends: {QUEUE_EXPIRED}",
+    ),
+    JobPhase.ASSIGNED: ("Its most advanced attempt was offered to a node.", "that of the attempt", "see attempts"),
+    JobPhase.PREPARING: (
+        "Its most advanced attempt is being prepared, or waits for the go.",
+        "that of the attempt",
+        "see attempts",
+    ),
+    JobPhase.RUNNING: ("A body of it runs.", "that of the attempt", "see attempts"),
+    JobPhase.UPLOADING: (
+        "A body of it has ended; its result is on its way or being verified.",
+        "that of the attempt",
+        "see attempts",
+    ),
+    JobPhase.ENDED: ("It has its verdict: succeeded, failed or cancelled.", "none: terminal", "never changes again"),
+}
+
+ATTEMPT_STATES: dict[AttemptPhase, State] = {
+    AttemptPhase.OFFERED: ("", "{offer_ms_max}", "revoked, and the job goes elsewhere: {OFFER_UNANSWERED}"),
+    AttemptPhase.PREPARING: (
+        "The node is getting everything ready.",
+        "{prepare_ms_max}",
+        "revoked, and the job goes elsewhere: {PREPARE_TIMEOUT}",
+    ),
+    AttemptPhase.READY: (
+        "",
+        "{prepare_ms_max}; once it has its go, the lease as well ({lease_ms} and a tenth since the last answer)",
+        "{PREPARE_TIMEOUT}; after the go the job ends with it, or with {LEASE_LOST}: it must not run twice",
+    ),
+    AttemptPhase.RUNNING: (
+        "Its body runs.",
+        "the job's time limit, else {run_ms_max}, and {run_slack_ms} more; with a go, the lease as well",
+        "revoked, and the job ends: {TIME_LIMIT}, or {LEASE_LOST}",
+    ),
+    AttemptPhase.UPLOADING: ("", "{upload_ms_max}", "revoked, and the job is run again: {UPLOAD_TIMEOUT}"),
+    AttemptPhase.ENDED: (
+        "It won, failed, or its node has nothing of it left.",
+        "none: terminal",
+        "never changes again",
+    ),
+}
+
+NODE_STATES: dict[NodeState, State] = {
+    NodeState.READY: (
+        "Connected, trusted with work.",
+        "none; heard within {silence_ceiling_ms} while it holds work, within {idle_silence_ms} while it does not",
+        "suspect",
+    ),
+    NodeState.SUSPECT: ("", "{suspect_ms_max}", "lost; when it comes back before or after that, probation"),
+    NodeState.QUARANTINED: (
+        "",
+        "{quarantine_ms}, doubled with each further fault up to {quarantine_ms_max}",
+        "probation",
+    ),
+    NodeState.PROBATION: (
+        "",
+        "{probation_ms}, or {probation_wins} attempt(s) brought to an end",
+        "ready; without answers to {probation_pings} probes, suspect; with a fault of its own, quarantined",
+    ),
+    NodeState.LOST: ("", "none", "what it held has failed: {NODE_LOST}; when it comes back, probation"),
+    NodeState.GONE: ("", "none", "what it held has failed: {NODE_LOST}; when it joins again, ready"),
+}
+
+
+def filled(text: str) -> str:
+    """Settings with their value, codes as code. A name that is neither stops the generator."""
+    lan = Settings.lan()
+
+    def shown(found: re.Match[str]) -> str:
+        name = found[1]
+        if name.isupper():
+            return f"[`{FailureCode[name].value}`](failure-codes.md)"
+        return f"{quantity(name, getattr(lan, name))} (`{name}`)"
+
+    return re.sub(r"\{(\w+)\}", shown, text)
+
+
+def state_table(states: type[S], told: dict[S, State]) -> str:
+    if set(told) != set(states):
+        raise SystemExit(f"docs: not every state of {states.__name__} is described: {set(states) ^ set(told)}")
+    said = reasons(states)
+    rows = [
+        [f"`{state.value}`", meaning or said[state.name], filled(deadline), filled(outcome)]
+        for state, (meaning, deadline, outcome) in told.items()
+    ]
+    return table(["state", "what it means", "deadline", "and then"], rows)
+
+
+def journal_kinds() -> dict[str, list[str]]:
+    """Every kind of journal entry that the kernel writes, by subject, read from its source."""
+    found: set[str] = set()
+    for source in sorted((ROOT / "src" / "holdfast" / "kernel").glob("*.py")):
+        text = source.read_text(encoding="utf-8")
+        found.update(re.findall(r"\"((?:job|attempt|node|orchestrator|token)\.[a-z_]+)\"", text))
+        if 'f"job.{phase.value}"' in text:
+            found.update(f"job.{phase.value}" for phase in JobPhase if phase is not JobPhase.ENDED)
+        if 'f"node.{state.value}"' in text:
+            found.update(f"node.{state.value}" for state in NodeState)
+    subjects: dict[str, list[str]] = {}
+    for kind in sorted(found):
+        subjects.setdefault(kind.partition(".")[0], []).append(kind)
+    return subjects
+
+
+def states_page() -> str:
+    kinds = [[subject, ", ".join(f"`{kind}`" for kind in kinds)] for subject, kinds in journal_kinds().items()]
+    return "\n".join(
+        [
+            "# States",
+            "",
+            NOTE,
+            "Every state has a deadline, and every deadline an outcome with a name. Durations are those of the preset "
+            "`lan`; deadlines lie on the [patience clock](decisions/0002-patience-clock.md). `holdfast job explain` "
+            "says for a single job what it waits for and until when.",
+            "",
+            "## Jobs",
+            "",
+            "A job is in the state of its most advanced attempt that can still win.",
+            "",
+            state_table(JobPhase, JOB_STATES),
+            "## Attempts",
+            "",
+            "An attempt belongs to one job and one node. Once *revoked* it can win no more; it stays in its state, and "
+            "keeps its room on the node, until the node says that it is gone or the node itself is lost. A node that "
+            "is told and does not obey gets a strike, and is told again.",
+            "",
+            "While its node is away, an attempt's deadline waits for the node's own: the node comes back or is lost.",
+            "",
+            state_table(AttemptPhase, ATTEMPT_STATES),
+            "## Nodes",
+            "",
+            "Only `ready` and `probation` are given work. In every other state, what the node holds is taken over as "
+            "its recovery class allows. A *draining* node keeps its state and is given nothing new; what it holds may "
+            f"finish within {filled('{drain_ms}')}, then it moves, except work that must not run twice.",
+            "",
+            state_table(NodeState, NODE_STATES),
+            "## The journal",
+            "",
+            "Every change of a state leaves an entry with time and cause. Kinds of entries:",
+            "",
+            table(["about", "kinds"], kinds),
+        ]
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "states.md": states_page,
+    "settings.md": settings_page,
+    "failure-codes.md": failure_page,
+}
+
+
+def stale() -> list[str]:
+    return [
+        name
+        for name, page in PAGES.items()
+        if not (DOCS / name).exists() or (DOCS / name).read_text(encoding="utf-8") != page()
+    ]
+
+
+def main(arguments: list[str]) -> None:
+    if arguments == ["--check"]:
+        if wrong := stale():
+            sys.exit(f"not what the code says: docs/{', docs/'.join(wrong)}; run `make docs`")
+        return
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

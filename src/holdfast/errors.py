@@ -1,0 +1,154 @@
+"""Everything the client and the commands raise. Each error says what happened, why, and what to do.
+
+    HoldfastError
+    ├── Misuse               usage             2    the call itself makes no sense
+    ├── Misconfigured        config           78    a file, flag or variable holds something unusable
+    ├── RequestError                                the orchestrator did not do what was asked
+    │   ├── Unreachable      unreachable      69    nobody answers there
+    │   ├── Untrusted        untrusted        76    someone answers, but not with the pinned certificate
+    │   ├── NotAllowed       not_allowed      77    the token is missing, wrong or not enough
+    │   ├── NotFound         not_found        66    no such job, node or token; or the prefix fits several
+    │   ├── Refused          (the answer's)   65    understood and declined: no fit, bad request, conflict
+    │   ├── Busy             busy             75    overloaded or restarting; later it will work
+    │   └── Garbled          garbled          76    the answer makes no sense: versions too far apart?
+    ├── JobError                                    a job that was waited for did not succeed
+    │   ├── JobFailed        (the failure's)  see below
+    │   └── JobCancelled     cancelled       130
+    └── WaitExpired          wait_expired     75    it did not happen within the time given; nothing is lost
+
+`code` is stable and meant for programs. The number is the exit code of the command line. A job that fails by
+the user's own doing gives its own exit code (128 + n for signal n, 137 for memory, 124 for its time limit,
+as the shell and `timeout` do); one that fails for any other reason gives 75 where trying again may help and 1
+where it may not. This module knows nothing of HTTP or terminals.
+"""
+
+from holdfast.wire.http import FailureView, JobView
+
+EXIT_INTERNAL = 70
+"""For what should not have happened: a fault of ours, not of the call."""
+
+
+class HoldfastError(Exception):
+    """Something did not work."""
+
+    code = "internal"
+    exit_code = EXIT_INTERNAL
+
+    def __init__(self, says: str, *, hint: str = "", code: str | None = None) -> None:
+        super().__init__(says)
+        self.says = says
+        """What happened, to what, and why."""
+        self.hint = hint
+        """What to do about it."""
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.says} [{self.code}]" + (f"\n  {self.hint}" if self.hint else "")
+
+
+class Misuse(HoldfastError):
+    code = "usage"
+    exit_code = 2
+
+
+class Misconfigured(HoldfastError):
+    code = "config"
+    exit_code = 78
+
+
+class RequestError(HoldfastError):
+    """The orchestrator did not do what was asked."""
+
+
+class Unreachable(RequestError):
+    code = "unreachable"
+    exit_code = 69
+
+
+class Untrusted(RequestError):
+    code = "untrusted"
+    exit_code = 76
+
+
+class NotAllowed(RequestError):
+    code = "not_allowed"
+    exit_code = 77
+
+
+class NotFound(RequestError):
+    code = "not_found"
+    exit_code = 66
+
+
+class Refused(RequestError):
+    code = "refused"
+    exit_code = 65
+
+    def __init__(
+        self, says: str, *, hint: str = "", code: str | None = None, failure: FailureView | None = None
+    ) -> None:
+        super().__init__(says, hint=hint, code=code)
+        self.failure = failure
+        """Set where the refusal is a job's failure, such as `no_fit`."""
+
+
+class Busy(RequestError):
+    code = "busy"
+    exit_code = 75
+
+
+class Garbled(RequestError):
+    code = "garbled"
+    exit_code = 76
+
+
+class JobError(HoldfastError):
+    """A job that was waited for did not succeed. `job` is how it ended."""
+
+    def __init__(self, job: JobView, says: str, *, hint: str = "", code: str | None = None) -> None:
+        super().__init__(says, hint=hint, code=code)
+        self.job = job
+
+
+class JobCancelled(JobError):
+    code = "cancelled"
+    exit_code = 130
+
+
+class JobFailed(JobError):
+    def __init__(self, job: JobView) -> None:
+        failure = job.failure
+        if failure is None:
+            super().__init__(job, f"{job.id} failed without a stated reason", code="unknown")
+            self.exit_code = 1
+            return
+        detail = f" ({failure.detail})" if failure.detail else ""
+        hint = "" if failure.blame == "user" else f"The fault lies with the {failure.blame}; you pay nothing for it."
+        super().__init__(job, f"{job.id} failed: {failure.says}{detail}", hint=hint, code=failure.code)
+        self.failure = failure
+        self.exit_code = exit_code_of(failure)
+
+
+class WaitExpired(HoldfastError):
+    code = "wait_expired"
+    exit_code = 75
+
+
+def exit_code_of(failure: FailureView) -> int:
+    """The exit code that tells a shell why a job failed."""
+    if failure.code == "exit_code":
+        if failure.signal:
+            return 128 + failure.signal
+        return failure.exit_code or 1
+    fixed = {"oom_job": 137, "time_limit": 124, "cancelled": 130}
+    return fixed.get(failure.code, 75 if failure.retryable else 1)
+
+
+def verdict_error(job: JobView) -> JobError | None:
+    """What to raise for a job that ended, or None if it succeeded."""
+    if job.verdict == "succeeded":
+        return None
+    if job.verdict == "cancelled":
+        return JobCancelled(job, f"{job.id} was stopped before it ended")
+    return JobFailed(job)

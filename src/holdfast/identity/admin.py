@@ -1,0 +1,43 @@
+"""The local admin token: whoever can read one file on the orchestrator's machine may administer it."""
+
+import hmac
+import secrets
+from hashlib import sha256
+from pathlib import Path
+
+from holdfast.errors import Misconfigured
+from holdfast.identity import private_files
+
+PREFIX = "hfa_"
+
+
+class AdminToken:
+    """The token itself is in `text`; it is never part of the object's printed form."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._digest = sha256(text.encode()).digest()
+
+    @staticmethod
+    def load_or_make(path: Path) -> "AdminToken":
+        """The token in the file, mode 0600; made on the first start."""
+        content = private_files.make_once(
+            path, "admin token", lambda: f"{PREFIX}{secrets.token_urlsafe(32)}\n".encode()
+        )
+        text = content.decode("ascii", "replace").strip()
+        # A short or empty file would be an open door.
+        if len(text) < 24 or not text.isascii() or not text.isprintable():
+            raise Misconfigured(
+                f"the admin token {path} holds no usable token",
+                hint="Delete the file; a new token is made at the next start.",
+                code="bad_admin_token",
+            )
+        return AdminToken(text)
+
+    def matches(self, presented: str) -> bool:
+        """In constant time. Digests are compared, so that not even the length of the token can be learnt."""
+        digest = sha256(presented.encode("utf-8", "surrogatepass")).digest()
+        return hmac.compare_digest(digest, self._digest)
+
+    def __repr__(self) -> str:
+        return "AdminToken(…)"

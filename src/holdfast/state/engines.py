@@ -1,0 +1,154 @@
+"""Connections: what differs between SQLite and PostgreSQL, and nothing else. Knows no table.
+
+Two engines to one database. The *writer* has one connection; its transactions exclude those of any other
+writer from their first statement (SQLite) or from the leader's row on (PostgreSQL). The *reader* has several,
+each statement on its own unless a snapshot is asked for; readers never wait for the writer.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import QueuePool
+
+from holdfast.state.errors import StoreFailed
+
+BUSY_MS = 5_000
+"""How long a SQLite writer waits for another process's transaction. Ours take milliseconds."""
+
+STALLED_WRITER_MS = 4_000
+"""PostgreSQL ends a transaction that stood still for this long. A leader that froze between the fence and its
+commit holds the leader's row, and a successor must get it well within the 10 s of SPEC A9."""
+
+STATEMENT_MS = 30_000
+"""No statement of ours takes seconds; one that does is waiting for something that will not come."""
+
+READERS = 16
+
+
+class Engines(NamedTuple):
+    writer: Engine
+    reader: Engine
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """A reader's connection on which all statements see the same committed state."""
+        with self.reader.connect() as connection:
+            if connection.dialect.name == "sqlite":
+                connection.exec_driver_sql("BEGIN")
+            else:
+                connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                yield connection
+            finally:
+                if not connection.invalidated:
+                    connection.exec_driver_sql("ROLLBACK")
+
+    def dispose(self) -> None:
+        self.reader.dispose()
+        self.writer.dispose()
+
+
+def open_engines(url: str) -> Engines:
+    """Nothing is connected yet, except that a SQLite file is made, readable by its owner only."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise StoreFailed(
+            "the address of the store cannot be read",
+            hint="Give sqlite:////absolute/path.db or postgresql+psycopg://user@host/database.",
+        ) from error
+    if parsed.get_backend_name() == "sqlite" and parsed.database and os.path.isabs(parsed.database):
+        return _sqlite(parsed, parsed.database)
+    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        return _postgresql(parsed.set(drivername="postgresql+psycopg"))
+    raise StoreFailed(
+        f"a store at {parsed.render_as_string(hide_password=True)} is not supported",
+        hint="Give sqlite:////absolute/path.db or postgresql+psycopg://user@host/database.",
+    )
+
+
+def _engine(url: URL, *, connections: int, **more: Any) -> Engine:
+    # Parameters hold whole rows, and rows hold people's environment variables: never in an error or a log.
+    return create_engine(
+        url,
+        poolclass=QueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=10,
+        hide_parameters=True,
+        **more,
+    )
+
+
+# --- SQLite ---
+
+
+def _sqlite(url: URL, path: str) -> Engines:
+    try:
+        # The journal files take their mode from the database file.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreFailed(
+            f"the store's file {path} cannot be opened: {error.strerror}",
+            hint="Check that its folder exists and that this user may write there.",
+        ) from error
+    driver = {
+        "check_same_thread": False,
+        "isolation_level": None,
+    }  # None: the driver begins nothing
+    writer = _engine(url, connections=1, connect_args=driver)
+    reader = _engine(url, connections=READERS, connect_args=driver)
+    event.listen(writer, "connect", _prepare_sqlite_writer)
+    event.listen(writer, "begin", _begin_immediate)
+    event.listen(reader, "connect", _prepare_sqlite_reader)
+    return Engines(writer, reader)
+
+
+def _prepare_sqlite_writer(connection: Any, _record: Any) -> None:
+    connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    connection.execute("PRAGMA journal_mode=WAL")
+    # FULL, not NORMAL: a power cut must not take back a commit that somebody was told of.
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _prepare_sqlite_reader(connection: Any, _record: Any) -> None:
+    connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    connection.execute("PRAGMA query_only=ON")
+
+
+def _begin_immediate(connection: Connection) -> None:
+    # IMMEDIATE takes the write lock now: the epoch that is read next cannot change before the commit.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+# --- PostgreSQL ---
+
+
+def _postgresql(url: URL) -> Engines:
+    session = {
+        "synchronous_commit": "on",  # whatever the server's default: an acknowledged commit survives a crash
+        "idle_in_transaction_session_timeout": STALLED_WRITER_MS,
+        "statement_timeout": STATEMENT_MS,
+        "tcp_user_timeout": 2 * STALLED_WRITER_MS,
+    }
+    connect_args = {
+        "connect_timeout": 5,
+        # After the operator's own (a search path, say): libpq takes one such string, and the later setting wins.
+        "options": " ".join(
+            [str(url.query.get("options", "")), *(f"-c {name}={value}" for name, value in session.items())]
+        ).strip(),
+        # A machine that vanished sends no reset: without these a commit would wait for hours.
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 2 * STALLED_WRITER_MS,
+    }
+    return Engines(
+        _engine(url, connections=1, connect_args=connect_args),
+        _engine(url, connections=READERS, isolation_level="AUTOCOMMIT", connect_args=connect_args),
+    )

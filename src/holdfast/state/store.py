@@ -1,0 +1,218 @@
+"""The store: durable rows behind transactions. It decides nothing and knows nothing of what the rows mean.
+
+Duties of the caller:
+
+1. Write (`take_lead`, `commit`) from one thread at a time. Read from any thread at any time.
+2. After `StoreFailed` or `LeadershipLost` from a write, drop what was in memory, `take_lead` (if it is to
+   lead again) and `load_live`. A batch whose commit failed may still be durable: an answer can be lost.
+3. Entries are numbered by the caller, upwards, each number once.
+
+Reads see committed state only, also while a commit is in flight.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, Select
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from holdfast.kernel.decision import Row
+from holdfast.model import Attempt, Entry, Job, JoinToken, Meta, Node
+from holdfast.state import migrate, statements, tables
+from holdfast.state.engines import Engines, open_engines
+from holdfast.state.errors import LeadershipLost, StoreFailed
+from holdfast.state.records import TABLES, RowT, by_table, row_of
+
+T = TypeVar("T")
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that is alive, as of one moment; each sorted by id."""
+
+    jobs: tuple[Job, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    tokens: tuple[JoinToken, ...] = ()
+    meta: Meta | None = None
+    """None: nothing was ever committed."""
+
+
+class Store:
+    def __init__(self, engines: Engines) -> None:
+        """For `open`, which also brings the schema up to date."""
+        self._engines = engines
+        self._dialect = engines.writer.dialect.name
+        self._where = engines.writer.url.render_as_string(hide_password=True)
+        self._puts = {table: statements.put(table, self._dialect) for table in TABLES}
+
+    @classmethod
+    def open(cls, url: str) -> "Store":
+        """`sqlite:////absolute/path.db` or `postgresql+psycopg://…`; makes or migrates the schema."""
+        store = cls(open_engines(url))
+        try:
+            migrate.to_head(store._engines.writer, store._where)
+        except SQLAlchemyError as error:
+            store.close()
+            raise store._failed("opened", error) from error
+        except StoreFailed:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        self._engines.dispose()
+
+    # --- writing: one thread ---
+
+    def take_lead(self, holder: str) -> int:
+        """Lead from now on. Returns the new epoch; commits under any earlier one are refused from here on."""
+        try:
+            with self._engines.writer.begin() as transaction:
+                return transaction.execute(statements.raise_epoch(holder)).scalar_one()
+        except SQLAlchemyError as error:
+            raise self._failed("written to", error) from error
+
+    def commit(self, rows: Iterable[Row], epoch: int) -> None:
+        """All of the rows, durably, or none of them."""
+        batch = by_table(rows)
+        try:
+            with self._engines.writer.begin() as transaction:
+                held = transaction.execute(statements.leader_held).one()
+                if held.epoch != epoch:
+                    raise self._lost(epoch, held.epoch, held.holder)
+                for table, records in batch.items():
+                    transaction.execute(self._puts[table], records)
+        except SQLAlchemyError as error:
+            raise self._failed("written to", error) from error
+
+    # --- reading: any thread ---
+
+    def load_live(self) -> Snapshot:
+        """What a leader rebuilds from: jobs and attempts not ended, every node and token.
+
+        Nodes that are gone keep their id for their key, and a revoked token stays known as revoked.
+        """
+
+        def ask() -> Snapshot:
+            with self._engines.snapshot() as view:
+                meta = view.execute(statements.the_meta).scalar_one_or_none()
+                return Snapshot(
+                    jobs=tuple(sorted(_rows(view, Job, statements.live_jobs), key=lambda job: job.id)),
+                    attempts=_rows(view, Attempt, statements.live_attempts),
+                    nodes=_rows(view, Node, statements.every_node),
+                    tokens=_rows(view, JoinToken, statements.every_token),
+                    meta=None if meta is None else row_of(Meta, meta),
+                )
+
+        return self._read(ask)
+
+    def job(self, id: str) -> Job | None:
+        return self._one(Job, statements.by_id(tables.jobs, id))
+
+    def jobs_by_ids(self, ids: Sequence[str]) -> list[Job]:
+        """Those of up to some thousand ids that exist, in no order."""
+        return self._all(Job, statements.jobs_by_ids(ids)) if ids else []
+
+    def jobs(
+        self, owner: str | None = None, phase: str | None = None, limit: int = 50, after: str | None = None
+    ) -> list[Job]:
+        """Newest first. `after`: id of the last job of the page before; an unknown one gives none."""
+        before: tuple[int, str] | None = None
+        if after is not None:
+            submitted_ms = self._scalar(statements.submitted_at(after))
+            if submitted_ms is None:
+                return []
+            before = (submitted_ms, after)
+        return self._all(Job, statements.jobs_newest(owner, phase, limit, before))
+
+    def job_ids_by_prefix(self, prefix: str, limit: int = 10) -> list[str]:
+        return self._column(statements.ids_by_prefix(tables.jobs, prefix, limit))
+
+    def jobs_by_name(self, owner: str, name: str) -> list[Job]:
+        """Newest first. Jobs without a name are found by no name."""
+        return self._all(Job, statements.jobs_named(owner, name))
+
+    def attempts(self, job: str) -> list[Attempt]:
+        """In the order in which they were made."""
+        return self._all(Attempt, statements.attempts_of(job))
+
+    def node(self, id: str) -> Node | None:
+        return self._one(Node, statements.by_id(tables.nodes, id))
+
+    def nodes(self) -> list[Node]:
+        """All that ever joined, also those that are gone."""
+        return self._all(Node, statements.every_node)
+
+    def node_ids_by_prefix(self, prefix: str, limit: int = 10) -> list[str]:
+        return self._column(statements.ids_by_prefix(tables.nodes, prefix, limit))
+
+    def tokens(self) -> list[JoinToken]:
+        """All that were ever made, also those revoked or expired."""
+        return self._all(JoinToken, statements.every_token)
+
+    def entries(
+        self, after_seq: int = 0, job: str | None = None, node: str | None = None, limit: int = 1000
+    ) -> list[Entry]:
+        """The journal from `after_seq` on, oldest first."""
+        return self._all(Entry, statements.entries_after(after_seq, job, node, limit))
+
+    def last_seq(self) -> int:
+        """The number of the newest entry; 0 where there is none."""
+        return self._scalar(statements.last_entry) or 0
+
+    # --- how a question is asked ---
+
+    def _one(self, kind: type[RowT], question: Select[str]) -> RowT | None:
+        doc = self._scalar(question)
+        return None if doc is None else row_of(kind, doc)
+
+    def _all(self, kind: type[RowT], question: Select[str]) -> list[RowT]:
+        return [row_of(kind, doc) for doc in self._column(question)]
+
+    def _scalar(self, question: Select[Any]) -> Any:
+        def ask() -> Any:
+            with self._engines.reader.connect() as connection:
+                return connection.execute(question).scalar_one_or_none()
+
+        return self._read(ask)
+
+    def _column(self, question: Select[str]) -> list[str]:
+        def ask() -> list[str]:
+            with self._engines.reader.connect() as connection:
+                return list(connection.execute(question).scalars())
+
+        return self._read(ask)
+
+    def _read(self, ask: Callable[[], T]) -> T:
+        """Ask; and once more if the connection was found dead, as all are after the server was restarted."""
+        try:
+            try:
+                return ask()
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                return ask()
+        except SQLAlchemyError as error:
+            raise self._failed("read", error) from error
+
+    def _lost(self, epoch: int, newer: int, holder: str) -> LeadershipLost:
+        return LeadershipLost(
+            f"epoch {epoch} no longer leads the store {self._where}: epoch {newer} does ({holder})",
+            hint="Nothing was written. Another orchestrator took over; this one must rebuild to lead again.",
+        )
+
+    def _failed(self, what: str, error: SQLAlchemyError) -> StoreFailed:
+        # The first line names the fault; the driver's further lines can quote a whole row.
+        cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+        why = (str(cause).splitlines() or [type(cause).__name__])[0]
+        hint = (
+            "Check that its disk has room and is healthy."
+            if self._dialect == "sqlite"
+            else "Check that the server is up and can be reached."
+        )
+        return StoreFailed(f"the store {self._where} could not be {what}: {why}", hint=hint)
+
+
+def _rows(view: Connection, kind: type[RowT], question: Select[str]) -> tuple[RowT, ...]:
+    return tuple(row_of(kind, doc) for doc in view.execute(question).scalars())

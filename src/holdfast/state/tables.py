@@ -1,0 +1,150 @@
+"""The schema. A record is the columns that are searched by, and `doc`: the whole row of the model as JSON.
+
+The model can grow a field with a default without a migration; only what is searched by needs one. `doc` is
+text and not a JSON type: nothing searches inside it, and PostgreSQL's own type refuses some of JSON.
+Every change here comes with a file in migrations/versions/; a test compares the two on both engines.
+"""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+metadata = MetaData()
+
+
+class Word(TypeDecorator[str]):
+    """Text that is searched by: ordered by code point on both engines, so that sorting equals Python's.
+
+    PostgreSQL cannot hold NUL, and neither engine an unpaired surrogate. People choose names and type ids;
+    what one of them chose must fail neither a lookup nor the commit of a whole batch: such a character is
+    replaced here. The `doc` still has what was sent.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        return postgresql.TEXT(collation="C") if dialect.name == "postgresql" else Text()
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None or (value.isascii() and "\0" not in value):
+            return value
+        return value.replace("\0", "\ufffd").encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+RowNumber = BigInteger().with_variant(Integer(), "sqlite")
+"""On SQLite only `INTEGER PRIMARY KEY` is the row's own address; it holds 64 bits there all the same."""
+
+leader = Table(
+    "leader",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="leader_is_one"), primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("holder", Text, nullable=False),
+)
+"""One row, made by the first migration. Whoever raised `epoch` last leads; every commit checks it."""
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("owner", Word, nullable=False),
+    Column("name", Word, nullable=False),
+    Column("phase", Word, nullable=False),
+    Column("submitted_ms", BigInteger, nullable=False),
+    Column("ended_ms", BigInteger),
+    Column("doc", Text, nullable=False),
+)
+_job_live = text("phase <> 'ended'")
+Index("jobs_newest", jobs.c.submitted_ms, jobs.c.id)
+Index("jobs_of_owner", jobs.c.owner, jobs.c.submitted_ms, jobs.c.id)
+Index(
+    "jobs_named",
+    jobs.c.owner,
+    jobs.c.name,
+    jobs.c.submitted_ms,
+    jobs.c.id,
+    sqlite_where=text("name <> ''"),
+    postgresql_where=text("name <> ''"),
+)
+Index("jobs_live", jobs.c.submitted_ms, jobs.c.id, sqlite_where=_job_live, postgresql_where=_job_live)
+Index(
+    "jobs_live_of_owner",
+    jobs.c.owner,
+    jobs.c.submitted_ms,
+    jobs.c.id,
+    sqlite_where=_job_live,
+    postgresql_where=_job_live,
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("job", Word, nullable=False),
+    Column("node", Word, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("phase", Word, nullable=False),
+    Column("offered_ms", BigInteger, nullable=False),
+    Column("ended_ms", BigInteger),
+    Column("doc", Text, nullable=False),
+)
+_attempt_live = text("phase <> 'ended'")
+Index("attempts_of_job", attempts.c.job, attempts.c.fence)
+Index("attempts_live", attempts.c.id, sqlite_where=_attempt_live, postgresql_where=_attempt_live)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("name", Word, nullable=False),
+    Column("state", Word, nullable=False),
+    Column("joined_ms", BigInteger, nullable=False),
+    Column("doc", Text, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("revoked", Boolean, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+    Column("doc", Text, nullable=False),
+)
+
+entries = Table(
+    "entries",
+    metadata,
+    Column("seq", RowNumber, primary_key=True, autoincrement=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("kind", Word, nullable=False),
+    Column("job", Word),
+    Column("attempt", Word),
+    Column("node", Word),
+    Column("doc", Text, nullable=False),
+)
+_of_job = text("job IS NOT NULL")
+_of_node = text("node IS NOT NULL")
+Index("entries_of_job", entries.c.job, entries.c.seq, sqlite_where=_of_job, postgresql_where=_of_job)
+Index("entries_of_node", entries.c.node, entries.c.seq, sqlite_where=_of_node, postgresql_where=_of_node)
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="meta_is_one"), primary_key=True, autoincrement=False),
+    Column("doc", Text, nullable=False),
+)

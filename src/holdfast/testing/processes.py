@@ -1,0 +1,485 @@
+"""A whole network as real processes on loopback: to start, kill, freeze and restart, and to clean up.
+
+    with LocalNetwork(folder) as network:
+        network.start_orchestrator()
+        node = network.start_node("a")
+        job = network.client().jobs.submit(["sleep", "60"])
+        network.wait_for(lambda: node.bodies(), "a body to run")
+        node.kill_tree()
+
+Everything is started through the command line, as a person would. A process is ended only if it belongs to
+this network: it was started here, descends from what was, is named in a shim's own file, or carries this
+network's mark in its environment or its folder in its arguments. Times are deadlines, never guesses.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import psutil
+
+from holdfast.client import Client
+
+T = TypeVar("T")
+
+MARK = "HOLDFAST_TESTING_NETWORK"
+READY_S = 30.0
+"""For a process to come up on a machine that runs other tests beside it."""
+
+
+class NotInTime(AssertionError):
+    """Something that was waited for did not happen."""
+
+
+def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 20.0, every_s: float = 0.03) -> T:
+    """Poll until the condition holds; its value. Fails with `what` after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise NotInTime(f"waited {timeout_s:g} s in vain for {what}")
+        time.sleep(every_s)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def bubblewrap_works() -> bool:
+    """Whether jobs can be isolated on this machine."""
+    if shutil.which("bwrap") is None:
+        return False
+    probe = [
+        "bwrap",
+        "--unshare-all",
+        "--die-with-parent",
+        "--ro-bind",
+        "/",
+        "/",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "true",
+    ]
+    try:
+        return subprocess.run(probe, capture_output=True, timeout=10).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+class Program:
+    """One `holdfast` process in the foreground, with its output in a file."""
+
+    def __init__(self, words: list[str], env: dict[str, str], log: Path) -> None:
+        self.words = words
+        self.log = log
+        self._out = log.open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", *words],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def descendants(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def signal(self, number: int) -> None:
+        if self.running():
+            self.process.send_signal(number)
+
+    def terminate(self, timeout_s: float = 20.0) -> int:
+        """SIGTERM and its exit code: a shutdown in good order."""
+        self.signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise NotInTime(
+                f"`holdfast {self.words[0]}` did not end on SIGTERM within {timeout_s:g} s:\n{self.tail()}"
+            ) from None
+
+    def kill(self) -> None:
+        """SIGKILL this one process, not its children."""
+        self.signal(signal.SIGKILL)
+        self.process.wait(20)
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def tail(self, lines: int = 30) -> str:
+        return "\n".join(self.output().splitlines()[-lines:])
+
+    def close(self) -> None:
+        self._out.close()
+
+
+class Orchestrator(Program):
+    """The orchestrator's process; what it takes to start it again lies beside it."""
+
+    def __init__(self, words: list[str], env: dict[str, str], log: Path, url: str, listen: str) -> None:
+        super().__init__(words, env, log)
+        self.url = url
+        self.listen = listen
+        """Where nodes dial in."""
+
+
+class NodeProcesses(Program):
+    """A node: its agent, its launcher, and a shim with a body for every attempt it holds."""
+
+    def __init__(self, name: str, home: Path, words: list[str], env: dict[str, str], log: Path) -> None:
+        super().__init__(words, env, log)
+        self.name = name
+        self.home = home
+        self.env = env
+
+    @property
+    def id(self) -> str:
+        """The id it made for itself at its first start."""
+        return "node_" + (self.home / "uuid").read_text().strip().replace("-", "")
+
+    def shims(self) -> list[psutil.Process]:
+        """The shims that live, recognised by pid and start time: a reused pid is not one."""
+        found: list[psutil.Process] = []
+        for path in sorted(self.home.glob("attempts/*/shim.json")):
+            process = _identified(path)
+            if process is not None:
+                found.append(process)
+        return found
+
+    def bodies(self) -> list[psutil.Process]:
+        """What runs under the shims: sandbox and job."""
+        return [child for shim in self.shims() for child in _children(shim)]
+
+    def tree(self) -> list[psutil.Process]:
+        """Every process of this node: as if it were one machine."""
+        roots = [psutil.Process(self.pid)] if self.running() else []
+        found: dict[int, psutil.Process] = {}
+        for root in [*roots, *self.shims()]:
+            for process in [root, *_children(root)]:
+                found[process.pid] = process
+        return list(found.values())
+
+    def kill_agent(self) -> None:
+        self.kill()
+
+    def kill_shims(self) -> None:
+        end(self.shims())
+
+    def kill_bodies(self) -> None:
+        end(self.bodies())
+
+    def kill_tree(self) -> None:
+        """The machine loses its power: everything is stopped first, so that nothing can react to anything."""
+        tree = self.tree()
+        _signal(tree, signal.SIGSTOP)
+        late = [p for p in self.tree() if p.pid not in {q.pid for q in tree}]
+        end([*tree, *late])
+        self.process.wait(20)
+
+    def freeze_tree(self) -> None:
+        _signal(self.tree(), signal.SIGSTOP)
+
+    def thaw_tree(self) -> None:
+        _signal(self.tree(), signal.SIGCONT)
+
+
+class LocalNetwork:
+    """An orchestrator and its nodes in one folder. Use it with `with`: leaving ends every process."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._own_folder = folder is None
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-")) if folder is None else folder
+        self.mark = secrets.token_hex(8)
+        self.orchestrator: Orchestrator | None = None
+        self.nodes: dict[str, NodeProcesses] = {}
+        self._clients: list[Client] = []
+        self._programs: list[Program] = []
+        self._token: str | None = None
+        self.unsafe = not bubblewrap_works()
+
+    # --- starting ---
+
+    @property
+    def home(self) -> Path:
+        """HOLDFAST_HOME of everything in this network."""
+        return self.folder / "home"
+
+    def environment(self, extra: dict[str, str] | None = None) -> dict[str, str]:
+        """This process's environment without what would lead to another network."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PNODE_", "ORCHESTRATOR_"))}
+        return {**kept, "HOLDFAST_HOME": str(self.home), MARK: self.mark, **(extra or {})}
+
+    def start_orchestrator(
+        self,
+        preset: str = "test",
+        store_url: str | None = None,
+        env: dict[str, str] | None = None,
+        flags: Iterable[str] = (),
+        wait: bool = True,
+    ) -> Orchestrator:
+        """Start `holdfast up` on free ports. Called again after a kill: on the same ports and data."""
+        before = self.orchestrator
+        url = before.url if before else f"http://127.0.0.1:{free_port()}"
+        listen = before.listen if before else f"127.0.0.1:{free_port()}"
+        words = ["up", "--data-dir", str(self.home / "orchestrator"), "--http", url.removeprefix("http://")]
+        words += [
+            "--listen",
+            listen,
+            "--preset",
+            preset,
+            *(["--store", store_url] if store_url else []),
+            *flags,
+        ]
+        self.home.mkdir(parents=True, exist_ok=True)
+        log = self.folder / "orchestrator.log"
+        self.orchestrator = Orchestrator(words, self.environment(env), log, url, listen)
+        self._programs.append(self.orchestrator)
+        if wait:
+            self.wait_ready()
+        return self.orchestrator
+
+    def restart_orchestrator(self, env: dict[str, str] | None = None, wait: bool = True) -> Orchestrator:
+        """kill -9 if it still runs, then start it again with the same flags, ports and data."""
+        before = self._up()
+        before.kill()
+        before.close()
+        after = Orchestrator(before.words, self.environment(env), before.log, before.url, before.listen)
+        self.orchestrator = after
+        self._programs.append(after)
+        if wait:
+            self.wait_ready()
+        return after
+
+    def wait_ready(self, timeout_s: float = READY_S) -> None:
+        orchestrator = self._up()
+
+        def ready() -> bool:
+            if not orchestrator.running():
+                raise AssertionError(f"the orchestrator ended while starting:\n{orchestrator.tail()}")
+            return _answers(orchestrator.url + "/healthz")
+
+        wait_for(ready, f"the orchestrator to answer; it says:\n{orchestrator.tail()}", timeout_s)
+
+    def start_node(
+        self,
+        name: str,
+        flags: Iterable[str] = (),
+        env: dict[str, str] | None = None,
+        token: str | None = None,
+        wait: bool = True,
+    ) -> NodeProcesses:
+        """Start `holdfast node`. A name used before comes back with its old home: the same machine again."""
+        if token is None:
+            token = self._token = self._token or self.client().tokens.create().token
+        home = self.folder / f"node-{name}"
+        words = [
+            "node",
+            "--orchestrator",
+            self._up().listen,
+            "--token",
+            token,
+            "--name",
+            name,
+            "--home",
+            str(home),
+        ]
+        words += ["--unsafe-process-runtime"] if self.unsafe else []
+        node = NodeProcesses(name, home, [*words, *flags], self.environment(env), self.folder / f"node-{name}.log")
+        self.nodes[name] = node
+        self._programs.append(node)
+        if wait:
+            self.wait_node(name)
+        return node
+
+    def wait_node(self, name: str, state: str | None = None, timeout_s: float = READY_S) -> str:
+        """Wait until the node of this name may be given work (or is in `state`); its id."""
+        node = self.nodes[name]
+        states = {state} if state else {"ready", "probation"}
+
+        def there() -> str | None:
+            if state is None and not node.running():
+                raise AssertionError(f"node {name} ended while starting:\n{node.tail()}")
+            seen = [v for v in self.client().nodes.list() if v.name == name and v.state in states]
+            return next((v.id for v in seen if state or v.connected), None)
+
+        return str(wait_for(there, f"node {name} to be {' or '.join(sorted(states))}", timeout_s))
+
+    def client(self, patience_s: float = 20.0) -> Client:
+        """A client for this network; closed with it. The first one is kept and shared."""
+        if self._clients and patience_s == 20.0:
+            return self._clients[0]
+        token = (self.home / "orchestrator" / "admin.token").read_text().strip()
+        client = Client(self._up().url, token, patience_s=patience_s)
+        self._clients.append(client)
+        return client
+
+    def cli(
+        self,
+        *words: str,
+        timeout_s: float = 60.0,
+        env: dict[str, str] | None = None,
+        check: int | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one `holdfast` command to its end, piped. `check`: the exit code it must have."""
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast.cli", *words],
+            env=self.environment(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+        if check is not None and done.returncode != check:
+            said = done.stdout + done.stderr
+            raise AssertionError(f"`holdfast {' '.join(words)}`: {done.returncode}, not {check}:\n{said}")
+        return done
+
+    def start_cli(self, *words: str, log: Path, env: dict[str, str] | None = None) -> Program:
+        """Start one `holdfast` command and leave it running, its output in a file."""
+        program = Program(list(words), self.environment(env), log)
+        self._programs.append(program)
+        return program
+
+    def node_running(self, job: str, timeout_s: float = 20.0) -> NodeProcesses:
+        """The node on which the newest attempt of a job runs, once its body runs."""
+
+        def running() -> NodeProcesses | None:
+            attempts = [a for a in self.client().jobs.get(job).attempts if a.phase == "running" and not a.revoked]
+            names = {v.id: v.name for v in self.client().nodes.list()}
+            return self.nodes.get(names.get(attempts[-1].node, "")) if attempts else None
+
+        found = wait_for(running, f"{job} to run on some node", timeout_s)
+        assert found is not None
+        return found
+
+    wait_for = staticmethod(wait_for)
+
+    def _up(self) -> Orchestrator:
+        if self.orchestrator is None:
+            raise AssertionError("no orchestrator was started in this network")
+        return self.orchestrator
+
+    # --- ending ---
+
+    def leftovers(self) -> list[psutil.Process]:
+        """Every process that belongs to this network, however it came to be."""
+        found: dict[int, psutil.Process] = {}
+        for program in self._programs:
+            members = program.tree() if isinstance(program, NodeProcesses) else program.descendants()
+            own = [psutil.Process(program.pid)] if program.running() else []
+            found.update({p.pid: p for p in [*own, *members]})
+        for process in psutil.process_iter():
+            if process.pid not in found and process.pid != os.getpid() and self._ours(process):
+                found[process.pid] = process
+        return list(found.values())
+
+    def _ours(self, process: psutil.Process) -> bool:
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            return process.environ().get(MARK) == self.mark or any(str(self.folder) in w for w in process.cmdline())
+        except (psutil.Error, OSError):
+            return False
+
+    def close(self) -> None:
+        """End everything, shims and bodies included, and wait until it is gone."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+        deadline = time.monotonic() + 10
+        while (left := self.leftovers()) and time.monotonic() < deadline:
+            # Frozen first: an agent that sees a shim die must not start another one.
+            _signal(left, signal.SIGSTOP)
+            end(left)
+        for program in self._programs:
+            if program.running():
+                program.kill()
+            program.process.wait(5)
+            program.close()
+        if self._own_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> "LocalNetwork":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def end(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL these and wait until they are gone."""
+    listed = list(processes)
+    _signal(listed, signal.SIGKILL)
+    psutil.wait_procs(listed, timeout=5)
+
+
+def _signal(processes: Iterable[psutil.Process], number: int) -> None:
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _identified(path: Path) -> psutil.Process | None:
+    """The live process that a shim's file names."""
+    try:
+        said = json.loads(path.read_text())
+        stat = Path(f"/proc/{int(said['pid'])}/stat").read_text()
+        # Field 22, counted behind the command name, which may itself contain spaces and brackets.
+        started = stat.rpartition(")")[2].split()[19]
+        return psutil.Process(int(said["pid"])) if str(said["start_ticks"]) == started else None
+    except (OSError, ValueError, KeyError, IndexError, psutil.NoSuchProcess):
+        return None
+
+
+def _answers(url: str) -> bool:
+    import httpx
+
+    try:
+        return httpx.get(url, timeout=2.0, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False

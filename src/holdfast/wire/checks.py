@@ -1,0 +1,212 @@
+"""Whether what came over the wire can be meant: shapes of ids, bounds of numbers, length and letters of text.
+
+Everything a peer says is hostile until it has passed here. A check either gives the value back or raises
+`BadMessage` with a stable code and a sentence that names the field. What a message means is not decided here.
+"""
+
+import re
+from collections.abc import Callable
+
+from holdfast.model import AttemptId, JobId, JobSpec, NodeId
+from holdfast.model.messages import Refusal
+from holdfast.wire import limits
+
+
+class BadMessage(Exception):
+    """A message that cannot be meant.
+
+    Codes: `bad_id`, `bad_number`, `bad_text`, `bad_bytes`, `bad_enum`, `bad_spec`, `missing`,
+    `contradiction`, `too_many`, `too_long`, `too_large`, `unexpected`, `version`.
+    """
+
+    def __init__(self, code: str, says: str) -> None:
+        super().__init__(f"{says} [{code}]")
+        self.code = code
+        self.says = says
+
+    def refusal(self) -> Refusal:
+        """What to tell the peer. Final: it would say the same again."""
+        return Refusal(self.code, self.says, final=True)
+
+
+_LETTERS = "[0-9a-hjkmnp-tv-z]"
+_is_job = re.compile(rf"job_{_LETTERS}{{14}}").fullmatch
+_is_attempt = re.compile(rf"att_{_LETTERS}{{14}}\.[1-9][0-9]{{0,5}}").fullmatch
+_is_node = re.compile(r"node_[0-9a-f]{32}").fullmatch
+_is_token = re.compile(r"tok_[0-9a-z]{8,32}").fullmatch
+_is_word = re.compile(r"[A-Za-z0-9_.:+-]{1,64}").fullmatch
+_is_key = re.compile(r"[A-Za-z0-9_-]{16,128}").fullmatch
+_is_variable = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
+
+
+def _seen(text: str) -> str:
+    """A peer's text as it may be shown in an error."""
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+def attempt(text: str, field: str = "attempt") -> AttemptId:
+    if not _is_attempt(text):
+        raise BadMessage("bad_id", f"{field} is {_seen(text)}, not the shape of an attempt id")
+    return AttemptId(text)
+
+
+def job(text: str, field: str = "job") -> JobId:
+    if not _is_job(text):
+        raise BadMessage("bad_id", f"{field} is {_seen(text)}, not the shape of a job id")
+    return JobId(text)
+
+
+def node(text: str, field: str = "node") -> NodeId:
+    if not _is_node(text):
+        raise BadMessage("bad_id", f"{field} is {_seen(text)}; it is node_ and 32 lower-case hex digits")
+    return NodeId(text)
+
+
+def token(text: str, field: str = "token_id") -> str:
+    """A token's id, or empty: no token."""
+    if text and not _is_token(text):
+        raise BadMessage("bad_id", f"{field} is {_seen(text)}, not the shape of a token id")
+    return text
+
+
+def word(text: str, field: str) -> str:
+    """A code, an instance, a key: letters, digits and `_.:+-`, not empty."""
+    if not _is_word(text):
+        raise BadMessage("bad_text", f"{field} is {_seen(text)}; it takes 1 to 64 letters, digits and _.:+-")
+    return text
+
+
+def key(text: str, field: str) -> str:
+    """A secret of a session, fit to travel as metadata. Never repeated in the error."""
+    if not _is_key(text):
+        raise BadMessage("bad_text", f"{field} takes 16 to 128 letters, digits, _ and -")
+    return text
+
+
+def number(value: int, most: int, field: str, least: int = 0) -> int:
+    if not least <= value <= most:
+        raise BadMessage("bad_number", f"{field} is {value}; it may be {least} to {most}")
+    return value
+
+
+def label(text: str, field: str) -> str:
+    """One line for a table. Control characters would reach somebody's terminal."""
+    if len(text) > limits.LABEL_CHARS_MAX:
+        raise BadMessage("too_long", f"{field} has {len(text)} characters; {limits.LABEL_CHARS_MAX} are allowed")
+    if not text.isprintable():
+        raise BadMessage("bad_text", f"{field} is {_seen(text)}; only printable characters are allowed")
+    return text
+
+
+def words(text: str, field: str) -> str:
+    """Some lines for a person: printable characters, tabs and line ends."""
+    if len(text) > limits.WORDS_CHARS_MAX:
+        raise BadMessage("too_long", f"{field} has {len(text)} characters; {limits.WORDS_CHARS_MAX} are allowed")
+    if not text.isprintable() and not text.translate(_LINE_ENDS).isprintable():
+        raise BadMessage("bad_text", f"{field} is {_seen(text)}; only printable characters are allowed")
+    return text
+
+
+_LINE_ENDS = {ord("\n"): " ", ord("\t"): " "}
+
+
+def clean(text: str, most: int, keep: str = "") -> str:
+    """Own text made fit to be said: cut, and without what `label` and `words` refuse."""
+    if len(text) > most:
+        text = text[: max(0, most - 1)] + "…" if most else ""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else "�" for c in text)
+
+
+def exactly(data: bytes, size: int, field: str) -> bytes:
+    if len(data) != size:
+        raise BadMessage("bad_bytes", f"{field} has {len(data)} bytes; it takes {size}")
+    return data
+
+
+def size(bytes_: int, most: int, what: str) -> None:
+    if bytes_ > most:
+        raise BadMessage("too_large", f"{what} has {bytes_} bytes; {most} are allowed")
+
+
+def count(items: int, most: int, field: str) -> None:
+    if items > most:
+        raise BadMessage("too_many", f"{field} has {items} items; {most} are allowed")
+
+
+def distinct(ids: list[AttemptId], field: str) -> None:
+    if len(set(ids)) != len(ids):
+        raise BadMessage("contradiction", f"{field} names the same attempt twice")
+
+
+def spec_fault(spec: JobSpec) -> str | None:
+    """Why this job could not be sent to any node, or None. The front door asks before it accepts a job."""
+    for fault in _SPEC_FAULTS:
+        says = fault(spec)
+        if says:
+            return says
+    return None
+
+
+def _argv_fault(spec: JobSpec) -> str | None:
+    if not spec.argv or not spec.argv[0]:
+        return "argv is empty: there is nothing to run"
+    if len(spec.argv) > limits.ARGV_ITEMS_MAX:
+        return f"argv has {len(spec.argv)} items; {limits.ARGV_ITEMS_MAX} are allowed"
+    if any("\0" in item for item in spec.argv):
+        return "argv contains a NUL character, which no program can be given"
+    taken = _utf8_size(spec.argv)
+    if taken is None:
+        return "argv contains half a character (a lone surrogate)"
+    if taken > limits.ARGV_BYTES_MAX:
+        return f"argv takes {taken} bytes; {limits.ARGV_BYTES_MAX} are allowed"
+    return None
+
+
+def _env_fault(spec: JobSpec) -> str | None:
+    if len(spec.env) > limits.ENV_ITEMS_MAX:
+        return f"env has {len(spec.env)} variables; {limits.ENV_ITEMS_MAX} are allowed"
+    for name, value in spec.env.items():
+        if not _is_variable(name):
+            return f"env has a variable called {_seen(name)}; names take letters, digits and _"
+        if "\0" in value:
+            return f"the value of the variable {_seen(name)} contains a NUL character"
+    taken = _utf8_size([*spec.env, *spec.env.values()])
+    if taken is None:
+        return "env contains half a character (a lone surrogate)"
+    if taken > limits.ENV_BYTES_MAX:
+        return f"env takes {taken} bytes; {limits.ENV_BYTES_MAX} are allowed"
+    return None
+
+
+def _rest_fault(spec: JobSpec) -> str | None:
+    try:
+        label(spec.name, "name")
+        label(spec.need.arch, "need.arch")
+        label(spec.need.gpu_model, "need.gpu_model")
+        number(spec.priority, 9, "priority")
+        number(spec.need.gpu_memory_mib, limits.MEMORY_MIB_MAX, "need.gpu_memory_mib")
+        number(spec.need.resources.cpu_milli, limits.CPU_MILLI_MAX, "need.cpu_milli")
+        number(spec.need.resources.memory_mib, limits.MEMORY_MIB_MAX, "need.memory_mib")
+        number(spec.need.resources.disk_mib, limits.DISK_MIB_MAX, "need.disk_mib")
+        number(spec.need.resources.gpus, limits.GPUS_MAX, "need.gpus")
+        if spec.time_limit_ms is not None:
+            number(spec.time_limit_ms, limits.MILLISECONDS_MAX, "time_limit_ms", least=1)
+        if spec.queue_limit_ms is not None:
+            number(spec.queue_limit_ms, limits.MILLISECONDS_MAX, "queue_limit_ms")
+        if spec.attempts_max is not None:
+            number(spec.attempts_max, 1_000, "attempts_max", least=1)
+    except BadMessage as bad:
+        return bad.says
+    return None
+
+
+def _utf8_size(texts: tuple[str, ...] | list[str]) -> int | None:
+    try:
+        return sum(len(text.encode()) + 1 for text in texts)
+    except UnicodeEncodeError:
+        return None
+
+
+_SPEC_FAULTS: tuple[Callable[[JobSpec], str | None], ...] = (_argv_fault, _env_fault, _rest_fault)

@@ -1,0 +1,97 @@
+"""How much may be said at once, and how the two ends of a connection behave. Shared by both sides.
+
+Numbers only: nothing here opens a connection or looks into a message.
+"""
+
+CONTROL_BYTES_MAX = 64 * 1024
+"""A control frame. Small, so that no frame can hold up a keep-alive."""
+LOG_DATA_BYTES_MAX = 256 * 1024
+"""The data of one log chunk: large enough that the cost of a message disappears in the cost of its bytes."""
+TRANSPORT_BYTES_MAX = LOG_DATA_BYTES_MAX + 4 * 1024
+"""What gRPC itself lets through, on either stream: a full log chunk and its envelope. gRPC has one limit for
+a whole server, so the control stream's smaller one is checked in wire.convert."""
+
+BULK_KEY_METADATA = "holdfast-bulk-key"
+"""The metadata key under which a node presents its session's `bulk_key` on the Bulk stream."""
+NONCE_BYTES = 32
+HELD_MAX = 1024
+"""Attempts in one report: four times what a node is ever given, so that remains of earlier ones find room."""
+GPUS_MAX = 64
+INTERFACES_MAX = 32
+LABEL_CHARS_MAX = 128
+"""Names, models, versions: one line, shown in tables."""
+WORDS_CHARS_MAX = 1_000
+"""Reasons and details: some lines, shown to a person."""
+ARGV_ITEMS_MAX = 1024
+ARGV_BYTES_MAX = 32 * 1024
+ENV_ITEMS_MAX = 256
+ENV_BYTES_MAX = 16 * 1024
+"""Together with argv it leaves a quarter of a frame to everything else in a Start."""
+
+COUNT_MAX = 2**62
+"""Fences, sequence numbers, epochs, nonces: never negative, and with room to count on."""
+MILLISECONDS_MAX = 10 * 366 * 24 * 3600 * 1000
+"""Ten years: whoever says more has mixed up the unit."""
+CPU_MILLI_MAX = 100_000_000
+MEMORY_MIB_MAX = 2**31
+DISK_MIB_MAX = 2**36
+BYTES_MAX = 2**50
+PERMILLE_MAX = 1_000_000
+"""Load may exceed the machine, but not a thousandfold."""
+
+_KEEPALIVE_MS = 20_000
+"""Home routers forget an idle connection after 30 s at worst."""
+_KEEPALIVE_TIMEOUT_MS = 45_000
+"""Long on purpose. Death is found by the application's own keep-alive; this only clears away dead sockets. A
+node must not hang up on an orchestrator that is frozen for half a minute: on waking, that one would see
+broken streams and blame the nodes."""
+
+Options = list[tuple[str, int | str]]
+
+
+def client_options(server_name: str | None = None) -> Options:
+    """Channel options of a node. `server_name`: the name to look for in the pinned certificate (TLS only)."""
+    options: Options = [
+        ("grpc.max_send_message_length", TRANSPORT_BYTES_MAX),
+        ("grpc.max_receive_message_length", CONTROL_BYTES_MAX),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # 0: no bound. An idle node sends nothing for 30 s, and the pings between must go out all the same.
+        ("grpc.http2.max_pings_without_data", 0),
+        # The node redials by its own back-off, with a new handshake; gRPC must not repeat a stream by itself.
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.min_reconnect_backoff_ms", 2_000),
+        ("grpc.max_reconnect_backoff_ms", 5_000),
+        # One process may hold many nodes (tests, measurements): each has its own connection.
+        ("grpc.use_local_subchannel_pool", 1),
+        # The pin is checked on a direct connection; the calls must take the same way.
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.max_metadata_size", 8 * 1024),
+    ]
+    if server_name is not None:
+        options.append(("grpc.ssl_target_name_override", server_name))
+        options.append(("grpc.default_authority", server_name))
+    return options
+
+
+def server_options() -> Options:
+    """Server options of the orchestrator."""
+    return [
+        ("grpc.max_send_message_length", CONTROL_BYTES_MAX),
+        ("grpc.max_receive_message_length", TRANSPORT_BYTES_MAX),
+        # Nodes ping every 20 s; without this gRPC takes anything under five minutes for an attack.
+        ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Only to free the sockets of machines that are long gone: silence is the kernel's to judge.
+        ("grpc.keepalive_time_ms", 600_000),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        # A node needs two streams, and two more while it replaces them.
+        ("grpc.max_concurrent_streams", 8),
+        ("grpc.max_metadata_size", 8 * 1024),
+        # Whoever connects and never speaks TLS or HTTP/2 is dropped.
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        # Two orchestrators must not share a port unnoticed.
+        ("grpc.so_reuseport", 0),
+    ]

@@ -1,0 +1,56 @@
+"""The formulas: each does what its docstring says, at the edges too."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.policy.backoff import backoff_ms
+from holdfast.policy.chance import mix
+from holdfast.policy.lease import node_part_ms, orchestrator_part_ms
+from holdfast.policy.suspicion import Rhythm, silence_limit_ms
+
+
+@pytest.mark.spec("J8")
+@given(st.integers(1, 100), st.integers(1, 10_000), st.integers(1, 100_000), st.integers(0, 2**64 - 1))
+def test_back_off_grows_to_its_maximum_and_keeps_at_least_half(failures, base, most, draw):
+    wait = backoff_ms(failures, base, most, draw)
+    whole = min(most, base * 2 ** (failures - 1))
+    assert whole // 2 <= wait <= whole
+
+
+@pytest.mark.spec("J8")
+def test_no_failure_means_no_wait():
+    assert backoff_ms(0, 500, 60_000, 12345) == 0
+
+
+@pytest.mark.spec("H2")
+@given(st.lists(st.integers(1, 100_000), max_size=50))
+def test_silence_is_judged_between_the_floor_and_the_ceiling_whatever_the_rhythm(gaps):
+    rhythm = Rhythm()
+    for gap in gaps:
+        rhythm = rhythm.heard(gap)
+    assert 3_000 <= silence_limit_ms(rhythm, 1_000, 3_000, 5_000) <= 5_000
+
+
+@pytest.mark.spec("H2")
+def test_a_jittery_node_gets_more_time_than_a_steady_one():
+    steady, jittery = Rhythm(), Rhythm()
+    for i in range(40):
+        steady = steady.heard(1_000)
+        jittery = jittery.heard(300 if i % 2 else 2_500)
+    assert silence_limit_ms(steady, 1_000, 1_500, 9_000) < silence_limit_ms(jittery, 1_000, 1_500, 9_000)
+
+
+@pytest.mark.spec("J5")
+@given(st.integers(10, 10**7))
+def test_the_node_stops_well_before_the_orchestrator_gives_up(lease):
+    """Even if the node's clock runs a tenth slow, its body is dead first."""
+    assert node_part_ms(lease) * 11 // 10 < orchestrator_part_ms(lease)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40))
+@pytest.mark.spec("A6")
+def test_the_same_counter_gives_the_same_bits_and_the_next_one_others(seed, counter):
+    assert mix(seed, counter) == mix(seed, counter)
+    assert mix(seed, counter) != mix(seed, counter + 1)
+    assert 0 <= mix(seed, counter) < 2**64
