@@ -84,6 +84,7 @@ def seek(w: World, job_id: JobId) -> None:
     if any(healthy(w, a) for a in rivals) or any(must_not_repeat(job, a) for a in rivals):
         w.queue.leave(job_id)
     elif job.not_before_ms > w.patience:
+        w.queue.leave(job_id)
         w.deadlines.add(job.not_before_ms, "job", job_id)
     elif job.attempts_made >= ATTEMPTS_PER_FAILURE * attempts_max(w, job):
         if not rivals:
@@ -288,6 +289,8 @@ def send_discard(w: World, attempt: Attempt, failure: Failure, accepted: bool = 
 def close_attempt(w: World, attempt: Attempt, failure: Failure | None) -> None:
     """The attempt is over: its node holds nothing of it any more, or never will be asked again."""
     w.put(replace(attempt, phase=AttemptPhase.ENDED, failure=failure, ended_ms=w.now, phase_until_ms=Instant(0)))
+    if attempt.job in w.queue:
+        seek(w, attempt.job)  # its node is no longer ruled out
 
 
 def accept(w: World, attempt: Attempt) -> bool:

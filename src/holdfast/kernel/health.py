@@ -82,15 +82,32 @@ def silence_due(w: World, node_id: NodeId) -> None:
         if pulse.grace_until_ms > w.patience:
             w.deadlines.add(pulse.grace_until_ms, "silence", node_id)
         else:
-            suspect(w, node_id, "it did not come back after the orchestrator started")
+            suspect(w, node_id, "it did not dial in again after the orchestrator was away")
         return
     limit = silence_limit(w, node_id, pulse)
     since = max(pulse.heard_ms, pulse.watched_ms if node_id in w.on_node else Instant(0))
     due = Instant(since + limit)
     if due > w.patience:
         w.deadlines.add(due, "silence", node_id)
+    elif w.patience < w.forgive_until_ms:
+        disconnect(w, node_id, "not heard since the orchestrator was frozen; dial in again")
+        await_return(w, node_id)
     else:
         suspect(w, node_id, f"silent for {w.patience - since} ms, limit {limit} ms")
+
+
+def forgive(w: World, late_ms: int) -> None:
+    """The orchestrator itself was away for long. Nodes may have given up their streams meanwhile: those that are
+    found broken or silent now get time to dial in again before anyone is blamed."""
+    if late_ms >= 2 * w.settings.silence_ceiling_ms:
+        w.forgive_until_ms = w.soon(w.settings.silence_ceiling_ms + 2 * w.settings.keepalive_ms)
+
+
+def await_return(w: World, node_id: NodeId) -> None:
+    """The node is not connected, through no fault of its own: suspect it only if it does not dial in again."""
+    grace = w.soon(w.settings.reconnect_grace_ms)
+    w.pulse(node_id).grace_until_ms = grace
+    w.deadlines.add(grace, "silence", node_id)
 
 
 # --- going down ---
@@ -102,6 +119,9 @@ def change(w: World, node: Node, state: NodeState, cause: str, bound_ms: int = 0
     node = replace(node, state=state, cause=cause, state_since_ms=w.now, state_until_ms=until, **changes)
     w.put(node)
     w.note(f"node.{state.value}", f"{node_name(node)}: {cause}", node=node.id)
+    if state in (NodeState.READY, NodeState.PROBATION):
+        for attempt in w.held_by(node.id):
+            seek(w, attempt.job)  # what it holds is in good hands again: no takeover is wanted
     return node
 
 

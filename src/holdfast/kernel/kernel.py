@@ -46,11 +46,6 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 CLOCK_MS = 30_000
 """While anything lives, time itself is written this often, so that a restart knows how long it was away."""
 
-FREEZE_MS = 10_000
-"""Late by this much, the orchestrator may have lost streams that its nodes gave up while it did not answer."""
-FORGIVE_MS = 2_000
-"""Such broken streams are noticed at once on waking; what breaks later is judged as always."""
-
 
 class Kernel:
     def __init__(self, settings: Settings) -> None:
@@ -174,11 +169,9 @@ class Kernel:
         seed = meta.seed if meta.epoch else event.seed
         w.meta = replace(meta, epoch=event.epoch, seed=seed, late_ms=meta.late_ms + away)
         w.note("orchestrator.led", f"epoch {event.epoch}; {away} ms without a leader are charged to nobody")
-        grace = w.soon(w.settings.reconnect_grace_ms)
         for node_id, node in sorted(w.nodes.items()):
             if node.state in (NodeState.READY, NodeState.PROBATION, NodeState.QUARANTINED):
-                w.pulse(node_id).grace_until_ms = grace
-                w.deadlines.add(grace, "silence", node_id)
+                health.await_return(w, node_id)
         for attempt_id in sorted(w.attempts):
             if w.attempts[attempt_id].go:
                 contenders.renew_lease(w, w.attempts[attempt_id])
@@ -190,8 +183,7 @@ class Kernel:
         if late_ms > 0:
             w.meta = replace(w.meta, late_ms=w.meta.late_ms + late_ms)
             w.note("orchestrator.late", f"{late_ms} ms late; every deadline moves by that, and nobody is blamed")
-            if late_ms >= FREEZE_MS:
-                w.forgive_until_ms = w.soon(FORGIVE_MS)
+            health.forgive(w, late_ms)
         if w.jobs and w.now - w.meta.now_ms >= CLOCK_MS:
             w.meta = replace(w.meta, now_ms=w.now)
         while (due := w.deadlines.pop_due(w.patience)) is not None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.kernel.contenders import node_name
 from holdfast.kernel.decision import Answer, CloseSession, Done, Rejected, ToSession
-from holdfast.kernel.health import begin_probation, change, heard, ping_due, suspect
+from holdfast.kernel.health import await_return, begin_probation, change, heard, ping_due, suspect
 from holdfast.kernel.reconcile import compare
 from holdfast.kernel.recovery import drain_due, write_off
 from holdfast.kernel.world import World
@@ -146,9 +146,9 @@ def broke(w: World, session: int, node_id: NodeId, why: str) -> None:
         return
     pulse.session = None
     w.reindex(node_id)
-    if w.patience < w.forgive_until_ms:
-        pulse.grace_until_ms = w.soon(w.settings.reconnect_grace_ms)
-        w.deadlines.add(pulse.grace_until_ms, "silence", node_id)
+    if w.patience < w.forgive_until_ms or pulse.seq == 0:
+        # This side was away, or so slow that the node never heard its welcome: nobody is to blame.
+        await_return(w, node_id)
     else:
         suspect(w, node_id, f"its connection broke: {why}")
 

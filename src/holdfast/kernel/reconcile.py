@@ -139,10 +139,14 @@ def observe_finished(w: World, attempt: Attempt, item: Held) -> None:
         attempt = body_seen(w, attempt, AttemptPhase.UPLOADING)
         if not attempt.may_win or attempt.id not in w.attempts:
             return
-    if attempt.result != item.result:
+    if attempt.result is None:
         attempt = replace(attempt, result=item.result)
         w.put(attempt)
-        w.claims[attempt.id].verifying = False
+    elif attempt.result != item.result:
+        # A declaration stands: otherwise one result could be verified and another accepted.
+        fault = Failure(FailureCode.INVALID_RESULT, "it declared two different results")
+        attempt_failed(w, attempt, fault, still_held=True)
+        return
     claim = w.claims[attempt.id]
     if not claim.verifying:
         claim.verifying = True
