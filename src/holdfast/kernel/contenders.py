@@ -189,6 +189,7 @@ def node_name(node: Node) -> str:
 def send_start(w: World, attempt: Attempt, job: Job) -> None:
     claim = w.claims[attempt.id]
     claim.sent_ms = w.patience
+    w.deadlines.add(w.soon(w.settings.resend_ms), "offer", attempt.id)
     session = w.pulse(attempt.node).session
     if session is not None:
         spec = job.spec

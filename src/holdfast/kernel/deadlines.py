@@ -9,7 +9,7 @@ from typing import Literal
 
 from holdfast.model import Instant
 
-Subject = Literal["attempt", "job", "node", "drain", "silence", "lease", "ping"]
+Subject = Literal["attempt", "offer", "job", "node", "drain", "silence", "lease", "ping"]
 
 
 class Deadlines:

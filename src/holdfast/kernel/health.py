@@ -18,6 +18,7 @@ from holdfast.kernel.contenders import (
     lease_over_ms,
     must_not_repeat,
     node_name,
+    refresh,
     revoke,
     seek,
 )
@@ -171,11 +172,8 @@ def take_over(w: World, attempt: Attempt, cause: str) -> None:
         w.note("job.lease", WAITS_FOR_LEASE, job.id, attempt.id, attempt.node)
         return
     if job.spec.recovery is Recovery.NEVER:
-        revoke(
-            w,
-            attempt,
-            Failure(FailureCode.NODE_LOST, f"it had not started when its machine was lost: {cause}"),
-        )
+        revoke(w, attempt, Failure(FailureCode.NODE_LOST, f"it had not started, and its machine is away: {cause}"))
+        refresh(w, job.id)
     elif poisonous(w, job):
         return
     else:

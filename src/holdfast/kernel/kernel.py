@@ -193,6 +193,8 @@ class Kernel:
                     health.silence_due(w, NodeId(id))
                 case "attempt":
                     recovery.phase_due(w, AttemptId(id))
+                case "offer":
+                    recovery.offer_due(w, AttemptId(id))
                 case "job":
                     recovery.job_due(w, JobId(id))
                 case "node":

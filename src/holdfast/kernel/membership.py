@@ -13,7 +13,7 @@ from holdfast.kernel.health import await_return, begin_probation, change, heard,
 from holdfast.kernel.reconcile import compare
 from holdfast.kernel.recovery import drain_due, write_off
 from holdfast.kernel.world import World
-from holdfast.model import Node, NodeId, NodeState, after
+from holdfast.model import Instant, Node, NodeId, NodeState, after
 from holdfast.model.messages import Hello, Leaving, Ping, Refusal, Welcome
 
 
@@ -55,6 +55,8 @@ def join(w: World, session: int, hello: Hello) -> None:
     away = node is not None and node.state in (NodeState.SUSPECT, NodeState.LOST, NodeState.GONE)
     _enter(w, node, hello)
     w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", hello.node)
+    for attempt_id in w.on_node.get(hello.node, ()):
+        w.claims[attempt_id].sent_ms = Instant(0)  # what was sent to the old session may never have arrived
     compare(w, hello.node, hello.held, full=True, seq=0, came_back=away)
 
 

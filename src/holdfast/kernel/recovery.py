@@ -17,6 +17,7 @@ from holdfast.kernel.contenders import (
     revoke,
     seek,
     send_discard,
+    send_start,
 )
 from holdfast.kernel.health import poisonous, strike, won
 from holdfast.kernel.world import World
@@ -138,6 +139,16 @@ def phase_due(w: World, attempt_id: AttemptId) -> None:
         case _:
             failure = Failure(FailureCode.UPLOAD_TIMEOUT, f"not delivered within {w.settings.upload_ms_max} ms")
     give_up(w, attempt, failure)
+
+
+def offer_due(w: World, attempt_id: AttemptId) -> None:
+    """An offer has not been answered for a while: say it again. An idle node's next report may be far off."""
+    attempt = w.attempts.get(attempt_id)
+    if attempt is None or attempt.phase is not AttemptPhase.OFFERED or attempt.revoked is not None:
+        return
+    job = w.jobs.get(attempt.job)
+    if job is not None and w.patience - w.claims[attempt_id].sent_ms >= w.settings.resend_ms:
+        send_start(w, attempt, job)
 
 
 def lease_due(w: World, attempt_id: AttemptId) -> None:
