@@ -187,7 +187,7 @@ class Kernel:
         if w.jobs and w.now - w.meta.now_ms >= CLOCK_MS:
             w.meta = replace(w.meta, now_ms=w.now)
         while (due := w.deadlines.pop_due(w.patience)) is not None:
-            _, subject, id = due
+            subject, id = due
             match subject:
                 case "silence":
                     health.silence_due(w, NodeId(id))

@@ -147,7 +147,10 @@ def offer_due(w: World, attempt_id: AttemptId) -> None:
     if attempt is None or attempt.phase is not AttemptPhase.OFFERED or attempt.revoked is not None:
         return
     job = w.jobs.get(attempt.job)
-    if job is not None and w.patience - w.claims[attempt_id].sent_ms >= w.settings.resend_ms:
+    again = after(w.claims[attempt_id].sent_ms, w.settings.resend_ms)
+    if again > w.patience:
+        w.deadlines.add(again, "offer", attempt_id)
+    elif job is not None:
         send_start(w, attempt, job)
 
 
@@ -183,7 +186,10 @@ def job_due(w: World, job_id: JobId) -> None:
 def drain_due(w: World, node_id: NodeId) -> None:
     """A draining node's grace is over: what is repeatable moves; what is not may finish."""
     node = w.nodes.get(node_id)
-    if node is None or not node.draining or node.drain_until_ms > w.patience:
+    if node is None or not node.draining:
+        return
+    if node.drain_until_ms > w.patience:
+        w.deadlines.add(node.drain_until_ms, "drain", node_id)
         return
     for attempt in w.held_by(node_id):
         job = w.jobs.get(attempt.job)

@@ -196,6 +196,7 @@ class World:
                 self.live_of[job.owner] = self.live_of.get(job.owner, 0) + 1
         elif known:
             del self.jobs[job.id]
+            self.deadlines.drop("job", job.id)
             self.queue.leave(job.id)
             self._less(self.live_of, job.owner, 1)
 
@@ -215,6 +216,8 @@ class World:
                 self.reindex(attempt.node)
         elif old is not None:
             del self.attempts[attempt.id]
+            for subject in ("attempt", "offer", "lease"):
+                self.deadlines.drop(subject, attempt.id)
             self.claims.pop(attempt.id, None)
             self._drop(self.on_node, attempt.node, attempt.id)
             self._drop(self.of_job, attempt.job, attempt.id)

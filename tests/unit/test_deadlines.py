@@ -1,0 +1,41 @@
+"""Deadlines: everything fires when due or earlier, once, and what ended costs no memory."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.kernel.deadlines import SWEEP_MIN, Deadlines
+from holdfast.model import Instant
+
+pytestmark = pytest.mark.spec("H6")
+
+steps = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 50) | st.none()), max_size=60)
+
+
+@given(steps)
+def test_each_subject_fires_once_at_its_earliest_time_in_order(steps):
+    deadlines, truth = Deadlines(), {}
+    for name, due in steps:
+        if due is None:
+            deadlines.drop("job", name)
+            truth.pop(name, None)
+        else:
+            deadlines.add(Instant(due), "job", name)
+            truth[name] = min(due, truth.get(name, due))
+    fired = []
+    for now in range(51):
+        assert deadlines.first() is None or deadlines.first() == min(v for v in truth.values() if v >= now)
+        while (entry := deadlines.pop_due(Instant(now))) is not None:
+            fired.append((now, entry[1]))
+    assert sorted(fired) == sorted((due, name) for name, due in truth.items())
+    assert [now for now, _ in fired] == sorted(now for now, _ in fired)
+
+
+def test_a_million_ended_jobs_leave_nothing_behind():
+    """Queue limits lie a day ahead: without sweeping, every job of a day would stay in memory."""
+    deadlines = Deadlines()
+    for i in range(20 * SWEEP_MIN):
+        deadlines.add(Instant(86_400_000 + i), "job", f"job_{i}")
+        deadlines.drop("job", f"job_{i}")
+    assert len(deadlines) == 0
+    assert len(deadlines._heap) <= SWEEP_MIN + 1
