@@ -21,7 +21,7 @@ Row = Job | Attempt | Node | JoinToken | Entry | Meta
 """A change is a whole row, new or replacing the one with its key. Entries are only ever added."""
 
 
-class ToSession(msgspec.Struct, frozen=True, tag=True):
+class ToSession(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Say this to the node behind a session, if the session still stands."""
 
     session: int
@@ -29,14 +29,14 @@ class ToSession(msgspec.Struct, frozen=True, tag=True):
     message: Welcome | Refusal | Start | Go | Discard | Renewed | Ping
 
 
-class CloseSession(msgspec.Struct, frozen=True, tag=True):
+class CloseSession(msgspec.Struct, frozen=True, gc=False, tag=True):
     """End a session from this side (replaced, refused, lost)."""
 
     session: int
     why: str
 
 
-class Verify(msgspec.Struct, frozen=True, tag=True):
+class Verify(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Compare what this attempt delivered with what it declared, and feed `Verified` back."""
 
     attempt: AttemptId
@@ -50,14 +50,14 @@ Send = ToSession | CloseSession | Verify
 # --- answers ---
 
 
-class Taken(msgspec.Struct, frozen=True, tag=True):
+class Taken(msgspec.Struct, frozen=True, gc=False, tag=True):
     """The submission stands. `again`: this key was used before, with the same specification."""
 
     job: JobId
     again: bool = False
 
 
-class Rejected(msgspec.Struct, frozen=True, tag=True):
+class Rejected(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Asked for something that cannot be done. `code` is stable; `says` is for a person."""
 
     code: str
@@ -65,11 +65,11 @@ class Rejected(msgspec.Struct, frozen=True, tag=True):
     failure: Failure | None = None
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
+class Done(msgspec.Struct, frozen=True, gc=False, tag=True):
     says: str = ""
 
 
-class Explanation(msgspec.Struct, frozen=True, tag=True):
+class Explanation(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Why a job is where it is (SPEC H6)."""
 
     job: JobId
@@ -91,7 +91,7 @@ class Explanation(msgspec.Struct, frozen=True, tag=True):
 Answer = Taken | Rejected | Done | Explanation
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     changes: tuple[Row, ...] = ()
     sends: tuple[Send, ...] = ()
     answer: Answer | None = None

@@ -6,11 +6,11 @@ from holdfast.model import AttemptId, JobId, JobSpec, JoinToken, NodeId, Owner, 
 from holdfast.model.messages import Hello, Leaving, Pong, Report
 
 
-class Event(msgspec.Struct, frozen=True, tag=True):
+class Event(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Base of all events."""
 
 
-class Led(Event, frozen=True):
+class Led(Event, frozen=True, gc=False):
     """This orchestrator leads from now on, with state rebuilt from the store. Always the first event."""
 
     epoch: int
@@ -18,25 +18,25 @@ class Led(Event, frozen=True):
     """Used only when the store was empty."""
 
 
-class Tick(Event, frozen=True):
+class Tick(Event, frozen=True, gc=False):
     """Time passed. `late_ms`: by how much the loop itself was late (frozen, suspended, swapping)."""
 
     late_ms: int = 0
 
 
-class Submitted(Event, frozen=True):
+class Submitted(Event, frozen=True, gc=False):
     job: JobId
     owner: Owner
     spec: JobSpec
     spec_hash: str
 
 
-class CancelAsked(Event, frozen=True):
+class CancelAsked(Event, frozen=True, gc=False):
     job: JobId
     by: str = ""
 
 
-class NodeJoined(Event, frozen=True):
+class NodeJoined(Event, frozen=True, gc=False):
     """A node opened a session and proved that it holds the private key of `hello.public_key`."""
 
     session: int
@@ -44,13 +44,13 @@ class NodeJoined(Event, frozen=True):
     hello: Hello
 
 
-class NodeSaid(Event, frozen=True):
+class NodeSaid(Event, frozen=True, gc=False):
     session: int
     node: NodeId
     message: Report | Pong | Leaving
 
 
-class NodeBroke(Event, frozen=True):
+class NodeBroke(Event, frozen=True, gc=False):
     """The stream of a session ended without a goodbye."""
 
     session: int
@@ -58,13 +58,13 @@ class NodeBroke(Event, frozen=True):
     why: str
 
 
-class DrainAsked(Event, frozen=True):
+class DrainAsked(Event, frozen=True, gc=False):
     node: NodeId
     on: bool = True
     by: str = ""
 
 
-class Verified(Event, frozen=True):
+class Verified(Event, frozen=True, gc=False):
     """The shell compared what was delivered with what the attempt declared."""
 
     attempt: AttemptId
@@ -73,15 +73,15 @@ class Verified(Event, frozen=True):
     detail: str = ""
 
 
-class TokenMade(Event, frozen=True):
+class TokenMade(Event, frozen=True, gc=False):
     token: JoinToken
 
 
-class TokenRevoked(Event, frozen=True):
+class TokenRevoked(Event, frozen=True, gc=False):
     token: TokenId
 
 
-class ExplainAsked(Event, frozen=True):
+class ExplainAsked(Event, frozen=True, gc=False):
     """A question. Answered like everything else after the commit of what came before it."""
 
     job: JobId

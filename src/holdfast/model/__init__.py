@@ -1,5 +1,8 @@
 """What things are: jobs, attempts, nodes, failures, messages. Frozen and typed; no logic beyond own invariants."""
 
+# The types are declared with gc=False: they form no cycles, and a fleet of a million nodes must not be walked through
+# by the collector every few seconds.
+
 from holdfast.model.failure import MEANINGS, Blame, Failure, FailureCode, Meaning
 from holdfast.model.ids import AttemptId, JobId, NodeId, Owner, TokenId, attempt_id, job_id, job_of
 from holdfast.model.job import (

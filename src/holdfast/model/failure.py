@@ -44,7 +44,7 @@ class FailureCode(StrEnum):
     POISON = "poison"
 
 
-class Meaning(msgspec.Struct, frozen=True):
+class Meaning(msgspec.Struct, frozen=True, gc=False):
     blame: Blame
     retryable: bool
     billable: bool
@@ -90,7 +90,7 @@ MEANINGS: dict[FailureCode, Meaning] = {
 }
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True, gc=False):
     """One failure, as it is stored and shown."""
 
     code: FailureCode

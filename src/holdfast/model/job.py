@@ -53,7 +53,7 @@ class Verdict(StrEnum):
     CANCELLED = "cancelled"
 
 
-class JobSpec(msgspec.Struct, frozen=True):
+class JobSpec(msgspec.Struct, frozen=True, gc=False):
     """What was asked for. Never changes after submission."""
 
     argv: tuple[str, ...]
@@ -72,7 +72,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     """None: the network's `attempts_max`."""
 
 
-class Result(msgspec.Struct, frozen=True):
+class Result(msgspec.Struct, frozen=True, gc=False):
     """What an attempt that exited with 0 declares. Verified before it is accepted."""
 
     stdout_sha256: str
@@ -81,7 +81,7 @@ class Result(msgspec.Struct, frozen=True):
     exit_code: int = 0
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, gc=False):
     id: JobId
     owner: Owner
     spec: JobSpec
@@ -124,7 +124,7 @@ class AttemptPhase(StrEnum):
     ENDED = "ended"
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One try at a job on one node. Its fence is its own and is revoked once and for ever."""
 
     id: AttemptId

@@ -6,7 +6,7 @@ from holdfast.model.ids import AttemptId, JobId, NodeId
 from holdfast.model.time import Instant
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One thing that happened. `seq` orders all entries of a network and resumes an event stream."""
 
     seq: int
@@ -19,7 +19,7 @@ class Entry(msgspec.Struct, frozen=True):
     node: NodeId | None = None
 
 
-class Meta(msgspec.Struct, frozen=True):
+class Meta(msgspec.Struct, frozen=True, gc=False):
     """The orchestrator's own counters: one row."""
 
     epoch: int = 0

@@ -18,7 +18,7 @@ from holdfast.model.job import JobSpec, Result
 from holdfast.model.resources import Hardware, Resources
 
 
-class Message(msgspec.Struct, frozen=True, tag=True):
+class Message(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Base of everything said."""
 
 
@@ -37,7 +37,7 @@ class HeldPhase(StrEnum):
     """Nothing of it is left on this node."""
 
 
-class Held(msgspec.Struct, frozen=True):
+class Held(msgspec.Struct, frozen=True, gc=False):
     attempt: AttemptId
     fence: int
     phase: HeldPhase
@@ -45,7 +45,7 @@ class Held(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-class Load(msgspec.Struct, frozen=True):
+class Load(msgspec.Struct, frozen=True, gc=False):
     """How busy the machine is, all causes together."""
 
     cpu_permille: int = 0
@@ -58,7 +58,7 @@ class Load(msgspec.Struct, frozen=True):
 # --- node -> orchestrator ---
 
 
-class Hello(Message, frozen=True):
+class Hello(Message, frozen=True, gc=False):
     """The first message of a session, already authenticated by the shell against `public_key`."""
 
     node: NodeId
@@ -77,7 +77,7 @@ class Hello(Message, frozen=True):
     epoch_seen: int = 0
 
 
-class Report(Message, frozen=True):
+class Report(Message, frozen=True, gc=False):
     """What the node holds. `full`: everything; otherwise only what changed since the last report."""
 
     seq: int
@@ -89,11 +89,11 @@ class Report(Message, frozen=True):
     """Leases to renew. The node counts the lease from the moment it sent this report."""
 
 
-class Pong(Message, frozen=True):
+class Pong(Message, frozen=True, gc=False):
     nonce: int
 
 
-class Leaving(Message, frozen=True):
+class Leaving(Message, frozen=True, gc=False):
     """The operator asked this node to go: give it nothing new, let it finish within the grace."""
 
     grace_ms: int
@@ -104,7 +104,7 @@ class Leaving(Message, frozen=True):
 # --- orchestrator -> node ---
 
 
-class Welcome(Message, frozen=True):
+class Welcome(Message, frozen=True, gc=False):
     node: NodeId
     epoch: int
     heartbeat_ms: int
@@ -114,7 +114,7 @@ class Welcome(Message, frozen=True):
     stop_grace_ms: int
 
 
-class Refusal(Message, frozen=True):
+class Refusal(Message, frozen=True, gc=False):
     """The session is not wanted. `final`: trying again as you are will not help."""
 
     code: str
@@ -122,13 +122,13 @@ class Refusal(Message, frozen=True):
     final: bool
 
 
-class Command(Message, frozen=True):
+class Command(Message, frozen=True, gc=False):
     """Base of what changes a node. A node refuses an epoch lower than the highest it has seen."""
 
     epoch: int
 
 
-class Start(Command, frozen=True):
+class Start(Command, frozen=True, gc=False):
     attempt: AttemptId
     fence: int
     job: JobId
@@ -138,7 +138,7 @@ class Start(Command, frozen=True):
     """Class `never`: prepare, say READY, wait for Go, and stop when the lease is not renewed. 0: no lease."""
 
 
-class Go(Command, frozen=True):
+class Go(Command, frozen=True, gc=False):
     """The body may start. The lease counts from the sending of report `seq` (0: the Hello), which said READY."""
 
     attempt: AttemptId
@@ -146,7 +146,7 @@ class Go(Command, frozen=True):
     seq: int
 
 
-class Discard(Command, frozen=True):
+class Discard(Command, frozen=True, gc=False):
     """Stop it if it runs, forget it, leave nothing behind, and say GONE."""
 
     attempt: AttemptId
@@ -156,14 +156,14 @@ class Discard(Command, frozen=True):
     """True: its result is the one that counts, and is safe."""
 
 
-class Renewed(Command, frozen=True):
+class Renewed(Command, frozen=True, gc=False):
     """The leases asked for in report `seq` hold."""
 
     seq: int
     attempts: tuple[AttemptId, ...]
 
 
-class Ping(Command, frozen=True):
+class Ping(Command, frozen=True, gc=False):
     nonce: int
 
 

@@ -25,7 +25,7 @@ class NodeState(StrEnum):
     """It said goodbye, or was removed. It may join again."""
 
 
-class Node(msgspec.Struct, frozen=True):
+class Node(msgspec.Struct, frozen=True, gc=False):
     id: NodeId
     public_key: str
     """Ed25519, hex. The first key that joined under this id keeps it."""
@@ -52,7 +52,7 @@ class Node(msgspec.Struct, frozen=True):
     probation_wins: int = 0
 
 
-class JoinToken(msgspec.Struct, frozen=True):
+class JoinToken(msgspec.Struct, frozen=True, gc=False):
     """Lets a node join. Only the hash of its secret is kept."""
 
     id: TokenId

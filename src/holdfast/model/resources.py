@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Resources(msgspec.Struct, frozen=True, order=False):
+class Resources(msgspec.Struct, frozen=True, gc=False, order=False):
     """An amount of divisible resources."""
 
     cpu_milli: int = 0
@@ -36,13 +36,13 @@ class Resources(msgspec.Struct, frozen=True, order=False):
         )
 
 
-class Gpu(msgspec.Struct, frozen=True):
+class Gpu(msgspec.Struct, frozen=True, gc=False):
     model: str
     memory_mib: int
     driver: str = ""
 
 
-class Hardware(msgspec.Struct, frozen=True):
+class Hardware(msgspec.Struct, frozen=True, gc=False):
     """What a node detected about itself when it started."""
 
     arch: str = "x86_64"
@@ -55,7 +55,7 @@ class Hardware(msgspec.Struct, frozen=True):
     """Interfaces with their speed, for people to read (`eth0 1000 Mb/s`)."""
 
 
-class Need(msgspec.Struct, frozen=True):
+class Need(msgspec.Struct, frozen=True, gc=False):
     """What a job needs of the node that runs it. Every field is a gate."""
 
     resources: Resources = Resources(cpu_milli=1000, memory_mib=512, disk_mib=1024)

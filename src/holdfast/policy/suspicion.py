@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Rhythm(msgspec.Struct, frozen=True):
+class Rhythm(msgspec.Struct, frozen=True, gc=False):
     """How regularly a node has been heard while it held work: smoothed gap and smoothed deviation, in ms."""
 
     gap_ms: int = 0

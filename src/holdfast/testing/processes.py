@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -54,9 +55,9 @@ def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 20.0, eve
         time.sleep(every_s)
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         return probe.getsockname()[1]
 
 
@@ -86,12 +87,13 @@ def bubblewrap_works() -> bool:
 class Program:
     """One `holdfast` process in the foreground, with its output in a file."""
 
-    def __init__(self, words: list[str], env: dict[str, str], log: Path) -> None:
+    def __init__(self, words: list[str], env: dict[str, str], log: Path, through: Iterable[str] = ()) -> None:
+        """`through`: a command that runs it, such as `ip netns exec NAME`; it must become it, not stay beside it."""
         self.words = words
         self.log = log
         self._out = log.open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", *words],
+            [*through, sys.executable, "-m", "holdfast.cli", *words],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=self._out,
@@ -160,11 +162,14 @@ class Orchestrator(Program):
 class NodeProcesses(Program):
     """A node: its agent, its launcher, and a shim with a body for every attempt it holds."""
 
-    def __init__(self, name: str, home: Path, words: list[str], env: dict[str, str], log: Path) -> None:
-        super().__init__(words, env, log)
+    def __init__(
+        self, name: str, home: Path, words: list[str], env: dict[str, str], log: Path, through: Iterable[str] = ()
+    ) -> None:
+        super().__init__(words, env, log, through)
         self.name = name
         self.home = home
         self.env = env
+        self.through = tuple(through)
 
     @property
     def id(self) -> str:
@@ -250,11 +255,15 @@ class LocalNetwork:
         env: dict[str, str] | None = None,
         flags: Iterable[str] = (),
         wait: bool = True,
+        host: str = "127.0.0.1",
     ) -> Orchestrator:
-        """Start `holdfast up` on free ports. Called again after a kill: on the same ports and data."""
+        """Start `holdfast up` on free ports. Called again after a kill: on the same ports and data.
+
+        `host`: where nodes dial in.
+        """
         before = self.orchestrator
         url = before.url if before else f"http://127.0.0.1:{free_port()}"
-        listen = before.listen if before else f"127.0.0.1:{free_port()}"
+        listen = before.listen if before else f"{host}:{free_port(host)}"
         words = ["up", "--data-dir", str(self.home / "orchestrator"), "--http", url.removeprefix("http://")]
         words += [
             "--listen",
@@ -266,18 +275,22 @@ class LocalNetwork:
         ]
         self.home.mkdir(parents=True, exist_ok=True)
         log = self.folder / "orchestrator.log"
-        self.orchestrator = Orchestrator(words, self.environment(env), log, url, listen)
+        self.orchestrator = self.launch(words, env, log, url, listen)
         self._programs.append(self.orchestrator)
         if wait:
             self.wait_ready()
         return self.orchestrator
+
+    def launch(self, words: list[str], env: dict[str, str] | None, log: Path, url: str, listen: str) -> Orchestrator:
+        """How an orchestrator's process comes to be; for those who want every life of it to be special."""
+        return Orchestrator(words, self.environment(env), log, url, listen)
 
     def restart_orchestrator(self, env: dict[str, str] | None = None, wait: bool = True) -> Orchestrator:
         """kill -9 if it still runs, then start it again with the same flags, ports and data."""
         before = self._up()
         before.kill()
         before.close()
-        after = Orchestrator(before.words, self.environment(env), before.log, before.url, before.listen)
+        after = self.launch(before.words, env, before.log, before.url, before.listen)
         self.orchestrator = after
         self._programs.append(after)
         if wait:
@@ -301,6 +314,7 @@ class LocalNetwork:
         env: dict[str, str] | None = None,
         token: str | None = None,
         wait: bool = True,
+        through: Iterable[str] = (),
     ) -> NodeProcesses:
         """Start `holdfast node`. A name used before comes back with its old home: the same machine again."""
         if token is None:
@@ -318,7 +332,8 @@ class LocalNetwork:
             str(home),
         ]
         words += ["--unsafe-process-runtime"] if self.unsafe else []
-        node = NodeProcesses(name, home, [*words, *flags], self.environment(env), self.folder / f"node-{name}.log")
+        log = self.folder / f"node-{name}.log"
+        node = NodeProcesses(name, home, [*words, *flags], self.environment(env), log, through)
         self.nodes[name] = node
         self._programs.append(node)
         if wait:
@@ -477,9 +492,13 @@ def _identified(path: Path) -> psutil.Process | None:
 
 
 def _answers(url: str) -> bool:
-    import httpx
-
+    """Whether an orchestrator serves there. Not by httpx: it prepares for TLS at every call, which takes longer."""
+    address, _, path = url.removeprefix("http://").partition("/")
+    connection = HTTPConnection(address, timeout=2.0)
     try:
-        return httpx.get(url, timeout=2.0, trust_env=False).status_code == 200
-    except httpx.TransportError:
+        connection.request("GET", f"/{path}")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
         return False
+    finally:
+        connection.close()

@@ -1,0 +1,86 @@
+"""`logs` and `events`: reading a stream, from its beginning or as it grows."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.flags import LONG_PATIENCE_S, SHORT_PATIENCE_S, JobArg, Json, TokenFile, Url, connect
+
+if TYPE_CHECKING:
+    from holdfast.wire.http import LogLine
+
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on as more comes.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("logs")(logs)
+    app.command("events")(events)
+
+
+def logs(
+    job: JobArg,
+    follow: Follow = False,
+    stream: Annotated[str, typer.Option(help="stdout, stderr or both.")] = "both",
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Print a job's output, over all its attempts.
+
+    Its stdout goes to stdout; its stderr and what the platform saw (marked --) go to stderr.
+    """
+    from holdfast.cli import show
+    from holdfast.errors import Misuse
+
+    if stream not in ("stdout", "stderr", "both"):
+        raise Misuse(f"there is no stream {stream!r}", hint="Use --stream stdout, stderr or both.")
+    with connect(url, token_file, LONG_PATIENCE_S if follow else SHORT_PATIENCE_S) as client:
+        printer = Printer()
+        for line in client.jobs.logs(job, stream=stream, follow=follow):
+            show.print_json(line) if json else printer.put(line)
+
+
+def events(
+    follow: Follow = False,
+    job: Annotated[str | None, typer.Option(metavar="ID", help="Only of this job.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="ID", help="Only of this node.")] = None,
+    after: Annotated[int | None, typer.Option(metavar="SEQ", help="Only later than this number.")] = None,
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Print what happened in the network, oldest first."""
+    from holdfast.cli import show
+
+    with connect(url, token_file, LONG_PATIENCE_S if follow else SHORT_PATIENCE_S) as client:
+        for happened in client.events(follow=follow, after=after, job=job, node=node):
+            show.print_json(happened) if json else show.event(happened)
+
+
+class Printer:
+    """Writes pieces of output where they belong. A terminal gets no control sequences but colours."""
+
+    def __init__(self) -> None:
+        self.at_line_start = True
+
+    def put(self, line: "LogLine") -> None:
+        from holdfast.cli.show import clean
+
+        if line.stream == "platform":
+            self.platform(line.text)
+            return
+        file = sys.stderr if line.stream == "stderr" else sys.stdout
+        file.write(clean(line.text, colours=True, lines=True) if file.isatty() else line.text)
+        file.flush()
+        if line.text:
+            self.at_line_start = line.text.endswith("\n")
+
+    def platform(self, text: str) -> None:
+        """Something the platform saw: on its own line, marked, and never mixed into the job's stdout."""
+        from holdfast.cli.show import clean
+
+        if not self.at_line_start and sys.stderr.isatty():
+            sys.stderr.write("\n")
+        typer.secho(f"-- {clean(text)}", err=True, dim=True)
+        self.at_line_start = True

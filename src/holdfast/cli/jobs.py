@@ -1,0 +1,73 @@
+"""`jobs`, `job show`, `job explain`, `stop`: looking at work and ending it."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.flags import JobArg, Json, TokenFile, Url, connect
+
+job_group = typer.Typer(help="Look at one job.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("jobs")(list_jobs)
+    app.add_typer(job_group, name="job")
+    app.command("stop")(stop)
+
+
+def list_jobs(
+    phase: Annotated[
+        str | None, typer.Option(help="Only jobs in this phase: queued, assigned, running, ended …")
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="Only jobs of this owner.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Go on after this job: the `next` of the page before.")] = None,
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """List jobs, newest first."""
+    from holdfast.cli import show
+
+    with connect(url, token_file) as client:
+        page = client.jobs.list(owner=owner, phase=phase, limit=limit, after=after)
+    if json:
+        show.print_json(page)
+        return
+    show.jobs(page.jobs)
+    if page.next:
+        typer.echo(f"more: holdfast jobs --after {page.next}", err=True)
+
+
+@job_group.command("show")
+def show_job(job: JobArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
+    """Show a job: where it stands, its attempts, what happened to it."""
+    from holdfast.cli import show
+
+    with connect(url, token_file) as client:
+        view = client.jobs.get(job)
+    show.print_json(view) if json else show.job(view)
+
+
+@job_group.command("explain")
+def explain(job: JobArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
+    """Say why a job is where it is, what it waits for, until when, and what happens then."""
+    from holdfast.cli import show
+
+    with connect(url, token_file) as client:
+        view = client.jobs.explain(job)
+    show.print_json(view) if json else show.explanation(view)
+
+
+def stop(job: JobArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
+    """Stop a job. One that has ended stays as it ended."""
+    from holdfast.cli import show
+
+    with connect(url, token_file) as client:
+        view = client.jobs.stop(job)
+    if json:
+        show.print_json(view)
+    elif view.phase == "ended":
+        typer.echo(show.verdict_line(view))
+    else:
+        typer.echo(f"{view.id} is being stopped")

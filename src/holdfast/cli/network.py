@@ -1,0 +1,84 @@
+"""`nodes`, `token`, `doctor`, `sim`: looking after the network itself."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.flags import Json, TokenFile, Url, connect
+
+token_group = typer.Typer(help="Tokens by which nodes may join.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("nodes")(list_nodes)
+    app.add_typer(token_group, name="token")
+    app.command("doctor")(doctor)
+    app.command("sim")(sim)
+
+
+def list_nodes(json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
+    """List the machines of the network, what they offer and how they are."""
+    from holdfast.cli import show
+
+    with connect(url, token_file) as client:
+        listed = client.nodes.list()
+    show.print_json(listed) if json else show.nodes(listed)
+
+
+@token_group.command("new")
+def new_token(
+    uses: Annotated[int, typer.Option(help="How many nodes may join with it; -1: any number.")] = -1,
+    ttl: Annotated[str, typer.Option(metavar="DURATION", help="How long it is good for.")] = "24h",
+    note: Annotated[str, typer.Option(help="What it is for; shown in the network's journal.")] = "",
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Make a join token. It is shown this one time only."""
+    from holdfast.cli import show
+    from holdfast.cli.quantities import duration_ms
+
+    with connect(url, token_file) as client:
+        token = client.tokens.create(ttl_ms=duration_ms(ttl), uses=uses, note=note)
+    if json:
+        show.print_json(token)
+        return
+    typer.echo(token.token)
+    typer.echo(
+        f"{token.id}, good for {ttl}; end it with: holdfast token revoke {token.id}",
+        err=True,
+    )
+
+
+@token_group.command("revoke")
+def revoke_token(
+    token: Annotated[str, typer.Argument(metavar="ID", help="The token's id (not the token itself).")],
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """End a join token. Nodes that joined with it stay."""
+    with connect(url, token_file) as client:
+        client.tokens.revoke(token)
+    typer.echo(f"{token} is revoked")
+
+
+def doctor(json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
+    """Check the orchestrator: can it be reached, does its store answer, does memory equal what is stored."""
+    from holdfast.cli import show
+
+    with connect(url, token_file) as client:
+        view = client.doctor()
+    show.print_json(view) if json else show.doctor(view)
+    if not view.ok:
+        raise typer.Exit(1)
+
+
+def sim(
+    seed: Annotated[int, typer.Option(help="Which world: the same seed is the same world.")] = 1,
+    story: Annotated[bool, typer.Option("--story", help="Tell everything that happens, step by step.")] = False,
+    json: Json = False,
+) -> None:
+    """Replay one simulated world: a fleet, its load and its faults, under the production kernel."""
+    from holdfast.sim.story import tell
+
+    raise typer.Exit(tell(seed, story, json))

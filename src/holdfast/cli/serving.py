@@ -1,0 +1,187 @@
+"""`up` and `node`: the two commands that stay in the foreground and serve."""
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.flags import Json, NodeArg, TokenFile, Url, connect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+node_group = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("up")(up)
+    app.add_typer(node_group, name="node")
+
+
+def up(
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where it keeps everything; else HOLDFAST_HOME/orchestrator.")
+    ] = None,
+    http: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where people reach it. TLS for all but loopback.")
+    ] = "127.0.0.1:7420",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where nodes dial in. TLS for all but loopback.")
+    ] = "127.0.0.1:7421",
+    store: Annotated[
+        str | None, typer.Option(metavar="URL", help="sqlite:///FILE or postgresql+psycopg://…; else a file in DIR.")
+    ] = None,
+    open_join: Annotated[bool, typer.Option("--open", help="Let anyone join, without a token.")] = False,
+    preset: Annotated[str, typer.Option(help="Timing for a kind of network: lan, wan or test.")] = "lan",
+) -> None:
+    """Start an orchestrator here, in the foreground. Ctrl-C ends it; what runs on nodes goes on."""
+    import threading
+    from pathlib import Path
+
+    from holdfast.orchestrator.config import OrchestratorConfig, default_data
+    from holdfast.orchestrator.serve import run_orchestrator
+
+    data = Path(data_dir).expanduser().absolute() if data_dir else default_data()
+    config = OrchestratorConfig(
+        data=data, store=store or "", http=http, nodes=listen, open_join=open_join, preset=preset
+    )
+    threading.Thread(target=_announce, args=(data, listen), daemon=True).start()
+    raise typer.Exit(run_orchestrator(config))
+
+
+def _announce(data: "Path", listen: str) -> None:
+    """Once this process serves, say where, and how a node joins."""
+    import logging
+    import socket
+    import time
+
+    import msgspec
+
+    from holdfast.client import Client
+    from holdfast.errors import HoldfastError
+    from holdfast.identity.tokens import invitation
+
+    # This process's log is the orchestrator's; that it asked itself something is no news.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    path = data / "endpoint.json"
+    while True:
+        try:
+            endpoint = msgspec.json.decode(path.read_bytes())
+            if endpoint["pid"] == os.getpid():
+                break
+        except (OSError, msgspec.DecodeError):
+            # Not written yet: it appears when the first request can be served, or the process ends before.
+            pass
+        time.sleep(0.05)
+    nodes = str(endpoint["nodes"])
+    if listen.startswith(("0.0.0.0:", "[::]:")):
+        nodes = f"{socket.gethostname()}:{nodes.rpartition(':')[2]}"
+    join = f"holdfast node --orchestrator {nodes}"
+    if endpoint["open_join"]:
+        join += f" --token {invitation(endpoint['pin']).text}" if endpoint["pin"] else ""
+    else:
+        try:
+            token = (data / endpoint["token_file"]).read_text().strip()
+            with Client(endpoint["url"], token, certificate=endpoint["certificate"]) as client:
+                join += f" --token {client.tokens.create(note='made by up').token}"
+        except (HoldfastError, OSError) as error:
+            typer.echo(f"no join token could be made: {error}", err=True)
+    typer.echo(f"Holdfast is up: {endpoint['url']}")
+    typer.echo(f"Join a machine with:\n  {join}\nSend work with:\n  holdfast run -- echo hello")
+
+
+@node_group.callback(invoke_without_command=True)
+def node(
+    context: typer.Context,
+    orchestrator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to join; else ORCHESTRATOR_ADDRESS.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(help="The join token; else HOLDFAST_TOKEN, which others on this machine cannot see.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="A name for people to read.")] = None,
+    site: Annotated[str | None, typer.Option(help="Failure domain: machines that fail together.")] = None,
+    home: Annotated[str | None, typer.Option(metavar="DIR", help="Where it keeps its key and its work.")] = None,
+    config: Annotated[str | None, typer.Option(metavar="FILE", help="A TOML file with these settings.")] = None,
+    cpu: Annotated[str | None, typer.Option(metavar="CORES", help="Cores to offer; else all.")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory to offer; else all.")] = None,
+    disk: Annotated[str | None, typer.Option(metavar="SIZE", help="Disk to offer; else what is free.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs to offer; else all.")] = None,
+    uuid: Annotated[str | None, typer.Option(help="Its identity; else PNODE_UUID, else made once and kept.")] = None,
+    port: Annotated[int | None, typer.Option(help="Loopback port of its local status; else PNODE_PORT.")] = None,
+    s3_bucket: Annotated[str | None, typer.Option(help="The object store's bucket; else S3_BUCKET.")] = None,
+    grace: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long work may finish when it is asked to leave.")
+    ] = None,
+    unsafe_process_runtime: Annotated[
+        bool, typer.Option("--unsafe-process-runtime", help="Run jobs with NO isolation where no sandbox works.")
+    ] = False,
+) -> None:
+    """Offer this machine to a network; or, with a command, look after one of its nodes.
+
+    Flags win over the environment, the environment over the file.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from holdfast.cli.quantities import cpu_milli, duration_ms, size_mib
+
+    flags: dict[str, object | None] = {
+        "orchestrator": orchestrator,
+        "token": token,
+        "name": name,
+        "site": site,
+        "home": home,
+        "cpu_milli": cpu_milli(cpu) if cpu else None,
+        "memory_mib": size_mib(memory) if memory else None,
+        "disk_mib": size_mib(disk) if disk else None,
+        "gpus": gpus,
+        "uuid": uuid,
+        "port": port,
+        "s3_bucket": s3_bucket,
+        "grace_ms": duration_ms(grace) if grace else None,
+        "unsafe_process_runtime": unsafe_process_runtime or None,
+    }
+    serve_node(flags, config)
+
+
+def serve_node(flags: dict[str, object | None], config: str | None) -> None:
+    """Run a node until it is asked to leave."""
+    from pathlib import Path
+
+    from holdfast.client.endpoint import home
+    from holdfast.node.config import load_config
+    from holdfast.node.run import run_node
+
+    environ = {"HOLDFAST_NODE_HOME": str(home() / "node"), **os.environ}
+    raise typer.Exit(run_node(load_config(flags, environ, Path(config) if config else None)))
+
+
+@node_group.command("show")
+def show_node(node: NodeArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
+    """Show a node: how it is and why, what it offers, what it holds, what happened to it."""
+    from holdfast.cli import show
+
+    with connect(url, token_file) as client:
+        view = client.nodes.get(node)
+    show.print_json(view) if json else show.node(view)
+
+
+@node_group.command("drain")
+def drain_node(
+    node: NodeArg,
+    off: Annotated[bool, typer.Option("--off", help="Take it back into service.")] = False,
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Give a node nothing new and move what it holds elsewhere."""
+    from holdfast.cli import show
+
+    with connect(url, token_file) as client:
+        view = client.nodes.drain(node, on=not off)
+    if json:
+        show.print_json(view)
+    elif off:
+        typer.echo(f"{view.id} is back in service")
+    else:
+        typer.echo(f"{view.id} is draining; it holds {len(view.attempts)} attempt(s)")

@@ -1,0 +1,228 @@
+"""How answers look to a person: tables, timelines, one-line verdicts. Asks nobody anything.
+
+What nodes and jobs say of themselves is cleaned of control characters before it reaches a terminal: a
+machine nobody controls must not be able to draw on the screen of whoever lists it.
+"""
+
+import re
+import sys
+import time
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.quantities import spoken_cores, spoken_mib, spoken_ms
+from holdfast.wire.http import DoctorView, EventView, ExplainView, FailureView, JobView, NodeView
+
+UNSAFE = "UNSAFE: no isolation"
+"""Said in every listing of a node whose jobs run as plain processes."""
+
+WIDE = 240
+"""Columns when nobody's window is in the way: what is piped is not cut."""
+
+STYLES = {
+    "ready": "green", "succeeded": "green", "running": "cyan", "probation": "yellow", "suspect": "yellow",
+    "quarantined": "red", "lost": "red", "failed": "red", "cancelled": "yellow", "queued": "yellow",
+}  # fmt: skip
+
+_COLOUR = r"\x1b\[[0-9;]*m"
+_CONTROL = re.compile(rf"({_COLOUR})|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def clean(text: str, *, colours: bool = False, lines: bool = False) -> str:
+    """`text` without control characters; colours and line breaks only where they are wanted."""
+    kept = _CONTROL.sub(lambda m: (m[1] or "") if colours else "", text)
+    return kept if lines else kept.replace("\n", " ").replace("\r", " ")
+
+
+def console(*, err: bool = False) -> Console:
+    file = sys.stderr if err else sys.stdout
+    return Console(file=file, width=None if file.isatty() else WIDE, highlight=False, markup=False, emoji=False)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def styled(word: str) -> Text:
+    return Text(clean(word), style=STYLES.get(word, ""))
+
+
+def isolation(node: NodeView) -> Text:
+    return Text(UNSAFE, style="bold red") if node.isolation == "none" else Text(clean(node.isolation))
+
+
+def clock(at_ms: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000)) + f".{at_ms % 1000:03d}"
+
+
+def ago(at_ms: int) -> str:
+    return spoken_ms(max(0, round(time.time() * 1000) - at_ms))
+
+
+def failure_line(failure: FailureView) -> str:
+    detail = f" ({clean(failure.detail)})" if failure.detail else ""
+    free = "" if failure.billable else ", not billed"
+    return f"{failure.code}: {failure.says}{detail} [{failure.blame}'s{free}]"
+
+
+def verdict_line(job: JobView) -> str:
+    """How it ended, in one line."""
+    took = spoken_ms((job.ended_ms or job.submitted_ms) - job.submitted_ms)
+    tries = "1 attempt" if job.attempts_made == 1 else f"{job.attempts_made} attempts"
+    if job.verdict == "succeeded":
+        return f"{job.id} succeeded after {took}, {tries}; sha256 {job.result_sha256}"
+    if job.failure is not None:
+        return f"{job.id} {job.verdict} after {took}, {tries}: {failure_line(job.failure)}"
+    return f"{job.id} {job.verdict} after {took}, {tries}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in {"id", "job", "attempt"})
+    return table
+
+
+def jobs(listed: list[JobView]) -> None:
+    if not listed:
+        console().print("No jobs. Send one with: holdfast run -- echo hello")
+        return
+    table = _table("job", "name", "state", "node", "attempts", "age", "")
+    for job in listed:
+        why = failure_line(job.failure) if job.failure else clean(job.waiting)
+        state = styled(job.verdict or job.phase)
+        node = clean(job.node or "")
+        table.add_row(
+            job.id,
+            clean(job.name or " ".join(job.argv))[:32],
+            state,
+            node,
+            str(job.attempts_made),
+            ago(job.submitted_ms),
+            why,
+        )
+    console().print(table)
+
+
+def job(view: JobView) -> None:
+    out = console()
+    out.print(Text.assemble((view.id, "bold"), " ", styled(view.verdict or view.phase), " ", clean(view.name)))
+    facts = {
+        "command": clean(" ".join(view.argv)),
+        "owner": clean(view.owner),
+        "class": view.recovery,
+        "priority": str(view.priority),
+        "node": clean(view.node or ""),
+        "waiting for": clean(view.waiting),
+        "failure": failure_line(view.failure) if view.failure else "",
+        "result": f"sha256 {view.result_sha256}, {view.result_bytes} bytes" if view.result_sha256 else "",
+        "exit code": "" if view.exit_code is None else str(view.exit_code),
+    }
+    for name, value in facts.items():
+        if value:
+            out.print(f"  {name:<12} {value}")
+    if view.attempts:
+        table = _table("attempt", "node", "phase", "started", "ended", "")
+        for attempt in view.attempts:
+            why = attempt.failure or attempt.revoked
+            started = clock(attempt.started_ms) if attempt.started_ms else ""
+            ended = clock(attempt.ended_ms) if attempt.ended_ms else ""
+            table.add_row(
+                attempt.id,
+                clean(attempt.node),
+                attempt.phase,
+                started,
+                ended,
+                failure_line(why) if why else "",
+            )
+        out.print(table)
+    for happened in view.events:
+        event(happened)
+
+
+def explanation(view: ExplainView) -> None:
+    out = console()
+    out.print(f"{view.job} is {view.phase}" + (f", waiting for {clean(view.waiting_for)}" if view.waiting_for else ""))
+    if view.until_ms:
+        left = view.until_ms - round(time.time() * 1000)
+        out.print(f"  at most until {clock(view.until_ms)} (in {spoken_ms(max(0, left))}), then: {clean(view.then)}")
+    if view.ahead:
+        out.print(f"  {view.ahead} job(s) would be placed before it")
+    for gate, held_back in sorted(view.gates.items()):
+        out.print(f"  gate {gate}: holds back {held_back} node(s)")
+    if view.nearest:
+        out.print(f"  nearest miss: {clean(view.nearest)}")
+    for line in view.attempts:
+        out.print(f"  {clean(line)}")
+
+
+def nodes(listed: list[NodeView]) -> None:
+    if not listed:
+        console().print("No nodes. Get a join command with: holdfast token new")
+        return
+    table = _table("id", "name", "state", "isolation", "cpu free", "memory free", "gpus", "holds", "since", "cause")
+    for node in listed:
+        state = styled(node.state)
+        if node.draining:
+            state = Text.assemble(state, " draining")
+        table.add_row(
+            clean(node.id),
+            clean(node.name or node.hostname),
+            state,
+            isolation(node),
+            f"{spoken_cores(node.free.get('cpu_milli', 0))}/{spoken_cores(node.total.get('cpu_milli', 0))}",
+            f"{spoken_mib(node.free.get('memory_mib', 0))}/{spoken_mib(node.total.get('memory_mib', 0))}",
+            str(node.total.get("gpus", 0)),
+            str(len(node.attempts)),
+            ago(node.state_since_ms),
+            clean(node.cause),
+        )
+    console().print(table)
+
+
+def node(view: NodeView) -> None:
+    out = console()
+    draining = " draining" if view.draining else ""
+    out.print(Text.assemble((clean(view.id), "bold"), " ", styled(view.state), draining, " ", clean(view.name)))
+    facts: dict[str, str | Text] = {
+        "isolation": isolation(view),
+        "cause": clean(view.cause),
+        "since": ago(view.state_since_ms),
+        "connected": "yes" if view.connected else "no",
+        "version": clean(view.version),
+        "machine": clean(f"{view.hostname} {view.arch} {view.cpu_model}"),
+        "site": clean(view.site),
+        "has": _amounts(view.total),
+        "offers now": _amounts(view.free),
+        "gpus": clean(", ".join(view.gpus)),
+        "load": clean(", ".join(f"{k} {v}" for k, v in sorted(view.load.items()))),
+        "holds": clean(" ".join(view.attempts)),
+    }
+    for name, value in facts.items():
+        if value:
+            out.print(Text.assemble(f"  {name:<12} ", value))
+    for happened in view.events:
+        event(happened)
+
+
+def _amounts(amounts: dict[str, int]) -> str:
+    cores, memory, disk = (amounts.get(k, 0) for k in ("cpu_milli", "memory_mib", "disk_mib"))
+    gpus = amounts.get("gpus", 0)
+    return f"{spoken_cores(cores)} cores, {spoken_mib(memory)} memory, {spoken_mib(disk)} disk, {gpus} GPUs"
+
+
+def event(happened: EventView) -> None:
+    console().print(
+        Text.assemble((clock(happened.at_ms), "dim"), "  ", f"{clean(happened.kind):<20} ", clean(happened.text))
+    )
+
+
+def doctor(view: DoctorView) -> None:
+    for finding in view.findings:
+        mark = Text("ok   ", style="green") if finding.ok else Text("FAIL ", style="bold red")
+        console().print(Text.assemble(mark, f"{clean(finding.name)}: {clean(finding.says)}"))

@@ -1,0 +1,233 @@
+"""`Client`: what a person or a program can ask of a network, under names they can guess.
+
+client.jobs      run · submit · submit_many · get · list · wait · stop · explain · logs
+client.nodes     list · get · drain
+client.tokens    create · revoke
+client.events()  client.doctor()
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.client.endpoint import Endpoint, find
+from holdfast.client.retry import Patience
+from holdfast.client.sse import ServerEvent
+from holdfast.client.transport import Transport
+from holdfast.errors import Garbled, WaitExpired, verdict_error
+from holdfast.wire.http import (
+    DoctorView,
+    ErrorView,
+    EventView,
+    ExplainView,
+    JobList,
+    JobRequest,
+    JobView,
+    LogLine,
+    NodeView,
+    TokenRequest,
+    TokenView,
+)
+
+
+class Client:
+    """A connection to one network, safe to share between threads. Use it with `with`, or call `close`."""
+
+    def __init__(self, url: str, token: str = "", *, certificate: str = "", patience_s: float = 30.0) -> None:
+        self._transport = Transport(Endpoint(url.rstrip("/"), token, certificate), Patience(give_up_s=patience_s))
+        self._made()
+
+    @classmethod
+    def find(
+        cls,
+        url: str | None = None,
+        token_file: str | Path | None = None,
+        certificate_file: str | Path | None = None,
+        *,
+        patience_s: float = 30.0,
+    ) -> "Client":
+        """A client for the network that the arguments, the environment or the local `holdfast up` name."""
+        endpoint = find(url, token_file, certificate_file)
+        return cls(endpoint.url, endpoint.token, certificate=endpoint.certificate, patience_s=patience_s)
+
+    @classmethod
+    def over(cls, transport: Transport) -> "Client":
+        """A client over a transport made elsewhere."""
+        client = cls.__new__(cls)
+        client._transport = transport
+        client._made()
+        return client
+
+    def _made(self) -> None:
+        self.jobs = Jobs(self._transport)
+        self.nodes = Nodes(self._transport)
+        self.tokens = Tokens(self._transport)
+
+    @property
+    def url(self) -> str:
+        return self._transport.endpoint.url
+
+    def events(
+        self,
+        *,
+        follow: bool = False,
+        after: int | None = None,
+        job: str | None = None,
+        node: str | None = None,
+    ) -> Iterator[EventView]:
+        """What happened, oldest first; with `follow`, also what happens from now on, without end."""
+        params = {"after": after, "job": job, "node": node, "follow": follow}
+        for event in self._transport.follow("/v1/events", params):
+            yield _parsed(EventView, event)
+
+    def doctor(self) -> DoctorView:
+        return self._transport.ask(DoctorView, "GET", "/v1/doctor")
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Jobs:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def submit(self, request: JobRequest | Sequence[str], **fields: Any) -> JobView:
+        """Send a job and return as soon as it stands: `submit(["echo", "hi"], cpu_milli=500)`.
+
+        The idempotency key is made once per call, before the first try: however often the answer gets lost
+        on the way, there is one job.
+        """
+        asked = _keyed(_request(request, fields))
+        headers = {"Idempotency-Key": str(asked.key)}
+        return self._transport.ask(JobView, "POST", "/v1/jobs", body=asked, headers=headers)
+
+    def submit_many(self, requests: Iterable[JobRequest]) -> list[JobView | ErrorView]:
+        """Up to 1,000 jobs in one call; each stands or is refused by itself, in the order given."""
+        body = [_keyed(request) for request in requests]
+        answers = self._transport.ask(list[dict[str, Any]], "POST", "/v1/jobs/batch", body=body)
+        # A job and an error are told apart by what only one of them has.
+        return [msgspec.convert(one, JobView if "phase" in one else ErrorView) for one in answers]
+
+    def run(
+        self,
+        request: JobRequest | Sequence[str],
+        *,
+        timeout_s: float | None = None,
+        check: bool = True,
+        **fields: Any,
+    ) -> JobView:
+        """Submit and wait for the end. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
+        return self.wait(self.submit(request, **fields).id, timeout_s=timeout_s, check=check)
+
+    def wait(self, job: str, *, timeout_s: float | None = None, check: bool = True) -> JobView:
+        """The job as it ended. Raises `WaitExpired` after `timeout_s`; the job itself goes on."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        pause = 0.02
+        while True:
+            view = self.get(job)
+            if view.phase == "ended":
+                error = verdict_error(view) if check else None
+                if error is not None:
+                    raise error
+                return view
+            if deadline is not None and time.monotonic() >= deadline:
+                raise WaitExpired(
+                    f"{view.id} is still {view.phase} after {timeout_s:g} s"
+                    + (f": {view.waiting}" if view.waiting else ""),
+                    hint=f"It goes on. `holdfast job explain {view.id}` says what it waits for.",
+                )
+            time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(pause * 1.5, 0.5)
+
+    def get(self, job: str) -> JobView:
+        return self._transport.ask(JobView, "GET", f"/v1/jobs/{_segment(job)}")
+
+    def list(
+        self,
+        *,
+        owner: str | None = None,
+        phase: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> JobList:
+        """One page, newest first. Pass `after=page.next` for the one behind it."""
+        params = {"owner": owner, "phase": phase, "limit": limit, "after": after}
+        return self._transport.ask(JobList, "GET", "/v1/jobs", params=params)
+
+    def stop(self, job: str) -> JobView:
+        return self._transport.ask(JobView, "POST", f"/v1/jobs/{_segment(job)}/stop")
+
+    def explain(self, job: str) -> ExplainView:
+        return self._transport.ask(ExplainView, "GET", f"/v1/jobs/{_segment(job)}/explain")
+
+    def logs(self, job: str, *, stream: str = "both", follow: bool = False) -> Iterator[LogLine]:
+        """The output of all attempts, with what the platform saw; with `follow`, until the job ends."""
+        path = f"/v1/jobs/{_segment(job)}/logs"
+        for event in self._transport.follow(path, {"stream": stream, "follow": follow}):
+            yield _parsed(LogLine, event)
+
+
+class Nodes:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self) -> list[NodeView]:
+        return self._transport.ask(list[NodeView], "GET", "/v1/nodes")
+
+    def get(self, node: str) -> NodeView:
+        """One node with what happened to it lately."""
+        return self._transport.ask(NodeView, "GET", f"/v1/nodes/{_segment(node)}")
+
+    def drain(self, node: str, *, on: bool = True) -> NodeView:
+        """Give it nothing new and move what it holds; `on=False` takes it back."""
+        return self._transport.ask(NodeView, "POST", f"/v1/nodes/{_segment(node)}/drain", params={"on": on})
+
+
+class Tokens:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(self, *, ttl_ms: int = 86_400_000, uses: int = -1, note: str = "") -> TokenView:
+        """A join token. Should an answer get lost and the call be repeated, the first expires unused."""
+        return self._transport.ask(TokenView, "POST", "/v1/tokens", body=TokenRequest(ttl_ms, uses, note))
+
+    def revoke(self, token: str) -> None:
+        self._transport.ask(None, "DELETE", f"/v1/tokens/{_segment(token)}")
+
+
+def _request(request: JobRequest | Sequence[str], fields: dict[str, Any]) -> JobRequest:
+    if isinstance(request, JobRequest):
+        return msgspec.structs.replace(request, **fields) if fields else request
+    if isinstance(request, str):
+        raise TypeError('a command is a list of words, ["echo", "hi"], not one string')
+    return JobRequest(argv=list(request), **fields)
+
+
+def _keyed(request: JobRequest) -> JobRequest:
+    return request if request.key else msgspec.structs.replace(request, key=uuid.uuid4().hex)
+
+
+def _segment(identifier: str) -> str:
+    """An id as one path segment, so that what a person pastes can never name another path."""
+    return quote(identifier, safe="") or "-"
+
+
+def _parsed(kind: Any, event: ServerEvent) -> Any:
+    try:
+        return msgspec.json.decode(event.data, type=kind)
+    except msgspec.DecodeError as cause:
+        raise Garbled(f"the orchestrator sent an event that makes no sense: {cause}") from None

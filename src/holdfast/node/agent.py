@@ -1,0 +1,363 @@
+"""The agent: feeds the node core what happens on this machine and carries out what it decides.
+
+Decides nothing itself. Imports no gRPC: the link does, after the launcher was started (see run.py).
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import re
+import secrets
+import signal
+from collections import deque
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.identity.keys import NodeKey, node_id
+from holdfast.identity.tokens import Ticket
+from holdfast.model import AttemptId, Failure, Hardware, Instant, Resources
+from holdfast.model.messages import Discard, Go, Hello, Leaving, Ping, Pong, Renewed, Report, Start, Welcome
+from holdfast.node import attempts, linux
+from holdfast.node.config import NodeConfig
+from holdfast.node.core.core import NodeCore
+from holdfast.node.core.stimuli import (
+    Connected,
+    Disconnected,
+    HangUp,
+    LeaveAsked,
+    LoadMeasured,
+    LogsDelivered,
+    NodeAction,
+    NodeEvent,
+    Recovered,
+    RememberEpoch,
+    Remove,
+    Removed,
+    Say,
+    ShimDied,
+    ShimSaid,
+    ShimStatus,
+    Spawn,
+    SpawnFailed,
+    Tell,
+    Tick,
+    Told,
+)
+from holdfast.node.core.verdicts import spawn_failure
+from holdfast.node.core.warden import Order, Phase
+from holdfast.node.hardware import measure_load
+from holdfast.node.home import NodeHome
+from holdfast.node.launcher import Launcher, LauncherError
+from holdfast.node.logs import Courier
+from holdfast.node.shims import ShimWatch
+
+LOAD_S = 5.0
+"""How often the load is measured; how often it is told is the orchestrator's wish."""
+FAILURES_SHOWN = 20
+LAST_LOGS_S = 2.0
+"""A discarded attempt's logs may still be delivered for this long before they are deleted."""
+REMOVE_AGAIN_S = 1.0
+
+log = logging.getLogger("holdfast.node")
+
+
+class Line(Protocol):
+    """What the agent needs of its link to the orchestrator."""
+
+    @property
+    def up(self) -> bool: ...
+    def say(self, message: Report | Pong | Leaving) -> None: ...
+    def hang_up(self, why: str) -> None: ...
+    def say_goodbye(self) -> None: ...
+    async def run(self) -> None: ...
+
+
+class Agent:
+    def __init__(
+        self,
+        config: NodeConfig,
+        home: NodeHome,
+        launcher: Launcher,
+        key: NodeKey,
+        ticket: Ticket | None,
+        hardware: Hardware,
+        offered: Resources,
+        isolation: str,
+        runtime: str,
+    ) -> None:
+        self._config = config
+        self._home = home
+        self._launcher = launcher
+        self._key = key
+        self._ticket = ticket
+        self._hardware = hardware
+        self._isolation = isolation
+        node = node_id(home.uuid(config.uuid))
+        self.core = NodeCore(node, secrets.token_hex(8), home.epoch_seen(), offered, runtime)
+        self.courier = Courier(lambda attempt: self.feed(LogsDelivered(attempt)))
+        self._line: Line | None = None
+        self._watches: dict[AttemptId, ShimWatch] = {}
+        self._chores: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._left = asyncio.Event()
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failures: deque[dict[str, Any]] = deque(maxlen=FAILURES_SHOWN)
+
+    # --- the core and its hands ---
+
+    def feed(self, event: NodeEvent) -> None:
+        for action in self.core.apply(event, Instant(linux.boottime_ms())):
+            self._do(action)
+        if self.core.left:
+            self._left.set()
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.core.next_due()
+        if due is not None:
+            wait_s = max(0, due - linux.boottime_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self.feed, Tick())
+
+    def _do(self, action: NodeAction) -> None:
+        match action:
+            case Say(message):
+                if isinstance(message, Report):
+                    self._note_failures(message)
+                if self._line is not None:
+                    self._line.say(message)
+            case Tell(attempt, do, at_ms, reason):
+                self._tell(attempt, do, at_ms, reason)
+            case Spawn(order):
+                self._begin(self._spawn(order))
+            case Remove(attempt):
+                self._begin(self._remove(attempt))
+            case RememberEpoch(epoch):
+                self._remember(epoch)
+            case HangUp(why):
+                if self._line is not None:
+                    self._line.hang_up(why)
+
+    def _tell(self, attempt: AttemptId, do: str, at_ms: int, reason: str) -> None:
+        watch = self._watches.get(attempt)
+        if watch is None:
+            return
+        details: dict[str, dict[str, Any]] = {
+            "lease": {"until_ms": at_ms},
+            "contact": {"at_ms": at_ms},
+            "stop": {"reason": reason},
+        }
+        watch.tell({"do": do, **details.get(do, {})})
+
+    def _remember(self, epoch: int) -> None:
+        try:
+            self._home.remember_epoch(epoch)
+        except OSError as wrong:
+            # Going on is safe as long as this agent lives: the core knows. The load report tells of the disk.
+            log.error("epoch %s could not be written down: %s", epoch, wrong.strerror)
+
+    def _begin(self, chore: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(chore)
+        self._chores.add(task)
+        task.add_done_callback(self._done_with)
+
+    def _done_with(self, task: "asyncio.Task[None]") -> None:
+        self._chores.discard(task)
+        if not task.cancelled() and (wrong := task.exception()) is not None and not self._broken.done():
+            # An attempt that nobody stands by is worse than an agent that starts again and finds it.
+            self._broken.set_exception(wrong)
+
+    # --- the link's side ---
+
+    def hello(self) -> Hello:
+        ticket = self._ticket
+        return Hello(
+            node=self.core.node,
+            instance=self.core.instance,
+            public_key=self._key.public_hex,
+            version=__version__,
+            hardware=self._hardware,
+            offered=self.core.offered,
+            isolation=self._isolation,
+            token_id=ticket.id if ticket else "",
+            token_sha256=ticket.secret_sha256 if ticket else "",
+            name=self._config.name,
+            site=self._config.site,
+            held=self.core.held(),
+            epoch_seen=self.core.epoch_seen,
+        )
+
+    def connected(self, welcome: Welcome) -> None:
+        self.feed(Connected(welcome))
+
+    def told(self, command: Start | Go | Discard | Renewed | Ping) -> None:
+        held = self.core.holding(command.attempt) if isinstance(command, Discard) else None
+        wanted = held is not None and not held.unwanted
+        self.feed(Told(command))
+        if held is not None and wanted and held.unwanted and isinstance(command, Discard) and not command.accepted:
+            log.info("%s is no longer wanted: %s", held.attempt, held.unwanted)
+
+    def disconnected(self, why: str) -> None:
+        self.feed(Disconnected())
+
+    # --- attempts ---
+
+    async def _spawn(self, order: Order) -> None:
+        attempt = AttemptId(order.attempt)
+        folder = self._home.attempts / attempt
+        # Not its arguments: they may hold somebody's secret.
+        log.info("%s of %s starts", attempt, order.job)
+        try:
+            await asyncio.to_thread(attempts.prepare, folder, order)
+            await self._launcher.spawn(str(folder))
+        except OSError as wrong:
+            name = errno.errorcode.get(wrong.errno or 0, "")
+            self.feed(SpawnFailed(attempt, spawn_failure(name, f"no shim could be started: {wrong.strerror}")))
+            return
+        except LauncherError as wrong:
+            # It may have got through all the same; then the shim has taken its place and this fails.
+            if attempts.claim(folder):
+                self.feed(SpawnFailed(attempt, spawn_failure(_errno_in(str(wrong)), str(wrong))))
+                return
+        self._stand_by(order, fresh=True)
+
+    def _stand_by(self, order: Order, fresh: bool) -> None:
+        attempt = AttemptId(order.attempt)
+        folder = self._home.attempts / attempt
+
+        def said(status: ShimStatus) -> None:
+            self.feed(ShimSaid(attempt, status))
+            sizes = {"stdout": status.stdout_bytes, "stderr": status.stderr_bytes}
+            self.courier.grew(attempt, sizes, final=status.phase is Phase.ENDED)
+
+        def died(why: str) -> None:
+            log.error("%s: %s", attempt, why)
+            self.feed(ShimDied(attempt, why))
+            self.courier.grew(attempt, attempts.log_sizes(folder), final=False)
+
+        self.courier.follow(attempt, order.fence, folder, fresh)
+        watch = self._watches[attempt] = ShimWatch(attempt, folder, said, died)
+        self._begin(watch.run(fresh))
+
+    async def _remove(self, attempt: AttemptId) -> None:
+        if self._line is not None and self._line.up:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_LOGS_S):
+                    await self.courier.until_delivered(attempt)
+        self.courier.forget(attempt)
+        self._watches.pop(attempt, None)
+        await self._sweep(attempt)
+        self.feed(Removed(attempt))
+
+    async def _sweep(self, name: str) -> None:
+        folder = self._home.attempts / name
+        while True:
+            try:
+                await attempts.until_ended(folder)
+                await asyncio.to_thread(attempts.remove, folder)
+                return
+            except OSError as wrong:
+                log.error("%s cannot be removed yet: %s", folder, wrong)
+                await asyncio.sleep(REMOVE_AGAIN_S)
+
+    def _recover(self) -> None:
+        """Report what survived; the orchestrator decides what becomes of it (SPEC N9)."""
+        found, litter = attempts.scan(self._home.attempts)
+        for left in found:
+            self.feed(Recovered(left.order, left.status))
+            self._stand_by(left.order, fresh=False)
+        for folder in litter:
+            self._begin(self._sweep(folder.name))
+        if found:
+            log.info("found %s attempt(s) of an earlier run", len(found))
+
+    # --- life ---
+
+    async def run(self, line: Line) -> None:
+        """Until the node has left. Raises what makes going on hopeless."""
+        self._line = line
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.leave)
+        self._recover()
+        measuring = loop.create_task(self._measure())
+        measuring.add_done_callback(self._done_with)
+        linking = loop.create_task(line.run())
+        leaving = loop.create_task(self._left.wait())
+        try:
+            await asyncio.wait((linking, leaving, self._broken), return_when=asyncio.FIRST_COMPLETED)
+            if self._broken.done():
+                self._broken.result()
+            if not linking.done():
+                line.say_goodbye()
+                await asyncio.wait((linking,), timeout=5.0)
+            if linking.done():
+                linking.result()
+        finally:
+            tasks = (measuring, linking, leaving, *self._chores)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await self._put_away()
+
+    def leave(self) -> None:
+        """Asked to go: finish within the grace. Asked again: at once."""
+        grace_ms = 0 if self.core.leaving else self._config.grace_ms
+        log.info("leaving within %s ms", grace_ms)
+        self.feed(LeaveAsked(grace_ms))
+
+    async def _put_away(self) -> None:
+        """Shims that only keep an ended attempt's status have it on disk as well."""
+        for held in self.core.held():
+            folder = self._home.attempts / held.attempt
+            if held.attempt not in self.core.alive and folder.exists():
+                await attempts.until_ended(folder)
+
+    async def _measure(self) -> None:
+        while True:
+            try:
+                self.feed(LoadMeasured(await asyncio.to_thread(measure_load, self._home.path)))
+            except OSError as wrong:
+                log.error("the load cannot be measured: %s", wrong)
+            await asyncio.sleep(LOAD_S)
+
+    # --- what is shown ---
+
+    def _note_failures(self, report: Report) -> None:
+        for held in report.held:
+            known = any(shown["attempt"] == held.attempt for shown in self._failures)
+            if isinstance(held.failure, Failure) and not known:
+                self._failures.append(
+                    {"attempt": held.attempt, "code": held.failure.code.value, "detail": held.failure.detail}
+                )
+
+    def snapshot(self) -> dict[str, Any]:
+        """The local status. Holds no secret."""
+        core = self.core
+        return {
+            "node": core.node,
+            "name": self._config.name,
+            "version": __version__,
+            "orchestrator": self._config.orchestrator,
+            "connected": core.connected,
+            "leaving": core.leaving,
+            "epoch_seen": core.epoch_seen,
+            "isolation": self._isolation,
+            "s3_bucket": self._config.s3_bucket or None,
+            "hardware": msgspec.to_builtins(self._hardware),
+            "offered": msgspec.to_builtins(core.offered),
+            "in_use": msgspec.to_builtins(core.in_use),
+            "held": [{"attempt": held.attempt, "phase": held.phase.value} for held in core.held()],
+            "recent_failures": list(self._failures),
+            "settings_from": self._config.origins,
+        }
+
+
+def _errno_in(text: str) -> str:
+    number = re.search(r"\[Errno (\d+)\]", text)
+    return errno.errorcode.get(int(number.group(1)), "") if number else ""

@@ -1,0 +1,223 @@
+"""The folders and processes of attempts, from the agent's side: made, read, found again, swept away.
+
+Knows files and processes (docs/architecture.md names them), not what they mean for a job.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.node import linux
+from holdfast.node.core.stimuli import ShimStatus
+from holdfast.node.core.warden import Order, Outcome, Phase
+
+FILE_BYTES_MAX = 1 << 20
+SWEEP_S = 0.02
+SWEEP_SAID_S = 10.0
+"""A process that outlives SIGKILL this long is stuck in the kernel: worth a line in the log."""
+
+log = logging.getLogger("holdfast.node")
+
+
+class Found(msgspec.Struct, frozen=True):
+    """An attempt that an earlier agent left behind."""
+
+    order: Order
+    status: ShimStatus | None
+    folder: Path
+
+
+def prepare(folder: Path, order: Order) -> None:
+    """Make the folder with its order. OSError where that fails; then nothing is left of it."""
+    folder.mkdir(mode=0o700)
+    try:
+        draft = folder / "order.json.new"
+        draft.write_text(json.dumps(order.to_dict()))
+        draft.chmod(0o600)
+        draft.rename(folder / "order.json")
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def scan(attempts: Path) -> tuple[list[Found], list[Path]]:
+    """What is there: attempts that can be reported, and folders that make no sense and must go."""
+    found: list[Found] = []
+    litter: list[Path] = []
+    for folder in sorted(attempts.iterdir()):
+        try:
+            order = Order.from_dict(_read_json(folder / "order.json"))
+        except (OSError, ValueError):
+            litter.append(folder)
+            continue
+        if order.attempt == folder.name and not folder.is_symlink():
+            found.append(Found(order, read_status(folder), folder))
+        else:
+            litter.append(folder)
+    return found, litter
+
+
+def read_identity(folder: Path) -> tuple[int, int] | None:
+    """Pid and start time of the attempt's shim; None where it never had one."""
+    try:
+        raw = _read_json(folder / "shim.json")
+    except (OSError, ValueError):
+        return None
+    pid, ticks = raw.get("pid"), raw.get("start_ticks")
+    return (pid, ticks) if type(pid) is int and type(ticks) is int and pid > 0 else None
+
+
+def claim(folder: Path) -> bool:
+    """Take the place of the attempt's only shim, so that none can start any more. False: there is, or was, one."""
+    draft = folder / "shim.json.agent"
+    try:
+        draft.write_text(json.dumps({"pid": os.getpid(), "start_ticks": -1}))
+        os.link(draft, folder / "shim.json")
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+    return True
+
+
+def read_status(folder: Path) -> ShimStatus | None:
+    try:
+        return status_from(_read_json(folder / "status.json"))
+    except (OSError, ValueError):
+        return None
+
+
+def status_from(raw: object) -> ShimStatus:
+    """A shim's status from its JSON form; ValueError where it is none."""
+    if not isinstance(raw, dict):
+        raise ValueError("a status is a JSON object")
+    raw = cast("dict[str, Any]", raw)
+    numbers = [raw.get(name, 0) for name in ("stdout_bytes", "stderr_bytes")]
+    digest = raw.get("stdout_sha256", "")
+    if any(type(n) is not int or n < 0 for n in numbers) or not isinstance(digest, str):
+        raise ValueError("a status holds sizes and a digest")
+    outcome = raw.get("outcome")
+    return ShimStatus(
+        Phase(raw.get("phase", "")),
+        Outcome.from_dict(outcome) if outcome is not None else None,
+        numbers[0],
+        numbers[1],
+        digest,
+        raw.get("go") is True,
+    )
+
+
+def log_sizes(folder: Path) -> dict[str, int]:
+    """What the log files hold, where no shim can say it any more."""
+    sizes: dict[str, int] = {}
+    for stream in ("stdout", "stderr"):
+        with contextlib.suppress(OSError):
+            sizes[stream] = (folder / f"{stream}.log").stat().st_size
+    return sizes
+
+
+def last_words(folder: Path) -> str:
+    """The end of what the shim itself had to say, for a person."""
+    with contextlib.suppress(OSError):
+        lines = (folder / "shim.log").read_text(errors="replace")[-2000:].strip().splitlines()
+        return lines[-1][-300:] if lines else ""
+    return ""
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Everything alive of an attempt: its shim, what descends from it, and what lost its shim but still has
+    the scratch folder in its view."""
+    pids: set[int] = set()
+    identity = read_identity(folder)
+    if identity is not None and linux.is_alive(*identity):
+        pids |= {identity[0], *linux.descendants(identity[0])}
+    work = folder / "work"
+    marker = b"HOLDFAST_WORK_DIR=" + os.fsencode(work.absolute()) + b"\0"
+    try:
+        scratch = work.stat()
+    except OSError:
+        return sorted(pids)
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid() and _sees(Path("/proc") / name, scratch, marker):
+            pids.add(int(name))
+    return sorted(pids)
+
+
+def _sees(process: Path, scratch: os.stat_result, marker: bytes) -> bool:
+    for view in ("root/work", "cwd"):
+        with contextlib.suppress(OSError):
+            if os.path.samestat((process / view).stat(), scratch):
+                return True
+    try:
+        return marker in (process / "environ").read_bytes() + b"\0"
+    except OSError:
+        return False
+
+
+def end_processes(folder: Path) -> None:
+    """Kill everything of an attempt; returns when nothing of it lives. Blocking."""
+    begun = time.monotonic()
+    said = False
+    while pids := [pid for pid in processes_of(folder) if not _is_dead(pid)]:
+        linux.signal_all(pids, signal.SIGKILL)
+        if not said and time.monotonic() - begun > SWEEP_SAID_S:
+            said = True
+            log.error("processes %s of %s do not die", pids, folder.name)
+        time.sleep(SWEEP_S)
+
+
+async def until_ended(folder: Path) -> None:
+    """`end_processes` in a thread of its own: a process that is stuck in the kernel holds up nobody but its
+    own attempt, where the shared threads would soon all wait for such."""
+    own = ThreadPoolExecutor(1)
+    try:
+        await asyncio.get_running_loop().run_in_executor(own, end_processes, folder)
+    finally:
+        own.shutdown(wait=False)
+
+
+def _is_dead(pid: int) -> bool:
+    """Gone, or only waiting to be reaped."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state in (b"Z", b"X")
+
+
+def remove(folder: Path) -> None:
+    """Delete the folder with everything in it. OSError where something is left. Blocking."""
+
+    def make_writable(function: Any, path: str, _: Any) -> None:
+        # A body may take its own rights away; they are ours to give back.
+        with contextlib.suppress(OSError):
+            os.chmod(os.path.dirname(path), 0o700)
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+        function(path)
+
+    if folder.is_symlink() or not folder.is_dir():
+        folder.unlink(missing_ok=True)
+        return
+    shutil.rmtree(folder, onerror=make_writable)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        raw = json.loads(file.read(FILE_BYTES_MAX))
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return cast("dict[str, Any]", raw)

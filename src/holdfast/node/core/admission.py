@@ -1,0 +1,96 @@
+"""Decides whether a node takes an assignment, and puts the reason for a refusal into words (SPEC N5).
+
+What the orchestrator sends is checked like any other input: a node protects itself even from a network
+that was taken over. A refusal costs the node nothing.
+"""
+
+import re
+
+import msgspec
+
+from holdfast.model import DAY_MS, Resources, job_of
+from holdfast.model.messages import Start, Welcome
+from holdfast.node.core.warden import Order, OrderError
+
+_ATTEMPT = re.compile(r"att_[0-9a-z]{1,64}\.[0-9]{1,9}")
+"""Becomes the name of a folder: nothing that could mean another place."""
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+_FENCE_MAX = 2**53
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a node takes at most, whoever asks."""
+
+    attempts_max: int = 256
+    """Bounds a report to one message."""
+    argv_bytes_max: int = 32 * 1024
+    env_bytes_max: int = 32 * 1024
+    log_bytes_max: int = 64 * 1024 * 1024
+    """Per attempt and stream."""
+    time_limit_ms_max: int = 30 * DAY_MS
+    lease_ms_max: int = 1 * DAY_MS
+
+
+def flaw(start: Start, limits: Limits) -> str:
+    """What is wrong with an assignment as it stands, in words; empty when nothing is."""
+    spec = start.spec
+    argv_bytes = sum(len(word.encode(errors="replace")) for word in spec.argv)
+    env_bytes = sum(len((k + v).encode(errors="replace")) for k, v in spec.env.items())
+    need = spec.need.resources
+    checks = (
+        (not _ATTEMPT.fullmatch(start.attempt), "the attempt's id is malformed"),
+        (start.job != job_of(start.attempt), "the attempt does not belong to the job it names"),
+        (not 0 <= start.fence <= _FENCE_MAX, f"the fence {start.fence} is out of range"),
+        (not spec.argv or not spec.argv[0], "argv is empty"),
+        (argv_bytes > limits.argv_bytes_max, f"argv is {argv_bytes} bytes, over {limits.argv_bytes_max}"),
+        (env_bytes > limits.env_bytes_max, f"env is {env_bytes} bytes, over {limits.env_bytes_max}"),
+        (any("\0" in word for word in (*spec.argv, *spec.env.values())), "argv or env holds a NUL character"),
+        (not all(_ENV_NAME.fullmatch(name) for name in spec.env), "a name in env is malformed"),
+        (
+            min(need.cpu_milli, need.memory_mib, need.disk_mib, need.gpus) < 0,
+            "a needed resource is negative",
+        ),
+        (
+            not 0 < start.time_limit_ms <= limits.time_limit_ms_max,
+            f"the time limit of {start.time_limit_ms} ms is out of range",
+        ),
+        (
+            not 0 <= start.lease_ms <= limits.lease_ms_max,
+            f"the lease of {start.lease_ms} ms is out of range",
+        ),
+    )
+    return next((words for wrong, words in checks if wrong), "")
+
+
+def crowding(need: Resources, offered: Resources, in_use: Resources) -> str:
+    """Which resource would be exceeded, in words; empty when the need fits beside what is held."""
+    if (in_use + need).fits_in(offered):
+        return ""
+    for name in ("cpu_milli", "memory_mib", "disk_mib", "gpus"):
+        asked, free = getattr(need, name), getattr(offered, name) - getattr(in_use, name)
+        if asked > free:
+            return f"{asked} {name} asked, {max(free, 0)} free of {getattr(offered, name)} offered"
+    return ""
+
+
+def order_for(start: Start, welcome: Welcome, runtime: str, limits: Limits) -> Order | str:
+    """The order a shim carries out for this assignment, or what is wrong with it."""
+    need = start.spec.need.resources
+    try:
+        return Order(
+            attempt=start.attempt,
+            fence=start.fence,
+            job=start.job,
+            argv=start.spec.argv,
+            time_limit_ms=start.time_limit_ms,
+            orphan_ms_max=welcome.orphan_ms_max,
+            stop_grace_ms=welcome.stop_grace_ms,
+            log_bytes_max=limits.log_bytes_max,
+            env=dict(start.spec.env),
+            lease_ms=start.lease_ms,
+            wait_for_go=start.lease_ms > 0,
+            runtime=runtime,
+            resources=msgspec.structs.asdict(need),
+        )
+    except OrderError as error:
+        return str(error)

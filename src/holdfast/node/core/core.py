@@ -1,0 +1,518 @@
+"""Decides what a node does with what it is told. Pure: it knows no clock, socket, process or file.
+
+The agent is its hands, the simulator its other world. Duties of whoever drives it:
+
+1. Feed `Recovered` for everything found on disk before the first `Connected`; a session's `Hello` carries
+   `held()` and `epoch_seen` of the moment it is sent.
+2. Feed what happens, in any order, with a `now` that never goes back; `Tick` at `next_due()`.
+3. Carry out the actions of one `apply` in order. `RememberEpoch` must be durable before what follows it.
+4. Say `ShimDied`, `SpawnFailed` and `Removed` only when no process of the attempt is left.
+5. Stop when `left` is true.
+
+Rules it keeps, whatever is lost, repeated, late or out of order:
+
+- an attempt is spawned at most once, and never again after it was discarded;
+- the body of a leased attempt is told to go only after the orchestrator's Go, under a lease that
+  counts from something this node said before the orchestrator answered it;
+- a command of a lower epoch than the highest seen changes nothing;
+- what has ended stays reported until the orchestrator discards it.
+"""
+
+from holdfast.model import AttemptId, Failure, FailureCode, Instant, NodeId, Resources, after
+from holdfast.model.messages import (
+    Discard,
+    Go,
+    Held,
+    HeldPhase,
+    Leaving,
+    Load,
+    Ping,
+    Pong,
+    Renewed,
+    Report,
+    Start,
+    Welcome,
+)
+from holdfast.node.core.admission import Limits, crowding, flaw, order_for
+from holdfast.node.core.holding import Holding
+from holdfast.node.core.stimuli import (
+    Connected,
+    Disconnected,
+    HangUp,
+    LeaveAsked,
+    LoadMeasured,
+    LogsDelivered,
+    NodeAction,
+    NodeEvent,
+    Recovered,
+    RememberEpoch,
+    Remove,
+    Removed,
+    Say,
+    ShimDied,
+    ShimSaid,
+    ShimStatus,
+    Spawn,
+    SpawnFailed,
+    Tell,
+    Tick,
+    Told,
+)
+from holdfast.node.core.verdicts import verdict
+from holdfast.node.core.warden import Phase
+
+NUDGE_MS = 1_000
+"""A shim that was told to go or to stop, and did not, is told again this often."""
+CONTACT_MS_MAX = 10_000
+"""How far a shim's idea of the last contact may lag behind."""
+PERIOD_MS_MIN = 50
+"""No orchestrator makes this node report more often than this."""
+LAST_WORDS_MS = 2_000
+"""Once everything was stopped, a leaving node has this long to deliver what is left to say."""
+FORGOTTEN_MAX = 4_096
+"""Discarded attempts that are remembered, so that a late Start does not bring one back."""
+LEASE_REPORTS_MAX = 1_024
+"""Reports from which a lease may still count."""
+
+_SEEN_AS = {
+    Phase.PREPARING: HeldPhase.PREPARING,
+    Phase.READY: HeldPhase.READY,
+    Phase.RUNNING: HeldPhase.RUNNING,
+}
+
+
+class NodeCore:
+    def __init__(
+        self,
+        node: NodeId,
+        instance: str,
+        epoch_seen: int = 0,
+        offered: Resources = Resources(),  # noqa: B008 - frozen
+        runtime: str = "bubblewrap",
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+    ) -> None:
+        self.node = node
+        self.instance = instance
+        self.epoch_seen = epoch_seen
+        self.offered = offered
+        self.runtime = runtime
+        self.limits = limits
+        self.left = False
+        """Nothing is held back any more: the shell may stop."""
+        self._holdings: dict[AttemptId, Holding] = {}
+        self._forgotten: dict[AttemptId, int] = {}
+        self._welcome: Welcome | None = None
+        self._stop_grace_ms = 5_000
+        self._load: Load | None = None
+        self._seq = 0
+        self._said: dict[int, tuple[Instant, frozenset[AttemptId]]] = {}
+        """Reports of this session from which a lease may count: when each was said, for which attempts."""
+        self._last_full = Instant(0)
+        self._last_contact_told = Instant(0)
+        self._leave_until: Instant | None = None
+        self._overdue = False
+        """The grace of a leaving node is over: what still runs is stopped."""
+        self._news: dict[tuple[AttemptId, int], Held] = {}
+        self._renew_now: set[AttemptId] = set()
+        self._out: list[NodeAction] = []
+
+    # --- what anybody may know ---
+
+    @property
+    def connected(self) -> bool:
+        return self._welcome is not None
+
+    @property
+    def leaving(self) -> bool:
+        return self._leave_until is not None
+
+    @property
+    def in_use(self) -> Resources:
+        return sum((h.need for h in self._holdings.values() if h.occupies), Resources())
+
+    @property
+    def alive(self) -> tuple[AttemptId, ...]:
+        """Attempts of which a shim or a body may live."""
+        return tuple(sorted(h.attempt for h in self._holdings.values() if h.alive))
+
+    def holding(self, attempt: AttemptId) -> Holding | None:
+        """For inspection only."""
+        return self._holdings.get(attempt)
+
+    def held(self) -> tuple[Held, ...]:
+        """Everything held, as `Hello` and a full report say it."""
+        return tuple(self._holdings[key].held() for key in sorted(self._holdings))
+
+    def next_due(self) -> Instant | None:
+        """When a `Tick` is due if nothing else happens before; None: only an event can matter."""
+        moments: list[Instant] = []
+        if self._welcome is not None:
+            moments.append(after(self._last_full, self._report_every_ms(self._welcome)))
+            if any(h.alive for h in self._holdings.values()):
+                moments.append(after(self._last_contact_told, self._contact_every_ms(self._welcome)))
+        moments += [after(h.nudged, NUDGE_MS) for h in self._holdings.values() if self._wants_nudge(h)]
+        if self._leave_until is not None and not self.left:
+            moments.append(self._last_words_at() if self._overdue else self._leave_until)
+        return min(moments, default=None)
+
+    # --- what happens ---
+
+    def apply(self, event: NodeEvent, now: Instant) -> list[NodeAction]:
+        match event:
+            case Recovered():
+                self._recovered(event)
+            case Connected(welcome):
+                self._connected(welcome, now)
+            case Disconnected():
+                self._disconnected(now)
+            case Told(command):
+                self._told(command, now)
+            case ShimSaid(attempt, status):
+                self._shim_said(attempt, status)
+            case ShimDied(attempt, why):
+                self._ended_badly(attempt, Failure(FailureCode.RUNTIME_FAULT, why))
+            case SpawnFailed(attempt, failure):
+                self._ended_badly(attempt, failure)
+            case LogsDelivered(attempt):
+                self._logs_delivered(attempt)
+            case Removed(attempt):
+                self._removed(attempt)
+            case LoadMeasured(load):
+                self._load_measured(load, now)
+            case LeaveAsked(grace_ms):
+                self._leave_asked(grace_ms, now)
+            case Tick():
+                pass
+        self._due(now)
+        actions, self._out = self._out, []
+        return actions
+
+    def _recovered(self, event: Recovered) -> None:
+        order, status = event.order, event.status
+        holding = Holding(AttemptId(order.attempt), order.fence, Resources(**order.resources), lease_ms=order.lease_ms)
+        self._holdings[holding.attempt] = holding
+        if status is None:
+            return
+        if status.phase is Phase.ENDED:
+            self._end(holding, status)
+            return
+        holding.advance(_SEEN_AS[status.phase])
+        if holding.leased and (status.go or status.phase is Phase.RUNNING):
+            holding.granted = holding.went = True
+
+    def _connected(self, welcome: Welcome, now: Instant) -> None:
+        if welcome.epoch < self.epoch_seen:
+            seen = f"epoch {welcome.epoch}, but {self.epoch_seen} was seen"
+            self._out.append(HangUp(f"the orchestrator no longer leads: {seen}"))
+            return
+        if welcome.node != self.node:
+            self._out.append(HangUp(f"the welcome is for {welcome.node}, this is {self.node}"))
+            return
+        self._saw_epoch(welcome.epoch)
+        self._welcome = welcome
+        self._stop_grace_ms = max(0, welcome.stop_grace_ms)
+        self._forget_session()
+        self._say_full(now)
+        self._tell_contact(now)
+        if self._leave_until is not None:
+            self._say(Leaving(max(0, self._leave_until - now), done=self.left))
+
+    def _disconnected(self, now: Instant) -> None:
+        if self._welcome is not None:
+            self._tell_contact(now)
+        self._welcome = None
+        self._forget_session()
+
+    def _forget_session(self) -> None:
+        self._said.clear()
+        self._news.clear()
+        self._renew_now.clear()
+
+    def _told(self, command: Start | Go | Discard | Renewed | Ping, now: Instant) -> None:
+        if self._welcome is None or command.epoch < self.epoch_seen:
+            return
+        self._saw_epoch(command.epoch)
+        match command:
+            case Start():
+                self._start(command, self._welcome)
+            case Go():
+                self._go(command, now)
+            case Discard():
+                self._discard(command, now)
+            case Renewed():
+                self._renewed(command, now)
+            case Ping():
+                self._say(Pong(command.nonce))
+
+    def _saw_epoch(self, epoch: int) -> None:
+        if epoch > self.epoch_seen:
+            self.epoch_seen = epoch
+            self._out.append(RememberEpoch(epoch))
+
+    # --- commands ---
+
+    def _start(self, start: Start, welcome: Welcome) -> None:
+        known = self._holdings.get(start.attempt)
+        if known is not None and known.fence == start.fence:
+            self._report(known)
+            return
+        if known is not None or self._forgotten.get(start.attempt, start.fence) != start.fence:
+            self._refuse(start, "this attempt was held here under another fence", keep=False)
+            return
+        if start.attempt in self._forgotten:
+            self._report_gone(start.attempt, start.fence)
+            return
+        wrong = flaw(start, self.limits)
+        if wrong:
+            self._refuse(start, wrong, keep=False)
+            return
+        if len(self._holdings) >= self.limits.attempts_max:
+            self._refuse(start, f"{len(self._holdings)} attempts are held already", keep=False)
+            return
+        if self.leaving:
+            self._refuse(start, "the node is leaving")
+            return
+        need = start.spec.need.resources
+        crowded = crowding(need, self.offered, self.in_use)
+        if crowded:
+            self._refuse(start, crowded)
+            return
+        order = order_for(start, welcome, self.runtime, self.limits)
+        if isinstance(order, str):
+            self._refuse(start, order)
+            return
+        holding = Holding(start.attempt, start.fence, need, lease_ms=start.lease_ms)
+        self._holdings[start.attempt] = holding
+        self._out.append(Spawn(order))
+        self._report(holding)
+
+    def _refuse(self, start: Start, why: str, keep: bool = True) -> None:
+        """Kept, so that a lost answer is repeated; not kept where that would disturb what is held."""
+        failure = Failure(FailureCode.REFUSED, why)
+        refused = Holding(start.attempt, start.fence, Resources(), phase=HeldPhase.REFUSED, alive=False)
+        refused.verdict = failure
+        if keep:
+            self._holdings[start.attempt] = refused
+        self._report(refused)
+
+    def _go(self, go: Go, now: Instant) -> None:
+        """The first Go starts the body under the lease that counts from the report it answers. Where that is
+        too long ago or unknown (the Hello, another session), and for any further Go, the node asks for a
+        lease instead, and the body starts when that is answered."""
+        holding = self._holdings.get(go.attempt)
+        if holding is None or holding.fence != go.fence:
+            self._report_gone(go.attempt, go.fence)
+            return
+        if not holding.leased or not holding.alive or holding.unwanted:
+            return
+        first, holding.granted = not holding.granted, True
+        if not (first and self._extend(holding, go.seq, now)) and not holding.went:
+            self._renew_now.add(holding.attempt)
+
+    def _renewed(self, renewed: Renewed, now: Instant) -> None:
+        for attempt in renewed.attempts:
+            holding = self._holdings.get(attempt)
+            if holding is not None and holding.renews:
+                self._extend(holding, renewed.seq, now)
+
+    def _extend(self, holding: Holding, seq: int, now: Instant) -> bool:
+        """Let the lease count from the saying of report `seq`, if that spoke of this lease and helps."""
+        said, leases = self._said.get(seq, (Instant(0), frozenset[AttemptId]()))
+        until = holding.lease_from(said)
+        if holding.attempt not in leases or until <= max(holding.lease_until, now):
+            return False
+        holding.lease_until = until
+        if holding.phase in (HeldPhase.PREPARING, HeldPhase.READY):
+            self._tell_go(holding, now)
+        else:
+            self._out.append(Tell(holding.attempt, "lease", until))
+        return True
+
+    def _tell_go(self, holding: Holding, now: Instant) -> None:
+        holding.went = True
+        holding.nudged = now
+        self._out.append(Tell(holding.attempt, "lease", holding.lease_until))
+        self._out.append(Tell(holding.attempt, "go"))
+
+    def _discard(self, discard: Discard, now: Instant) -> None:
+        holding = self._holdings.get(discard.attempt)
+        if holding is None or holding.fence != discard.fence:
+            if holding is None:
+                self._forget(discard.attempt, discard.fence)
+            self._report_gone(discard.attempt, discard.fence)
+            return
+        if holding.phase is HeldPhase.REFUSED:
+            self._drop(holding)
+            return
+        if not holding.unwanted:
+            holding.unwanted = discard.reason or "no longer wanted"
+            if holding.alive:
+                self._tell_stop(holding, holding.unwanted, now)
+            else:
+                self._remove(holding)
+
+    # --- the shim's side ---
+
+    def _shim_said(self, attempt: AttemptId, status: ShimStatus) -> None:
+        holding = self._holdings.get(attempt)
+        if holding is None or not holding.alive:
+            return
+        if status.phase is Phase.ENDED:
+            self._end(holding, status)
+            self._report(holding)
+        elif holding.advance(_SEEN_AS[status.phase]):
+            self._report(holding)
+
+    def _end(self, holding: Holding, status: ShimStatus) -> None:
+        holding.alive = False
+        holding.verdict = verdict(status)
+        holding.advance(HeldPhase.UPLOADING)
+        if holding.unwanted:
+            self._remove(holding)
+
+    def _ended_badly(self, attempt: AttemptId, failure: Failure) -> None:
+        """Said at once, logs or not: the job should be tried elsewhere without waiting for this machine."""
+        holding = self._holdings.get(attempt)
+        if holding is None or not holding.alive:
+            return
+        holding.alive = False
+        holding.verdict = failure
+        holding.advance(HeldPhase.FINISHED)
+        if holding.unwanted:
+            self._remove(holding)
+        self._report(holding)
+
+    def _logs_delivered(self, attempt: AttemptId) -> None:
+        holding = self._holdings.get(attempt)
+        if holding is not None and not holding.alive and holding.advance(HeldPhase.FINISHED):
+            self._report(holding)
+
+    def _remove(self, holding: Holding) -> None:
+        if not holding.removing:
+            holding.removing = True
+            self._out.append(Remove(holding.attempt))
+
+    def _removed(self, attempt: AttemptId) -> None:
+        holding = self._holdings.get(attempt)
+        if holding is not None and holding.removing:
+            self._drop(holding)
+
+    def _drop(self, holding: Holding) -> None:
+        del self._holdings[holding.attempt]
+        self._forget(holding.attempt, holding.fence)
+        self._report_gone(holding.attempt, holding.fence)
+
+    def _forget(self, attempt: AttemptId, fence: int) -> None:
+        self._forgotten.setdefault(attempt, fence)
+        while len(self._forgotten) > FORGOTTEN_MAX:
+            del self._forgotten[next(iter(self._forgotten))]
+
+    # --- leaving ---
+
+    def _leave_asked(self, grace_ms: int, now: Instant) -> None:
+        until = after(now, max(0, grace_ms))
+        self._leave_until = until if self._leave_until is None else min(until, self._leave_until)
+        self._say(Leaving(max(0, self._leave_until - now)))
+
+    def _last_words_at(self) -> Instant:
+        return after(self._leave_until or Instant(0), self._stop_grace_ms + LAST_WORDS_MS)
+
+    def _leave(self, now: Instant) -> None:
+        """Done when nothing is held; after the grace also when nothing lives and the last words had their
+        time. Never while a body may live: the orchestrator takes "done" as proof that it does not."""
+        if self._leave_until is None or self.left:
+            return
+        self._overdue = now >= self._leave_until
+        kept = [h for h in self._holdings.values() if h.phase is not HeldPhase.REFUSED]
+        spoken = now >= self._last_words_at() and not any(h.alive for h in kept)
+        if not kept or spoken:
+            self.left = True
+            self._say(Leaving(0, done=True))
+
+    # --- time ---
+
+    def _due(self, now: Instant) -> None:
+        self._say_news(now)
+        self._leave(now)
+        for holding in self._holdings.values():
+            if self._wants_nudge(holding) and now >= after(holding.nudged, NUDGE_MS):
+                self._nudge(holding, now)
+        welcome = self._welcome
+        if welcome is None:
+            return
+        if now >= after(self._last_contact_told, self._contact_every_ms(welcome)):
+            self._tell_contact(now)
+        if now >= after(self._last_full, self._report_every_ms(welcome)):
+            self._say_full(now)
+
+    def _report_every_ms(self, welcome: Welcome) -> int:
+        return max(PERIOD_MS_MIN, welcome.keepalive_ms if self._holdings else welcome.heartbeat_ms)
+
+    def _contact_every_ms(self, welcome: Welcome) -> int:
+        return max(PERIOD_MS_MIN, min(CONTACT_MS_MAX, welcome.orphan_ms_max // 10))
+
+    def _wants_nudge(self, holding: Holding) -> bool:
+        if not holding.alive:
+            return False
+        waiting = holding.phase in (HeldPhase.PREPARING, HeldPhase.READY)
+        return bool(holding.unwanted) or self._overdue or (holding.went and waiting)
+
+    def _nudge(self, holding: Holding, now: Instant) -> None:
+        if holding.unwanted or self._overdue:
+            self._tell_stop(holding, holding.unwanted or "the node is leaving", now)
+        elif holding.lease_until > now:
+            self._tell_go(holding, now)
+        else:
+            holding.nudged = now
+
+    def _tell_stop(self, holding: Holding, reason: str, now: Instant) -> None:
+        holding.nudged = now
+        self._out.append(Tell(holding.attempt, "stop", reason=reason))
+
+    def _tell_contact(self, now: Instant) -> None:
+        """A standing session counts as contact: the transport's own probes end one that is dead."""
+        self._last_contact_told = now
+        self._out += [Tell(attempt, "contact", now) for attempt in self.alive]
+
+    # --- saying ---
+
+    def _report(self, holding: Holding) -> None:
+        self._news[holding.attempt, holding.fence] = holding.held()
+
+    def _report_gone(self, attempt: AttemptId, fence: int) -> None:
+        self._news[attempt, fence] = Held(attempt, fence, HeldPhase.GONE)
+
+    def _load_measured(self, load: Load, now: Instant) -> None:
+        sick_before = self._load.sick if self._load else ""
+        self._load = load
+        if load.sick != sick_before and self.connected:
+            self._say_full(now)
+
+    def _say(self, message: Report | Pong | Leaving) -> None:
+        if self.connected:
+            self._out.append(Say(message))
+
+    def _say_news(self, now: Instant) -> None:
+        if self._news or self._renew_now:
+            news, renew = tuple(self._news.values()), self._renew_now
+            self._news, self._renew_now = {}, set()
+            self._say_report(now, False, news, tuple(sorted(renew)))
+
+    def _say_full(self, now: Instant) -> None:
+        self._last_full = now
+        renew = tuple(key for key in sorted(self._holdings) if self._holdings[key].renews)
+        self._say_report(now, True, self.held(), renew)
+
+    def _say_report(self, now: Instant, full: bool, held: tuple[Held, ...], renew: tuple[AttemptId, ...]) -> None:
+        if not self.connected:
+            return
+        self._seq += 1
+        ready = (h.attempt for h in held if h.phase is HeldPhase.READY)
+        leases = frozenset((*renew, *ready))
+        if leases:
+            oldest = now - max((h.lease_ms for h in self._holdings.values()), default=0)
+            self._said = {seq: said for seq, said in self._said.items() if said[0] > oldest}
+            self._said[self._seq] = (now, leases)
+            if len(self._said) > LEASE_REPORTS_MAX:
+                del self._said[next(iter(self._said))]
+        self._say(Report(self._seq, full, held, self._load if full else None, renew))

@@ -1,0 +1,155 @@
+"""What can happen to a node core, and what it asks its shell to do. Plain data; decides nothing.
+
+The production agent and the simulator both speak this vocabulary. Times are CLOCK_BOOTTIME in
+milliseconds: a suspended machine must not think that its lease lives.
+"""
+
+import msgspec
+
+from holdfast.model import AttemptId, Failure, Instant
+from holdfast.model.messages import Discard, Go, Leaving, Load, Ping, Pong, Renewed, Report, Start, Welcome
+from holdfast.node.core.warden import Order, Outcome, Phase
+
+
+class ShimStatus(msgspec.Struct, frozen=True):
+    """What a shim says of its attempt. `stdout_sha256` and the sizes are final once `phase` is `ended`."""
+
+    phase: Phase
+    outcome: Outcome | None = None
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    stdout_sha256: str = ""
+    go: bool = False
+    """The shim was told to go."""
+
+
+# --- events ---
+
+
+class Happening(msgspec.Struct, frozen=True, tag=True):
+    """Base of everything that can happen to a node core."""
+
+
+class Recovered(Happening, frozen=True):
+    """Found on disk when the agent started. Comes before the first `Connected`; `ShimDied` follows where the
+    shim is dead and left no outcome."""
+
+    order: Order
+    status: ShimStatus | None = None
+
+
+class Connected(Happening, frozen=True):
+    """A session stands. Everything said in an earlier one may be lost."""
+
+    welcome: Welcome
+
+
+class Disconnected(Happening, frozen=True):
+    pass
+
+
+class Told(Happening, frozen=True):
+    """The orchestrator said this in the session that stands. May be late, repeated or out of order."""
+
+    command: Start | Go | Discard | Renewed | Ping
+
+
+class ShimSaid(Happening, frozen=True):
+    attempt: AttemptId
+    status: ShimStatus
+
+
+class ShimDied(Happening, frozen=True):
+    """The shim is gone without a final status, and so is everything it had started: the shell saw to that."""
+
+    attempt: AttemptId
+    why: str
+
+
+class SpawnFailed(Happening, frozen=True):
+    """No shim could be started, and nothing runs."""
+
+    attempt: AttemptId
+    failure: Failure
+
+
+class LogsDelivered(Happening, frozen=True):
+    """The body has ended and every byte of its logs is acknowledged."""
+
+    attempt: AttemptId
+
+
+class Removed(Happening, frozen=True):
+    """No process and no file of this attempt is left."""
+
+    attempt: AttemptId
+
+
+class LoadMeasured(Happening, frozen=True):
+    load: Load
+
+
+class LeaveAsked(Happening, frozen=True):
+    """The operator wants this node to go. A second one may shorten the grace, never lengthen it."""
+
+    grace_ms: int
+
+
+class Tick(Happening, frozen=True):
+    """Time passed. Due at `NodeCore.next_due()`; earlier does no harm."""
+
+
+NodeEvent = (
+    Recovered | Connected | Disconnected | Told | ShimSaid | ShimDied | SpawnFailed | LogsDelivered
+    | Removed | LoadMeasured | LeaveAsked | Tick
+)  # fmt: skip
+
+
+# --- actions ---
+
+
+class Action(msgspec.Struct, frozen=True, tag=True):
+    """Base of everything a node core asks for."""
+
+
+class Say(Action, frozen=True):
+    """Send this in the session that stands; drop it if the session ends first."""
+
+    message: Report | Pong | Leaving
+
+
+class Spawn(Action, frozen=True):
+    """Start a shim. Asked once for an attempt; answered by `ShimSaid` or `SpawnFailed`."""
+
+    order: Order
+
+
+class Tell(Action, frozen=True):
+    """Tell the shim, if it can be reached; what matters is told again until it took effect."""
+
+    attempt: AttemptId
+    do: str
+    """`go`, `lease` (until `at_ms`), `contact` (at `at_ms`) or `stop` (because of `reason`)."""
+    at_ms: Instant = Instant(0)
+    reason: str = ""
+
+
+class Remove(Action, frozen=True):
+    """The body has ended: delete what is left of the attempt, then say `Removed`. Asked once."""
+
+    attempt: AttemptId
+
+
+class RememberEpoch(Action, frozen=True):
+    """Make this durable before acting on what follows in the list."""
+
+    epoch: int
+
+
+class HangUp(Action, frozen=True):
+    """This session is led by somebody who lost the lead: end it and dial again."""
+
+    why: str
+
+
+NodeAction = Say | Spawn | Tell | Remove | RememberEpoch | HangUp

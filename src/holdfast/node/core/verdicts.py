@@ -1,0 +1,40 @@
+"""Decides what a shim's last word means: a result, or a failure with its code (SPEC J7)."""
+
+from holdfast.model import Failure, FailureCode, Result
+from holdfast.node.core.stimuli import ShimStatus
+from holdfast.node.core.warden import Kind
+
+_FULL = ("ENOSPC", "EDQUOT")
+_FAULTS = (FailureCode.RUNTIME_FAULT, FailureCode.NODE_DISK_FULL, FailureCode.OOM_NODE)
+"""What the machinery may blame itself for. A shim that names another code is not believed."""
+
+
+def verdict(status: ShimStatus) -> Result | Failure:
+    """What an ended body amounts to. Only an exit with 0 by itself is a result."""
+    outcome = status.outcome
+    if outcome is None:
+        return Failure(FailureCode.RUNTIME_FAULT, "the shim ended without an outcome")
+    code, signal, detail = outcome.exit_code, outcome.signal, outcome.detail
+    match outcome.kind:
+        case Kind.EXIT if code == 0 and signal is None:
+            return Result(status.stdout_sha256, status.stdout_bytes, status.stderr_bytes)
+        case Kind.EXIT:
+            return Failure(FailureCode.EXIT_CODE, detail, code, signal)
+        case Kind.TIME_LIMIT:
+            return Failure(FailureCode.TIME_LIMIT, detail, code, signal)
+        case Kind.LEASE:
+            return Failure(FailureCode.LEASE_LOST, detail, code, signal)
+        case Kind.ORPHAN:
+            return Failure(FailureCode.ORPHANED, detail, code, signal)
+        case Kind.STOPPED:
+            # A stop that the orchestrator asked for ends in a discard and is never judged here.
+            return Failure(FailureCode.DRAINED, detail, code, signal)
+        case Kind.FAULT:
+            named = [fault for fault in _FAULTS if fault.value == outcome.code]
+            return Failure(named[0] if named else FailureCode.RUNTIME_FAULT, detail, code, signal)
+
+
+def spawn_failure(errno_name: str, detail: str) -> Failure:
+    """Why no shim could be started: a full disk is told apart from everything else."""
+    code = FailureCode.NODE_DISK_FULL if errno_name in _FULL else FailureCode.RUNTIME_FAULT
+    return Failure(code, detail)

@@ -1,0 +1,120 @@
+"""The few kernel services Python 3.11 does not offer: prctl, a timer on CLOCK_BOOTTIME, who descends from whom.
+
+Standard library only; used by the shim, the launcher and the runtimes. Knows nothing of attempts.
+"""
+
+import ctypes
+import os
+import signal
+import time
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_TFD_TIMER_ABSTIME = 1
+
+
+class _TimeSpec(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+
+
+class _TimerSpec(ctypes.Structure):
+    _fields_ = [("interval", _TimeSpec), ("value", _TimeSpec)]
+
+
+def boottime_ms() -> int:
+    """Now. Goes on while the machine is suspended, never jumps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def _checked(result: int, call: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+    return result
+
+
+def die_with_parent() -> None:
+    """From now on SIGKILL comes with the death of the parent; the caller checks that it was not too late."""
+    _checked(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl")
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent dies become children of this process: none can hide by daemonising."""
+    _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def name_process(name: str) -> None:
+    """What `ps` and `top` show, 15 letters."""
+    _checked(_libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0), "prctl")
+
+
+class BootTimer:
+    """A file descriptor that becomes readable at a moment of CLOCK_BOOTTIME.
+
+    A time-out given to epoll stands still while the machine is suspended; this one has passed on waking.
+    """
+
+    def __init__(self) -> None:
+        flags = os.O_CLOEXEC | os.O_NONBLOCK
+        self.fd = _checked(_libc.timerfd_create(time.CLOCK_BOOTTIME, flags), "timerfd_create")
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def set(self, at_ms: int) -> None:
+        at_ms = max(at_ms, 1)  # 0 would switch it off
+        value = _TimeSpec(at_ms // 1000, at_ms % 1000 * 1_000_000)
+        spec = _TimerSpec(_TimeSpec(0, 0), value)
+        _checked(_libc.timerfd_settime(self.fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None), "timerfd_settime")
+
+    def clear(self) -> None:
+        try:
+            os.read(self.fd, 8)
+        except BlockingIOError:
+            return
+
+
+def _stat(pid: int | str) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().decode(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process was started, in ticks since boot: with the pid, an identity. None: there is none."""
+    stat = _stat(pid)
+    return int(stat[19]) if stat else None
+
+
+def is_alive(pid: int, ticks: int) -> bool:
+    """Whether exactly this process still runs: not another with its pid, and not its unreaped remains."""
+    stat = _stat(pid)
+    return stat is not None and int(stat[19]) == ticks and stat[0] not in ("Z", "X")
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Every process below this one, as /proc shows them; one that forks meanwhile may be missed: look again."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (stat := _stat(name)) is not None:
+            children.setdefault(int(stat[1]), []).append(int(name))
+    found: list[int] = []
+    unseen = children.get(ancestor, [])
+    while unseen:
+        found += unseen
+        unseen = [child for pid in unseen for child in children.get(pid, [])]
+    return found
+
+
+def signal_all(pids: list[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue

@@ -1,0 +1,346 @@
+"""The shim: the one process that stands by a body from its start to its end, and survives the agent.
+
+It carries out what the warden decides, keeps what the body prints, and says how things stand in
+`status.json` and on `control.sock`. It knows no network and no other attempt. One thread, one loop.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from typing import Any
+
+from holdfast.node import linux
+from holdfast.node.capture import Capture
+from holdfast.node.control import Control
+from holdfast.node.core.warden import Act, Kind, Order, Outcome, Phase, Warden
+from holdfast.node.runtimes.runtime import Body, runtime_named
+
+TAKEN = 3
+"""Exit code: this attempt has, or had, a shim. It never gets a second one: a body starts at most once."""
+UNUSABLE = 4
+"""Exit code: the folder cannot be used at all; nothing was started."""
+
+_NOTICE_MS = 50
+"""Least time between two notices that the logs grew."""
+_LOOK_MS = 1_000
+"""How often the shim looks whether its folder is still there."""
+_SWEEP_MS = 20
+"""How often the remains of a body are killed again until none is left."""
+_RESERVE_BYTES = 16 * 1024
+"""Kept free from the start, so that the last word can be written on a full disk."""
+_RESERVE = "status.reserve"
+
+
+def main(home: str) -> int:
+    """Be the shim of the attempt in folder `home`. Returns when nothing is left to do."""
+    try:
+        claim(home)
+    except FileExistsError:
+        _note(f"{home} has, or had, a shim already")
+        return TAKEN
+    except OSError as error:
+        _note(f"{home} cannot be used: {error}")
+        return UNUSABLE
+    return stand_by()
+
+
+def claim(home: str) -> None:
+    """Make this process the attempt's shim and its folder the current one; FileExistsError: there was one.
+
+    A hard link can be made by one of several, and once.
+    """
+    os.umask(0o077)
+    with contextlib.suppress(PermissionError):  # already a leader
+        os.setsid()
+    os.chdir(home)
+    me = os.getpid()
+    new = f"shim.json.{me}"
+    try:
+        with open(new, "w") as file:
+            json.dump({"pid": me, "start_ticks": linux.start_ticks(me)}, file)
+        os.link(new, "shim.json")
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+
+
+def stand_by() -> int:
+    """After `claim`: read the order and see it through."""
+    linux.adopt_orphans()
+    linux.name_process("holdfast-shim")
+    try:
+        with open("order.json", "rb") as file:
+            order = Order.from_dict(json.load(file))
+    except (OSError, ValueError) as error:
+        fault = Outcome(Kind.FAULT, code="runtime_fault", detail=f"order.json cannot be used: {error}")
+        with contextlib.suppress(OSError):
+            _replace("status.json", {"phase": Phase.ENDED.value, "outcome": fault.to_dict()})
+        return UNUSABLE
+    Shim(order).run()
+    return 0
+
+
+def _note(text: str) -> None:
+    """For whoever looks into shim.log. A full disk must not fell the shim here."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"holdfast shim: {text}\n".encode(errors="replace"))
+
+
+def _replace(path: str, content: dict[str, Any]) -> None:
+    """Old or new, never half: also after a power cut."""
+    with open(path + ".new", "w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(path + ".new", path)
+
+
+def _fault_code(error: OSError) -> str:
+    return "node_disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "runtime_fault"
+
+
+class Shim:
+    """Lives in the attempt's folder, which is the current one."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._warden = Warden(order, linux.boottime_ms())
+        self._selector = selectors.DefaultSelector()
+        self._timer = linux.BootTimer()
+        self._selector.register(self._timer, selectors.EVENT_READ, self._timer.clear)
+        self._captures: dict[str, Capture] = {}
+        self._control: Control | None = None
+        self._body: Body | None = None
+        self._wait_status: int | None = None
+        self._childless = True
+        self._sweep_at = 0
+        self._look_at = 0
+        self._leave_at: int | None = None
+        self._leaving = False
+        self._said: tuple[object, ...] = ()
+        self._saved = True
+        self._told_at = 0
+        self._told_bytes = 0
+
+    def run(self) -> None:
+        self._catch_signals()
+        try:
+            self._open()
+        except OSError as error:
+            self._fault(error, "prepare")
+        self._step()
+        while not self._leaving:
+            self._timer.set(self._wake_at())
+            for key, _ in self._selector.select():
+                key.data()
+            self._step()
+        if self._control is not None:
+            self._control.close()
+            with contextlib.suppress(OSError):
+                os.unlink("control.sock")
+
+    def status(self) -> dict[str, Any]:
+        """What `status.json` and every line to an agent hold."""
+        status = self._warden.status()
+        status["body_pid"] = self._body.pid if self._body else None
+        for name, capture in self._captures.items():
+            status[f"{name}_bytes"] = capture.kept
+            status[f"{name}_cut"] = capture.cut
+        if "stdout" in self._captures:
+            status["stdout_sha256"] = self._captures["stdout"].sha256
+        return status
+
+    # --- getting ready ---
+
+    def _catch_signals(self) -> None:
+        wake, woken = socket.socketpair()
+        wake.setblocking(False)
+        woken.setblocking(False)
+        signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+        self._wakers = (wake, woken)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        self._selector.register(wake, selectors.EVENT_READ, self._signalled)
+
+    def _open(self) -> None:
+        self._control = Control(self._selector, self.status, self._obey)
+        with open(_RESERVE, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+        os.makedirs("work", mode=0o700, exist_ok=True)
+        for name in ("stdout", "stderr"):
+            self._captures[name] = Capture(f"{name}.log", self._order.log_bytes_max)
+
+    # --- what comes in ---
+
+    def _signalled(self) -> None:
+        numbers = self._wakers[0].recv(4096)
+        if signal.SIGTERM in numbers or signal.SIGINT in numbers:
+            self._warden.stop("the shim was told to end")
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        """A word of the agent. Moments it names are taken only as far as they can be true."""
+        now = linux.boottime_ms()
+        match message:
+            case {"do": "go"}:
+                self._warden.go(now)
+            case {"do": "lease", "until_ms": int(until)}:
+                self._warden.lease(min(until, now + self._order.lease_ms))
+            case {"do": "contact", "at_ms": int(at)}:
+                self._warden.contact(min(at, now))
+            case {"do": "stop"}:
+                self._warden.stop(str(message.get("reason", ""))[:500])
+            case {"do": "exit"} if self._warden.phase is Phase.ENDED:
+                self._leaving = True
+            case _:
+                _note(f"not understood: {str(message)[:200]}")
+
+    def _read(self, name: str) -> None:
+        capture = self._captures[name]
+        try:
+            more = capture.read()
+        except OSError as error:
+            self._fault(error, f"write {name}.log")
+            more = False
+        if not more:
+            self._selector.unregister(capture.pipe)
+
+    # --- what is done ---
+
+    def _step(self) -> None:
+        """After anything that happened: see to the body, then say what changed."""
+        now = linux.boottime_ms()
+        self._reap()
+        match self._warden.due(now):
+            case Act.START:
+                self._start()
+            case Act.TERM if self._body:
+                self._body.signal(signal.SIGTERM)
+            case Act.KILL if self._body:
+                self._body.signal(signal.SIGKILL)
+            case _:
+                pass
+        if self._wait_status is not None and self._warden.phase is not Phase.ENDED:
+            self._bury(now)
+        self._tell(now)
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_MS
+            self._look(now)
+
+    def _start(self) -> None:
+        out, err = self._captures["stdout"], self._captures["stderr"]
+        try:
+            runtime = runtime_named(self._order.runtime)
+            self._body = runtime.start(self._order, os.path.abspath("work"), out.body_end, err.body_end)
+        except (OSError, ValueError) as error:
+            code = _fault_code(error) if isinstance(error, OSError) else "runtime_fault"
+            self._warden.spawn_failed(code, f"could not start the body: {error}")
+            return
+        self._childless = False
+        self._warden.body_started(linux.boottime_ms())
+        for name, capture in self._captures.items():
+            capture.release_body_end()
+            self._selector.register(capture.pipe, selectors.EVENT_READ, lambda name=name: self._read(name))
+
+    def _reap(self) -> None:
+        """Being the reaper of all orphans below, a shim without children has no descendant left at all."""
+        while not self._childless:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._childless = True
+                return
+            if pid == 0:
+                return
+            if self._body is not None and pid == self._body.pid:
+                self._wait_status = status
+
+    def _bury(self, now: int) -> None:
+        """The body has ended: kill what it left behind, and when that is dead too, close its files and say so."""
+        assert self._body is not None and self._wait_status is not None
+        if not self._childless:
+            if now >= self._sweep_at:
+                self._sweep_at = now + _SWEEP_MS
+                self._body.signal(signal.SIGKILL)
+            return
+        for name, capture in self._captures.items():
+            try:
+                capture.drain()
+                capture.sync()
+            except OSError as error:
+                self._fault(error, f"write {name}.log")
+        last_words = self._captures["stderr"].last_words.decode(errors="replace")
+        ended = self._body.ended(self._wait_status, last_words)
+        if ended.fault:
+            self._warden.fault("runtime_fault", ended.fault)
+        self._warden.body_ended(ended.exit_code, ended.signal, now)
+
+    def _fault(self, error: OSError, doing: str) -> None:
+        self._warden.fault(_fault_code(error), f"could not {doing}: {error.strerror or error}")
+
+    # --- what is said ---
+
+    def _tell(self, now: int) -> None:
+        """A change goes to disk first, then to the agents; growing logs to the agents only, and not too often."""
+        warden = self._warden
+        told = (warden.phase, warden.outcome, warden.status()["stopping"], warden.status()["go"])
+        if told != self._said:
+            self._said = told
+            if warden.phase is Phase.ENDED and self._leave_at is None:
+                self._leave_at = now + self._order.orphan_ms_max
+            self._save()
+        elif not self._grown() or now < self._told_at + _NOTICE_MS:
+            return
+        self._told_at = now
+        self._told_bytes = self._printed()
+        if self._control is not None:
+            self._control.tell_all()
+
+    def _printed(self) -> int:
+        return sum(capture.kept + capture.cut for capture in self._captures.values())
+
+    def _grown(self) -> bool:
+        return self._printed() != self._told_bytes
+
+    def _save(self) -> None:
+        """The last word has a reserve to make room with: by then the body is dead and cannot take it. Where
+        even that is not enough it stays told on the socket, and is written as soon as there is room."""
+        last = self._warden.phase is Phase.ENDED
+        if last:
+            with contextlib.suppress(OSError):
+                os.unlink(_RESERVE)
+        try:
+            _replace("status.json", self.status())
+            self._saved = True
+        except OSError as error:
+            self._saved = not last
+            self._fault(error, "write status.json")
+
+    def _look(self, now: int) -> None:
+        """Is there still anybody to stay for?"""
+        if os.stat(".").st_nlink == 0:
+            self._warden.stop("the attempt's folder was removed")
+            self._leaving = self._warden.phase is Phase.ENDED
+        if not self._saved:
+            self._save()
+        if self._leave_at is not None and now >= self._leave_at:
+            self._leaving = True
+
+    def _wake_at(self) -> int:
+        moments = [self._look_at]
+        deadline = self._warden.next_deadline()
+        if deadline is not None:
+            moments.append(deadline)
+        if self._grown():
+            moments.append(self._told_at + _NOTICE_MS)
+        if self._wait_status is not None and not self._childless:
+            moments.append(self._sweep_at)
+        return min(moments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

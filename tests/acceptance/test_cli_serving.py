@@ -1,0 +1,233 @@
+"""`holdfast up` and `holdfast node` as a person starts them: flags, files, environment, good and bad ends."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.client import Client
+from holdfast.testing.processes import LocalNetwork, free_port
+
+pytestmark = pytest.mark.xdist_group("cli-serving")
+
+UUID = "123e4567-e89b-42d3-a456-426614174000"
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[LocalNetwork]:
+    with LocalNetwork(tmp_path) as network:
+        yield network
+
+
+def join_command(network: LocalNetwork) -> list[str]:
+    """The words after `holdfast` that `up` told the operator to type."""
+    up = network.orchestrator
+    assert up is not None
+    found = network.wait_for(lambda: re.search(r"^  holdfast (node .*)$", up.output(), re.M), "the join command")
+    assert found is not None
+    return found[1].split()
+
+
+@pytest.mark.spec("N1", "N6")
+def test_up_prints_a_join_command_that_works_as_printed(network: LocalNetwork, tmp_path: Path) -> None:
+    # given an orchestrator started with its data, addresses, store and preset named
+    network.start_orchestrator(preset="test", store_url=f"sqlite:///{tmp_path}/elsewhere.db")
+    assert (tmp_path / "elsewhere.db").exists()
+
+    # when what it printed is typed on a machine
+    unsafe = ["--unsafe-process-runtime"] if network.unsafe else []
+    node = network.start_cli(*join_command(network), *unsafe, log=tmp_path / "typed")
+
+    # then that machine is in the network, under the home that HOLDFAST_HOME names
+    client = network.client()
+    listed = network.wait_for(lambda: [n for n in client.nodes.list() if n.connected], "the node to join")
+    uuid = (network.home / "node" / "uuid").read_text().strip()
+    assert listed[0].id == "node_" + uuid.replace("-", "")
+    assert node.running()
+
+
+@pytest.mark.spec("N7")
+def test_both_end_in_good_order_on_sigterm(network: LocalNetwork) -> None:
+    up = network.start_orchestrator()
+    node = network.start_node("ant")
+
+    assert node.terminate() == 0
+    network.wait_node("ant", state="gone")
+    assert up.terminate() == 0
+    assert not (network.home / "orchestrator" / "endpoint.json").exists()
+    assert "Traceback" not in up.output() + node.output()
+
+
+@pytest.mark.spec("N1", "N3")
+def test_a_node_is_what_its_flags_say(network: LocalNetwork) -> None:
+    network.start_orchestrator()
+    status = free_port()
+    network.start_node(
+        "ant",
+        flags=["--site", "attic", "--cpu", "1500m", "--memory", "300MiB", "--disk", "200MiB", "--gpus", "0", "--uuid",
+               UUID, "--port", str(status), "--s3-bucket", "some-bucket", "--grace", "3s"],
+    )  # fmt: skip
+
+    view = network.client().nodes.get("node_" + UUID.replace("-", ""))
+
+    assert (view.name, view.site) == ("ant", "attic")
+    assert view.free == {"cpu_milli": 1500, "memory_mib": 300, "disk_mib": 200, "gpus": 0}
+
+
+@pytest.mark.spec("N3")
+def test_flags_win_over_environment_and_environment_over_file(network: LocalNetwork, tmp_path: Path) -> None:
+    # given a file, an environment and flags that all disagree
+    network.start_orchestrator()
+    file = tmp_path / "node.toml"
+    file.write_text('name = "from-file"\nsite = "from-file"\ncpu_milli = 700\n')
+    environ = {"HOLDFAST_NODE_NAME": "from-env", "HOLDFAST_NODE_SITE": "from-env", "PNODE_UUID": UUID}
+
+    # when a node starts with all three
+    network.start_node("from-flag", flags=["--config", str(file)], env=environ)
+
+    # then each setting is the one of the highest rank
+    view = network.client().nodes.get("node_" + UUID.replace("-", ""))
+    assert (view.name, view.site, view.free["cpu_milli"]) == ("from-flag", "from-env", 700)
+
+
+@pytest.mark.spec("N4")
+def test_a_node_without_isolation_says_so_wherever_it_is_listed(network: LocalNetwork) -> None:
+    network.start_orchestrator()
+    network.start_node("bare", flags=["--unsafe-process-runtime"], env={"PATH": without_bubblewrap(network)})
+    network.start_node("other")
+
+    listing = network.cli("nodes", check=0).stdout
+    shown = network.cli("node", "show", network.nodes["bare"].id, check=0).stdout
+
+    row = next(line for line in listing.splitlines() if "bare" in line)
+    assert "UNSAFE: no isolation" in row
+    assert "UNSAFE: no isolation" in shown
+
+
+@pytest.mark.spec("N4")
+def test_without_a_sandbox_a_node_refuses_to_start(network: LocalNetwork) -> None:
+    network.start_orchestrator()
+    network.unsafe = False
+
+    node = network.start_node("bare", env={"PATH": without_bubblewrap(network)}, wait=False)
+
+    assert node.process.wait(30) == 78
+    assert "--unsafe-process-runtime" in node.output()
+    assert "Traceback" not in node.output()
+
+
+def without_bubblewrap(network: LocalNetwork) -> str:
+    """A PATH with what a job needs and no bwrap."""
+    folder = network.folder / "bin"
+    folder.mkdir(exist_ok=True)
+    for tool in ("sh", "sleep", "true", "env"):
+        link = folder / tool
+        if not link.exists():
+            link.symlink_to(next(p for p in (Path("/bin") / tool, Path("/usr/bin") / tool) if p.exists()))
+    return str(folder)
+
+
+@pytest.mark.spec("N6")
+def test_an_open_network_needs_no_token(network: LocalNetwork, tmp_path: Path) -> None:
+    # given an orchestrator that lets anyone in
+    network.start_orchestrator(flags=["--open"])
+
+    # when the printed command, which has no token on loopback, is typed
+    command = join_command(network)
+    assert "--token" not in command
+    unsafe = ["--unsafe-process-runtime"] if network.unsafe else []
+    network.start_cli(*command, *unsafe, log=tmp_path / "typed")
+
+    # then the machine is in
+    network.wait_for(lambda: [n for n in network.client().nodes.list() if n.connected], "the node to join")
+
+
+@pytest.mark.spec("N6")
+def test_a_mistyped_token_is_named_before_anything_is_sent(network: LocalNetwork) -> None:
+    network.start_orchestrator()
+    node = network.start_node("ant", token="hf1_nonsense", wait=False)
+
+    assert node.process.wait(30) == 78
+    assert "[token_mistyped]" in node.output()
+    assert "Traceback" not in node.output()
+
+
+@pytest.mark.spec("N3")
+def test_a_node_without_an_orchestrator_says_what_to_give(network: LocalNetwork) -> None:
+    done = network.cli("node", "--name", "ant", check=78)
+    assert "--orchestrator" in done.stderr
+
+
+@pytest.mark.spec("N7", "H3")
+def test_a_drained_node_gets_nothing_new_until_it_is_taken_back(network: LocalNetwork) -> None:
+    # given one node
+    network.start_orchestrator()
+    network.start_node("ant")
+    node = network.nodes["ant"].id
+
+    # when it is drained
+    assert "draining" in network.cli("node", "drain", node, check=0).stdout
+    job = network.client().jobs.submit(["true"], memory_mib=64, disk_mib=16)
+
+    # then the listing says so, and work waits with a reason
+    assert "draining" in network.cli("nodes", check=0).stdout
+    explained = json.loads(network.cli("job", "explain", job.id, "--json", check=0).stdout)
+    assert explained["phase"] == "queued"
+
+    # when it is taken back, then the work is done
+    assert json.loads(network.cli("node", "drain", node, "--off", "--json", check=0).stdout)["draining"] is False
+    assert network.client().jobs.wait(job.id, timeout_s=30).verdict == "succeeded"
+
+
+@pytest.mark.spec("N6")
+def test_beyond_loopback_people_speak_tls_with_the_pinned_certificate(network: LocalNetwork, tmp_path: Path) -> None:
+    # given an orchestrator that listens everywhere
+    http, listen = free_port(), free_port()
+    up = network.start_cli(
+        "up", "--data-dir", str(network.home / "orchestrator"), "--http", f"0.0.0.0:{http}", "--listen",
+        f"0.0.0.0:{listen}", "--preset", "test", log=tmp_path / "up.log",
+    )  # fmt: skip
+    network.wait_for(lambda: "Join a machine" in up.output(), "the orchestrator to be up", 30)
+
+    # then the local command line finds it, by https, and a certificate of someone else is refused
+    assert f"https://127.0.0.1:{http}" in up.output()
+    network.cli("nodes", check=0)
+    with (
+        Client.find(
+            f"https://127.0.0.1:{http}", network.home / "orchestrator" / "admin.token", patience_s=1
+        ) as stranger,
+        pytest.raises(Exception, match="certificate"),
+    ):
+        stranger.nodes.list()
+
+
+@pytest.mark.spec("J14")
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--http", "nonsense"), 78, "HOST:PORT"),
+        (("--preset", "mars"), 78, "mars"),
+        (("--store", "sqlite:////proc/nowhere/state.db"), None, ""),
+    ],
+)
+def test_up_says_in_words_why_it_cannot_start(
+    network: LocalNetwork, words: tuple[str, str], code: int | None, says: str
+) -> None:
+    done = network.cli("up", "--listen", "127.0.0.1:0", *words, timeout_s=60)
+
+    assert done.returncode not in (0, 70)
+    assert code in (None, done.returncode)
+    assert says in done.stderr
+    assert "error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.spec("J14")
+def test_two_orchestrators_on_one_folder_are_one_too_many(network: LocalNetwork) -> None:
+    network.start_orchestrator()
+    second = network.cli("up", "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0", check=78)
+    assert "[already_running]" in second.stderr
+    # and the first one still serves, and is still found
+    network.cli("nodes", check=0)

@@ -1,0 +1,142 @@
+"""Real attempts for tests: a folder, an order, a shim started by a real launcher, and a line to it."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.node import control, linux
+from holdfast.node.core.warden import Order
+from holdfast.node.launcher import Launcher
+from holdfast.testing.processes import wait_for
+
+RUNTIMES = ("bubblewrap", "process")
+PATIENCE_S = 20.0
+
+Status = dict[str, Any]
+
+
+def now() -> int:
+    return linux.boottime_ms()
+
+
+class Attempt:
+    """One attempt as the agent sees it. Reads statuses from the socket; `on_disk` is the file's word."""
+
+    def __init__(self, home: Path, launcher: Launcher, argv: tuple[str, ...], **changes: Any) -> None:
+        self.home = home
+        self.launcher = launcher
+        home.mkdir(parents=True, exist_ok=True)
+        limits: dict[str, Any] = {"time_limit_ms": 60_000, "orphan_ms_max": 60_000, "stop_grace_ms": 300}
+        order = Order("att_0a.1", 7, "job_0a", argv, **(limits | {"log_bytes_max": 1 << 20} | changes))
+        (home / "order.json").write_text(json.dumps(order.to_dict()))
+        self.line: socket.socket | None = None
+        self._heard = b""
+        self.pid = 0
+        self.ticks = 0
+
+    def start(self) -> "Attempt":
+        self.pid = self.launcher.spawn_now(str(self.home))
+        self.ticks = json.loads((self.home / "shim.json").read_text())["start_ticks"]
+        self.dial()
+        return self
+
+    def dial(self) -> None:
+        self.line = wait_for(self._try_dial, f"a shim to listen: {self.log('shim')}", PATIENCE_S, 0.002)
+        self.line.settimeout(PATIENCE_S)
+        self._heard = b""
+
+    def _try_dial(self) -> socket.socket | None:
+        with contextlib.suppress(OSError):
+            return control.dial(str(self.home))
+        return None
+
+    def say(self, do: str, **words: Any) -> None:
+        assert self.line is not None
+        self.line.sendall(json.dumps({"do": do, **words}).encode() + b"\n")
+
+    def hear(self) -> Status:
+        """The next status line."""
+        assert self.line is not None
+        while b"\n" not in self._heard:
+            chunk = self.line.recv(1 << 16)
+            assert chunk, "the shim hung up"
+            self._heard += chunk
+        line, _, self._heard = self._heard.partition(b"\n")
+        return json.loads(line)
+
+    def until(self, condition: Callable[[Status], bool]) -> Status:
+        deadline = now() + int(PATIENCE_S * 1000)
+        while now() < deadline:
+            if condition(status := self.hear()):
+                return status
+        raise AssertionError("no such status in time")
+
+    def running(self) -> Status:
+        return self.until(lambda status: status["phase"] == "running")
+
+    def ended(self) -> Status:
+        return self.until(lambda status: status["phase"] == "ended")
+
+    def outcome(self) -> Status:
+        return self.ended()["outcome"]
+
+    def printed(self, text: str) -> None:
+        """Wait until the body has printed this."""
+        wait_for(lambda: text in self.log("stdout"), f"the body to print {text!r}", PATIENCE_S, 0.005)
+
+    def log(self, name: str) -> str:
+        path = self.home / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def on_disk(self) -> Status:
+        return json.loads((self.home / "status.json").read_text())
+
+    def shim_lives(self) -> bool:
+        return linux.is_alive(self.pid, self.ticks)
+
+    def family(self) -> list[tuple[int, int]]:
+        """Everything below the shim, each with the identity that a reused pid does not have."""
+        found = [(pid, linux.start_ticks(pid)) for pid in linux.descendants(self.pid)]
+        return [(pid, ticks) for pid, ticks in found if ticks is not None]
+
+    def signal(self, number: int) -> None:
+        assert self.shim_lives()
+        os.kill(self.pid, number)
+
+    def clean_up(self) -> None:
+        if self.line is not None:
+            self.line.close()
+        family = self.family() if self.pid and self.shim_lives() else []
+        if self.pid and self.shim_lives():
+            os.kill(self.pid, signal.SIGKILL)
+        for pid, ticks in family:
+            if linux.is_alive(pid, ticks):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def all_dead(family: list[tuple[int, int]]) -> bool:
+    return not any(linux.is_alive(pid, ticks) for pid, ticks in family)
+
+
+class Attempts:
+    """Starts attempts, each in a folder of its own."""
+
+    def __init__(self, folder: Path, launcher: Launcher) -> None:
+        self.folder = folder
+        self.launcher = launcher
+        self.made: list[Attempt] = []
+
+    def prepare(self, *argv: str, home: Path | None = None, **changes: Any) -> Attempt:
+        """An attempt whose shim is not started yet."""
+        attempt = Attempt(home or self.folder / f"att{len(self.made)}", self.launcher, argv, **changes)
+        self.made.append(attempt)
+        return attempt
+
+    def start(self, *argv: str, home: Path | None = None, **changes: Any) -> Attempt:
+        return self.prepare(*argv, home=home, **changes).start()
