@@ -1,6 +1,6 @@
 """Why a job is where it is, and when that ends (SPEC H6). Reads the world, changes nothing."""
 
-from holdfast.kernel.contenders import node_name
+from holdfast.kernel.contenders import WAITS_FOR_LEASE, lease_over_ms, node_name
 from holdfast.kernel.decision import Answer, Explanation, Rejected
 from holdfast.kernel.placement import Kind, kind_serves
 from holdfast.kernel.world import World, kind_of
@@ -25,6 +25,8 @@ def explain(w: World, job_id: JobId) -> Answer:
     leader = max((a for a in attempts if a.may_win), key=lambda a: list(AttemptPhase).index(a.phase), default=None)
     if leader is None:
         until, then = job.queue_until_ms + w.meta.late_ms, "the job ends as queue_expired"
+    elif job.waiting == WAITS_FOR_LEASE:
+        until, then = lease_over_ms(w, leader) + w.meta.late_ms, "the job ends as lease_lost"
     else:
         until, then = leader.phase_until_ms + w.meta.late_ms, _THEN[leader.phase]
     return Explanation(

@@ -90,7 +90,7 @@ def silence_due(w: World, node_id: NodeId) -> None:
     due = Instant(since + limit)
     if due > w.patience:
         w.deadlines.add(due, "silence", node_id)
-    elif w.patience < w.forgive_until_ms:
+    elif w.patience < w.forgive_until_ms and pulse.heard_ms <= w.woke_ms:
         disconnect(w, node_id, "not heard since the orchestrator was frozen; dial in again")
         await_return(w, node_id)
     else:
@@ -101,6 +101,7 @@ def forgive(w: World, late_ms: int) -> None:
     """The orchestrator itself was away for long. Nodes may have given up their streams meanwhile: those that are
     found broken or silent now get time to dial in again before anyone is blamed."""
     if late_ms >= 2 * w.settings.silence_ceiling_ms:
+        w.woke_ms = w.patience
         w.forgive_until_ms = w.soon(w.settings.silence_ceiling_ms + 2 * w.settings.keepalive_ms)
 
 

@@ -105,6 +105,7 @@ class World:
         self.went_ms: list[Instant] = []
         """When nodes were last suspected: tells a felled node from a cut network."""
 
+        self.woke_ms = Instant(0)
         self.forgive_until_ms = Instant(0)
         """After a long freeze of the orchestrator itself: streams that broke meanwhile are nobody's fault."""
 

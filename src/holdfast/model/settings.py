@@ -22,7 +22,8 @@ class Settings(msgspec.Struct, frozen=True):
     suspect_ms_max: int = 10 * MINUTE_MS
     """A node away for this long is lost: what it held is written off, its revoked attempts forgotten."""
     reconnect_grace_ms: int = 15 * SECOND_MS
-    """After the orchestrator itself starts, nodes have this long to dial in before any is suspected."""
+    """After the orchestrator itself was away, nodes have this long to dial in before any is suspected. Longer than a
+    node waits between two tries (5 s) and its handshake together."""
     late_tolerance_ms: int = 500
     """The orchestrator's loop counts as late (and moves all deadlines) beyond this."""
 
@@ -127,7 +128,7 @@ class Settings(msgspec.Struct, frozen=True):
             silence_ceiling_ms=1_500,
             idle_silence_ms=3_500,
             suspect_ms_max=20 * SECOND_MS,
-            reconnect_grace_ms=4_000,
+            reconnect_grace_ms=7_000,
             quarantine_ms=2_000,
             quarantine_ms_max=10_000,
             probation_ms=5_000,

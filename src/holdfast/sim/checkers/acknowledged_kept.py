@@ -1,0 +1,22 @@
+"""SPEC J14: a submission that was acknowledged is in the store, then and for ever after."""
+
+from holdfast.model import Job, JobId
+from holdfast.sim.watch import Rule, Scene
+
+
+class AcknowledgedKept(Rule):
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._promised: list[JobId] = []
+
+    def acknowledged(self, job: JobId) -> None:
+        self._promised.append(job)
+        self._look(job)
+
+    def finished(self) -> None:
+        for job in self._promised:
+            self._look(job)
+
+    def _look(self, job: JobId) -> None:
+        if not isinstance(self.scene.store.rows.get(("job", job)), Job):
+            self.fail(f"{job} was acknowledged and is not in the store")

@@ -1,0 +1,33 @@
+"""SPEC J7: failures are never blurred. A job's verdict agrees with what its program does and what its owner did."""
+
+from holdfast.kernel.decision import Row
+from holdfast.model import FailureCode, Job, Verdict
+from holdfast.sim.watch import Rule, Scene
+
+
+class HonestVerdict(Rule):
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._plans = {job.id: job for job in scene.plan.jobs}
+
+    def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
+        for _, row in rows:
+            if isinstance(row, Job) and row.verdict is not None:
+                self._judge(row)
+
+    def _judge(self, job: Job) -> None:
+        plan = self._plans[job.id]
+        program = plan.program
+        code = job.failure.code if job.failure is not None else None
+        if job.verdict is Verdict.SUCCEEDED and program.exit_code != 0:
+            self.fail(f"{job.id} succeeded, but its program exits with {program.exit_code}")
+        if job.verdict is Verdict.CANCELLED and plan.stop_at is None:
+            self.fail(f"{job.id} was cancelled, and nobody asked for it")
+        if job.verdict is Verdict.FAILED and code is None:
+            self.fail(f"{job.id} failed without a reason")
+        if code is FailureCode.EXIT_CODE and program.exit_code == 0 and (job.failure and job.failure.signal is None):
+            self.fail(f"{job.id} is said to have exited with {job.failure and job.failure.exit_code}, its program does not")
+        if code is FailureCode.TIME_LIMIT and plan.spec.time_limit_ms is None:
+            self.fail(f"{job.id} is said to have run into a time limit it does not have")
+        if code is FailureCode.POISON and program.fells_machine_at_ms is None and len(job.felled) < 2:
+            self.fail(f"{job.id} is called poison after {job.felled}")

@@ -1,0 +1,23 @@
+"""SPEC J5, J8: the body of a job that must not repeat starts at most once, seen from the machines themselves."""
+
+from holdfast.model import AttemptId, JobId, NodeId, Recovery
+from holdfast.sim.watch import Rule, Scene
+
+
+class NeverRunsOnce(Rule):
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._never = {job.id for job in scene.plan.jobs if job.spec.recovery is Recovery.NEVER}
+        self._started: dict[JobId, tuple[AttemptId, NodeId]] = {}
+        self._lives: set[AttemptId] = set()
+
+    def body_started(self, node: NodeId, attempt: AttemptId, job: JobId) -> None:
+        if attempt in self._lives:
+            self.fail(f"the body of {attempt} started a second time on {node}")
+        self._lives.add(attempt)
+        if job not in self._never:
+            return
+        if job in self._started:
+            first, where = self._started[job]
+            self.fail(f"{job} must not repeat, but {attempt} started on {node} after {first} had on {where}")
+        self._started[job] = (attempt, node)

@@ -1,0 +1,12 @@
+"""SPEC J7: a terminal state never changes, neither a job's nor an attempt's."""
+
+from holdfast.kernel.decision import Row
+from holdfast.model import Attempt, Job
+from holdfast.sim.watch import Rule
+
+
+class TerminalStays(Rule):
+    def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
+        for before, row in rows:
+            if isinstance(before, Job | Attempt) and not before.live and before != row:
+                self.fail(f"{before.id} had ended and was changed: {before} became {row}")

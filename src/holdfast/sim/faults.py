@@ -1,0 +1,396 @@
+"""Makes things go wrong, and right again. Every injection is counted; every one can be undone at once.
+
+It also keeps the book of who had a reason to look bad: rules about blame ask `troubled`.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.kernel.events import DrainAsked
+from holdfast.model import NodeId
+from holdfast.sim.lies import LIES, Liar
+from holdfast.sim.network import DOWN, UP
+from holdfast.sim.node import Machine
+from holdfast.sim.orchestrator import Orchestrator
+from holdfast.sim.plan import FaultKind
+
+if TYPE_CHECKING:
+    from holdfast.sim.scene import Scene
+
+RIPPLE_MS = 12_000
+"""A fault's effects last beyond it: retries, refused results, a shim's death reported after a reconnect."""
+AGAIN_MS = 400
+TRIES_MAX = 40
+"""A fault that finds no victim now (no body to orphan, no leader to kill) waits for one, this often."""
+
+
+class Injector:
+    def __init__(self, scene: "Scene") -> None:
+        self.scene = scene
+        self.world = scene.world
+        self.counts: Counter[FaultKind] = Counter()
+        self.last: dict[FaultKind, int] = {}
+        self.random = scene.world.stream()
+        self._undos: dict[int, Callable[[], None]] = {}
+        self._number = 0
+        self._active: Counter[NodeId] = Counter()
+        self._calm_since: dict[NodeId, int] = {}
+        self._over = False
+        for machine in scene.machines.values():
+            machine.felled = self._felled
+            machine.impatient = self._impatient
+
+    # --- for the rules ---
+
+    def troubled(self, node: NodeId) -> bool:
+        """Whether something is wrong with this machine or its link, or was not long ago."""
+        return self._active[node] > 0 or self.world.now - self._calm_since.get(node, -(10**9)) <= RIPPLE_MS
+
+    def trouble(self, node: NodeId) -> None:
+        self._active[node] += 1
+
+    def calm(self, node: NodeId) -> None:
+        self._active[node] -= 1
+        self._calm_since[node] = self.world.now
+
+    # --- injecting ---
+
+    def inject(self, kind: FaultKind, tries: int = 0) -> None:
+        if self._over:
+            return
+        if getattr(self, f"_{kind.value}")():
+            self.counts[kind] += 1
+            self.last[kind] = self.world.now
+        elif tries < TRIES_MAX:
+            self.world.call_in(AGAIN_MS, self.inject, kind, tries + 1)
+
+    def heal(self) -> None:
+        """Undo everything that is wrong, now. Nothing goes wrong any more."""
+        self._over = True
+        for number in sorted(self._undos):
+            self._undo(number)
+
+    def _for(self, low_ms: int, high_ms: int, undo: Callable[[], None], node: NodeId | None = None) -> None:
+        """The fault lasts between `low_ms` and `high_ms`, then `undo` ends it."""
+        self._number += 1
+        if node is not None:
+            self.trouble(node)
+
+        def ended() -> None:
+            undo()
+            if node is not None:
+                self.calm(node)
+
+        self._undos[self._number] = ended
+        self.world.call_in(self.random.randrange(low_ms, high_ms), self._undo, self._number)
+
+    def _undo(self, number: int) -> None:
+        undo = self._undos.pop(number, None)
+        if undo is not None:
+            undo()
+
+    def _machine(self, fit: Callable[[Machine], bool] = lambda _: True) -> Machine | None:
+        fitting = [m for m in self.scene.machines.values() if m.up and m.agent is not None and fit(m)]
+        return self.random.choice(fitting) if fitting else None
+
+    def _leader(self) -> Orchestrator | None:
+        leader = self.scene.leader
+        return leader if leader is not None and leader.loop is not None and not leader.frozen else None
+
+    # --- machines ---
+
+    def _crash(self) -> bool:
+        machine = self._machine()
+        if machine is None:
+            return False
+        machine.fall("power cut")
+        self._for(500, 30_000, machine.rise, machine.spec.id)
+        return True
+
+    def _felled(self, machine: Machine) -> None:
+        """By a job's body: no fault of the plan, and it happens after healing too. Somebody switches it on again."""
+        machine.fall("a job's body felled it")
+        self._for(1_000, 8_000, machine.rise, machine.spec.id)
+
+    def _impatient(self, machine: Machine) -> None:
+        """The node broke the stream itself: to be suspected for that is no injustice."""
+        self._calm_since[machine.spec.id] = self.world.now
+
+    def _freeze(self) -> bool:
+        machine = self._machine()
+        if machine is None:
+            return False
+        whole = self.random.random() < 0.6
+        self.world.note(f"{machine.spec.id} freezes" + (" with all it runs" if whole else ": the agent only"))
+        machine.freeze(whole)
+        self._for(300, 15_000, lambda: self._wake(machine), machine.spec.id)
+        return True
+
+    def _wake(self, machine: Machine) -> None:
+        self.world.note(f"{machine.spec.id} goes on")
+        machine.thaw()
+
+    def _suspend(self) -> bool:
+        machine = self._machine()
+        if machine is None:
+            return False
+        self.world.note(f"{machine.spec.id} is suspended")
+        machine.freeze(True)
+        self._sever(machine, UP, DOWN)
+
+        def resume() -> None:
+            self._wake(machine)
+            self._mend(machine, UP, DOWN)
+
+        self._for(1_000, 30_000, resume, machine.spec.id)
+        return True
+
+    def _disk_full(self) -> bool:
+        machine = self._machine(lambda m: not m.disk_full)
+        if machine is None:
+            return False
+        self.world.note(f"the disk of {machine.spec.id} is full")
+        machine.disk_full = True
+        for shim in machine.running:
+            if self.random.random() < 0.5:
+                shim.later(self.random.randrange(1, 500), shim.fault, "node_disk_full", "no space left on device")
+
+        def freed() -> None:
+            self.world.note(f"the disk of {machine.spec.id} has room again")
+            machine.disk_full = False
+
+        self._for(1_000, 10_000, freed, machine.spec.id)
+        return True
+
+    def _slow_node(self) -> bool:
+        machine = self._machine(lambda m: m.slowness == 1)
+        if machine is None:
+            return False
+        factor = self.random.randrange(3, 9)
+        self.world.note(f"{machine.spec.id} is {factor} times slower")
+        machine.set_slowness(factor)
+
+        def recovered() -> None:
+            self.world.note(f"{machine.spec.id} is as fast as ever")
+            machine.set_slowness(1)
+
+        self._for(2_000, 15_000, recovered, machine.spec.id)
+        return True
+
+    def _lying_node(self) -> bool:
+        machine = self._machine(lambda m: m.liar is None and bool(m.folders))
+        if machine is None:
+            return False
+        kind = self.random.choice(LIES)
+        self.world.note(f"{machine.spec.id} lies from now on: {kind}")
+        machine.liar = Liar(kind, self.random)
+
+        def honest() -> None:
+            self.world.note(f"{machine.spec.id} is honest again")
+            machine.liar = None
+
+        self._for(2_000, 15_000, honest, machine.spec.id)
+        return True
+
+    def _agent_restart(self) -> bool:
+        machine = self._machine()
+        if machine is None:
+            return False
+        self.world.note(f"the agent of {machine.spec.id} is killed; its shims live on")
+        machine.stop_agent("killed")
+        self._for(50, 4_000, machine.start_agent, machine.spec.id)
+        return True
+
+    def _shim_kill(self) -> bool:
+        machine = self._machine(lambda m: bool(m.shims))
+        if machine is None:
+            return False
+        shim = machine.shims[self.random.choice(sorted(machine.shims))]
+        self.world.note(f"the shim of {shim.attempt} on {machine.spec.id} is killed")
+        machine.kill_shim(shim)
+        self._for(50, 51, lambda: None, machine.spec.id)
+        return True
+
+    # --- links ---
+
+    def _sever(self, machine: Machine, *directions: int) -> None:
+        for direction in directions:
+            machine.link.sever(direction)
+
+    def _mend(self, machine: Machine, *directions: int) -> None:
+        for direction in directions:
+            machine.link.mend(direction)
+
+    def _partition(self, words: str, *directions: int) -> bool:
+        machine = self._machine()
+        if machine is None:
+            return False
+        self.world.note(f"{words} {machine.spec.id}")
+        self._sever(machine, *directions)
+
+        def whole() -> None:
+            self.world.note(f"the link of {machine.spec.id} is whole again")
+            self._mend(machine, *directions)
+
+        self._for(500, 25_000, whole, machine.spec.id)
+        return True
+
+    def _partition_both(self) -> bool:
+        return self._partition("nothing passes to or from", UP, DOWN)
+
+    def _partition_in(self) -> bool:
+        return self._partition("nothing passes to", DOWN)
+
+    def _partition_out(self) -> bool:
+        return self._partition("nothing comes from", UP)
+
+    def _zombie(self) -> bool:
+        """Cut off, or frozen, while it runs something, long enough for its work to be taken over; then it returns."""
+        machine = self._machine(lambda m: bool(m.running) and m.link.whole)
+        if machine is None:
+            return False
+        self.world.note(f"{machine.spec.id} drops out while it runs {', '.join(s.attempt for s in machine.running)}")
+        asleep = self.random.random() < 0.5
+        if asleep:
+            machine.freeze(True)
+        else:
+            self._sever(machine, UP, DOWN)
+
+        def back() -> None:
+            self.world.note(f"{machine.spec.id} returns with what it held")
+            if asleep:
+                machine.thaw()
+            else:
+                self._mend(machine, UP, DOWN)
+
+        self._for(3_000, 20_000, back, machine.spec.id)
+        return True
+
+    def _weather(self, what: str, value: float | int, words: str) -> bool:
+        machine = self._machine(lambda m: not getattr(m.link, what))
+        if machine is None:
+            return False
+        self.world.note(f"the link of {machine.spec.id} {words}")
+        setattr(machine.link, what, value)
+
+        def clear() -> None:
+            self.world.note(f"the link of {machine.spec.id} is fine again")
+            setattr(machine.link, what, 0)
+
+        self._for(1_000, 15_000, clear, machine.spec.id)
+        return True
+
+    def _delay(self) -> bool:
+        return self._weather("extra_ms", self.random.randrange(50, 1_200), "is slow")
+
+    def _reorder(self) -> bool:
+        return self._weather("reorder", self.random.uniform(0.05, 0.5), "mixes up messages")
+
+    def _drop(self) -> bool:
+        return self._weather("drop", self.random.uniform(0.05, 0.5), "loses messages")
+
+    def _repeat(self) -> bool:
+        return self._weather("repeat", self.random.uniform(0.05, 0.5), "repeats messages")
+
+    # --- orchestrators and the operator ---
+
+    def _orchestrator_crash(self) -> bool:
+        leader = self._leader()
+        if leader is None:
+            return False
+        silently = self.random.random() < 0.3
+        self.world.note(f"{leader.name} {'loses power' if silently else 'is killed'}")
+        leader.die(silently)
+        self._away(self.random.randrange(200, 8_000))
+        return True
+
+    def _orchestrator_restart(self) -> bool:
+        leader = self._leader()
+        if leader is None:
+            return False
+        self.world.note(f"{leader.name} is restarted")
+        leader.die(False)
+        self._away(self.random.randrange(20, 400))
+        return True
+
+    def _away(self, for_ms: int) -> None:
+        """Nobody starts another orchestrator for so long."""
+        self.scene.leaderless_until = self.world.now + for_ms
+
+    def _orchestrator_freeze(self) -> bool:
+        leader = self._leader()
+        if leader is None:
+            return False
+        self.world.note(f"{leader.name} freezes")
+        leader.freeze()
+        since = self.world.now
+        self._for(300, 30_000, lambda: self._thaw(leader, since))
+        return True
+
+    def _thaw(self, leader: Orchestrator, since: int) -> None:
+        if leader.alive and leader.frozen:
+            self.world.note(f"{leader.name} goes on")
+            self._late_news(since)
+            leader.thaw()
+
+    def _late_news(self, since: int) -> None:
+        """What happened to a machine while nobody could look is seen only now."""
+        for node, calm in self._calm_since.items():
+            if calm >= since - RIPPLE_MS:
+                self._calm_since[node] = self.world.now
+
+    def _two_leaders(self) -> bool:
+        leader = self._leader()
+        if leader is None:
+            return False
+        self.world.note(f"{leader.name} stands still and is replaced; it will not know")
+        leader.freeze()
+        since = self.world.now
+        self.scene.start_orchestrator()
+        self._for(300, 10_000, lambda: self._thaw(leader, since))
+        return True
+
+    def _store_failure(self) -> bool:
+        store = self.scene.store
+        if store.full or store.stall_ms or self._leader() is None:
+            return False
+        if self.random.random() < 0.5:
+            self.world.note("the disk under the store is full")
+            store.full = True
+        else:
+            store.stall_ms = self.random.randrange(200, 6_000)
+            self.world.note(f"the store takes {store.stall_ms} ms for a commit")
+
+        since = self.world.now
+
+        def well() -> None:
+            self.world.note("the store is well again")
+            self._late_news(since)
+            store.full, store.stall_ms = False, 0
+
+        self._for(300, 8_000, well)
+        return True
+
+    def _drain(self) -> bool:
+        machine, leader = self._machine(), self._leader()
+        if machine is None or leader is None:
+            return False
+        if self.random.random() < 0.4 and machine.agent is not None:
+            self.world.note(f"{machine.spec.id} is asked to leave")
+            machine.agent.leave(self.random.randrange(5_000))
+            self._for(6_000, 20_000, lambda: self._come_back(machine), machine.spec.id)
+            return True
+        self.world.note(f"{machine.spec.id} is drained by its operator")
+        node = machine.spec.id
+        leader.ask(DrainAsked(node, True, "operator"), lambda _: None)
+        self._for(1_000, 15_000, lambda: self._undrain(node), node)
+        return True
+
+    def _come_back(self, machine: Machine) -> None:
+        """The one who asked it to leave starts it again, whether or not it had finished leaving."""
+        machine.stop_agent("restarted by its operator")
+        machine.start_agent()
+
+    def _undrain(self, node: NodeId) -> None:
+        self.scene.people.insist(DrainAsked(node, False, "operator"))

@@ -1,0 +1,429 @@
+"""Machines of the virtual world: the production node core under an agent that can die, freeze, restart and lie.
+
+Nothing is decided here. The machine has a disk with one folder per attempt, a clock, a link, shims that
+survive the agent, and an agent that drives the core: dials, scans after a restart, delivers logs.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import msgspec
+
+from holdfast.model import AttemptId, Failure, FailureCode, Gpu, Hardware, NodeId, Resources
+from holdfast.model.messages import Hello, Load, Refusal, Welcome
+from holdfast.node.core.core import NodeCore
+from holdfast.node.core.stimuli import (
+    Connected,
+    Disconnected,
+    HangUp,
+    LeaveAsked,
+    LoadMeasured,
+    LogsDelivered,
+    NodeAction,
+    NodeEvent,
+    Recovered,
+    RememberEpoch,
+    Remove,
+    Removed,
+    Say,
+    ShimDied,
+    ShimSaid,
+    ShimStatus,
+    Spawn,
+    SpawnFailed,
+    Tell,
+    Tick,
+    Told,
+)
+from holdfast.node.core.warden import Order, Phase
+from holdfast.policy.backoff import backoff_ms
+from holdfast.sim.delivery import Logs, LogsKept
+from holdfast.sim.lies import Liar
+from holdfast.sim.network import DOWN, UP, Link, Stream
+from holdfast.sim.orchestrator import Orchestrator
+from holdfast.sim.process import Process
+from holdfast.sim.shim import Program, Shim
+from holdfast.sim.watch import Watch
+from holdfast.sim.world import Clock, Timer, World
+
+WELCOME_MS_MAX = 20_000
+REDIAL_MS, REDIAL_MS_MAX = 100, 5_000
+"""As the production link has them."""
+LOGS_AGAIN_MS = 700
+LOAD_EVERY_MS = 5_000
+
+
+class Folder(msgspec.Struct):
+    """`attempts/<id>/` on a machine's disk."""
+
+    order: Order
+    status: ShimStatus | None = None
+
+
+class MachineSpec(msgspec.Struct, frozen=True):
+    id: NodeId
+    offered: Resources
+    site: str = ""
+    arch: str = "x86_64"
+    gpus: tuple[Gpu, ...] = ()
+
+
+class Machine:
+    def __init__(
+        self,
+        spec: MachineSpec,
+        world: World,
+        watch: Watch,
+        link: Link,
+        find: Callable[[Random], Orchestrator | None],
+        programs: dict[str, Program],
+    ) -> None:
+        self.spec, self.world, self.watch, self.link = spec, world, watch, link
+        self.find = find
+        """Whoever answers at the orchestrator's address just now."""
+        self.programs = programs
+        self.random = world.stream()
+        self.clock = self._fresh_clock()
+        self.folders: dict[AttemptId, Folder] = {}
+        self.epoch = 0
+        """Remembered on disk."""
+        self.disk_full = False
+        self.slowness = 1
+        self.up = True
+        self.shims: dict[AttemptId, Shim] = {}
+        self.liar: Liar | None = None
+        self.agent: Agent | None = None
+        self.boots = 0
+        self.impatient: Callable[[Machine], None] = lambda _: None
+        """Called when the agent hangs up because no welcome came."""
+        self.felled: Callable[[Machine], None] = lambda _: None
+        """Called when a body takes the machine down."""
+
+    def _fresh_clock(self) -> Clock:
+        return Clock(self.world, self.random.randrange(1_000, 10_000_000), self.random.randrange(-20_000, 20_000))
+
+    # --- power ---
+
+    def start_agent(self) -> None:
+        if self.up and self.agent is None:
+            self.boots += 1
+            self.agent = Agent(self, f"{self.spec.id}#{self.boots}")
+            self.agent.begin()
+
+    def stop_agent(self, why: str) -> None:
+        agent, self.agent = self.agent, None
+        if agent is not None:
+            agent.end(why)
+
+    def fall(self, why: str) -> None:
+        """Power is lost: every process is gone, nobody is told, and what was not synced may be missing."""
+        if not self.up:
+            return
+        self.world.note(f"{self.spec.id} loses power: {why}")
+        self.up = False
+        self.link.sever(UP)
+        self.link.sever(DOWN)
+        if self.agent is not None:
+            agent, self.agent = self.agent, None
+            agent.vanish()
+        for attempt in sorted(self.shims):
+            self.shims[attempt].die()
+        for attempt in sorted(self.folders):
+            if self.random.random() < 0.2:
+                self.folders[attempt].status = None
+
+    def rise(self) -> None:
+        if self.up:
+            return
+        self.world.note(f"{self.spec.id} is up again")
+        self.up = True
+        self.clock = self._fresh_clock()
+        self.link.mend(UP)
+        self.link.mend(DOWN)
+        self.start_agent()
+
+    def freeze(self, whole: bool) -> None:
+        """`whole`: bodies and shims too; otherwise only the agent hangs."""
+        if self.agent is not None:
+            self.agent.freeze()
+        if whole:
+            for attempt in sorted(self.shims):
+                self.shims[attempt].freeze()
+
+    def thaw(self) -> None:
+        for attempt in sorted(self.shims):
+            if attempt in self.shims and self.shims[attempt].frozen:
+                self.shims[attempt].thaw()
+        if self.agent is not None and self.agent.frozen:
+            self.agent.thaw()
+
+    def set_slowness(self, factor: int) -> None:
+        running = [shim for shim in self.running if not shim.frozen]
+        for shim in running:
+            if shim.body is not None:
+                shim.body.pause()
+        self.slowness = factor
+        for shim in running:
+            if shim.body is not None:
+                shim.body.resume()
+
+    @property
+    def running(self) -> list[Shim]:
+        return [s for _, s in sorted(self.shims.items()) if s.body is not None and not s.body.dead]
+
+    # --- what shims do to the machine ---
+
+    def body_started(self, shim: Shim) -> None:
+        self.world.note(f"the body of {shim.attempt} starts on {self.spec.id}")
+        self.watch.tell("body_started", self.spec.id, shim.attempt, shim.job)
+
+    def body_ended(self, shim: Shim) -> None:
+        self.world.note(f"the body of {shim.attempt} ends on {self.spec.id}")
+        self.watch.tell("body_ended", self.spec.id, shim.attempt, shim.job)
+
+    def status_written(self, shim: Shim) -> None:
+        status = shim.status()
+        folder = self.folders.get(shim.attempt)
+        if folder is not None:
+            folder.status = status
+        agent = self.agent
+        if agent is not None:
+            agent.later(self.random.randrange(1, 5), agent.shim_said, shim.attempt, status)
+
+    def shim_gone(self, shim: Shim) -> None:
+        self.shims.pop(shim.attempt, None)
+
+    def kill_shim(self, shim: Shim) -> None:
+        shim.die()
+        agent = self.agent
+        if agent is not None:
+            agent.later(self.random.randrange(1, 60), agent.shim_died, shim.attempt)
+
+
+class Agent(Process):
+    """Drives one `NodeCore` from the agent's start to its end."""
+
+    def __init__(self, machine: Machine, instance: str) -> None:
+        super().__init__(machine.world)
+        self.machine, self.instance = machine, instance
+        self._random = machine.random
+        self.core = NodeCore(machine.spec.id, instance, machine.epoch, machine.spec.offered, "none")
+        self._stream: Stream | None = None
+        self._welcomed = False
+        self._timer: Timer | None = None
+        self._due: int | None = None
+        self._undelivered: dict[AttemptId, Logs] = {}
+        self._busy_until = 0
+        self._failures = 0
+
+    # --- life ---
+
+    def begin(self) -> None:
+        machine = self.machine
+        for attempt in sorted(machine.folders):
+            folder = machine.folders[attempt]
+            self._feed(Recovered(folder.order, folder.status))
+            ended = folder.status is not None and folder.status.phase is Phase.ENDED
+            if ended and folder.status is not None:
+                self._keep_logs(attempt, folder.status)
+            elif attempt not in machine.shims:
+                self._feed(ShimDied(attempt, "the shim was gone when the agent came back"))
+            else:
+                self.shim_said(attempt, machine.shims[attempt].status())
+        self.later(self._random.randrange(5, 100), self._dial)
+        self._measure()
+        self._deliver_logs()
+
+    def end(self, why: str) -> None:
+        self.forget_everything()
+        if self._stream is not None:
+            self._stream.close(DOWN, why)
+
+    def vanish(self) -> None:
+        self.forget_everything()
+        if self._stream is not None:
+            self._stream.vanish(DOWN)
+
+    def leave(self, grace_ms: int) -> None:
+        self.run(self._feed, LeaveAsked(grace_ms))
+
+    # --- the session ---
+
+    def _dial(self) -> None:
+        if self._stream is not None or self.core.left:
+            return
+        link = self.machine.link
+        orchestrator = self.machine.find(self._random) if link.whole else None
+        if orchestrator is None:
+            self._dial_again()
+            return
+        self._stream = link.open(self, orchestrator)
+        orchestrator.accept(self._stream)
+        self._welcomed = False
+        self.later(WELCOME_MS_MAX, self._give_up_on, self._stream)
+        spec = self.machine.spec
+        hardware = Hardware(arch=spec.arch, total=spec.offered, gpus=spec.gpus, hostname=spec.id)
+        hello = Hello(
+            spec.id, self.instance, f"key of {spec.id}", "0.1.0", hardware, spec.offered, "none", name=spec.id,
+            site=spec.site, held=self.core.held(), epoch_seen=self.core.epoch_seen,
+        )  # fmt: skip
+        self._say(hello)
+
+    def _dial_again(self) -> None:
+        self._failures += 1
+        pause_ms = backoff_ms(self._failures, REDIAL_MS, REDIAL_MS_MAX, self._random.getrandbits(64))
+        self.later(pause_ms, self._dial)
+
+    def _give_up_on(self, stream: Stream) -> None:
+        if self._stream is stream and not self._welcomed:
+            self.machine.impatient(self.machine)
+            self._hang_up("no welcome came")
+
+    def _hang_up(self, why: str) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close(DOWN, why)
+            self._disconnected()
+
+    def broke(self, stream: Stream, why: str) -> None:
+        self.run(self._broke, stream)
+
+    def _broke(self, stream: Stream) -> None:
+        if stream is self._stream:
+            self._stream = None
+            self._disconnected()
+
+    def _disconnected(self) -> None:
+        if self._welcomed:
+            self._welcomed = False
+            self._feed(Disconnected())
+        self._dial_again()
+
+    def heard(self, stream: Stream, message: Any) -> None:
+        slowness = self.machine.slowness
+        if slowness == 1:
+            self.run(self._heard, stream, message)
+            return
+        self._busy_until = max(self._busy_until, self.world.now + self._random.randrange(20 * slowness))
+        self.later(self._busy_until - self.world.now, self._heard, stream, message)
+
+    def _heard(self, stream: Stream, message: Any) -> None:
+        if stream is not self._stream:
+            return
+        match message:
+            case LogsKept(attempt):
+                if self._undelivered.pop(attempt, None) is not None:
+                    self._feed(LogsDelivered(attempt))
+            case Welcome():
+                if not self._welcomed:
+                    self._welcomed, self._failures = True, 0
+                    self._feed(Connected(message))
+                    self.machine.watch.tell("commanded", self.machine.spec.id, message, self._stream is not None)
+            case Refusal():
+                self._hang_up(message.says)
+            case _:
+                self._told(message)
+
+    def _told(self, command: Any) -> None:
+        heeded = self.core.connected
+        actions = self._apply(Told(command))
+        did = any(isinstance(action, Spawn | Remove) for action in actions)
+        if heeded:
+            self.machine.watch.tell("commanded", self.machine.spec.id, command, did)
+        self._carry_out(actions)
+
+    def _say(self, message: Any) -> None:
+        if self._stream is not None:
+            self._stream.send(UP, message)
+
+    # --- the core ---
+
+    def _feed(self, event: NodeEvent) -> None:
+        self._carry_out(self._apply(event))
+
+    def _apply(self, event: NodeEvent) -> list[NodeAction]:
+        return self.core.apply(event, self.machine.clock.read())
+
+    def _carry_out(self, actions: list[NodeAction]) -> None:
+        machine = self.machine
+        for action in actions:
+            match action:
+                case Say(message):
+                    self._say(machine.liar.twist(message) if machine.liar is not None else message)
+                case Tell(attempt, do, at_ms, reason):
+                    shim = machine.shims.get(attempt)
+                    if shim is not None:
+                        shim.later(self._random.randrange(1, 5), shim.tell, do, at_ms, reason)
+                case Spawn(order):
+                    self._spawn(order)
+                case Remove(attempt):
+                    self.later(self._random.randrange(1, 50), self._remove, attempt)
+                case RememberEpoch(epoch):
+                    machine.epoch = epoch
+                case HangUp(why):
+                    self._hang_up(why)
+        if self.core.left:
+            self.later(200, machine.stop_agent, "left")
+        self._schedule()
+
+    def _schedule(self) -> None:
+        due = self.core.next_due()
+        if due == self._due and self._timer is not None:
+            return
+        self.world.cancel(self._timer)
+        self._due, self._timer = due, None
+        if due is not None:
+            delay = max(1, self.machine.clock.when(due) - self.world.now)
+            self._timer = self.later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._feed(Tick())
+
+    # --- attempts on this machine ---
+
+    def _spawn(self, order: Order) -> None:
+        attempt = AttemptId(order.attempt)
+        if self.machine.disk_full:
+            failure = Failure(FailureCode.NODE_DISK_FULL, "no space left on device")
+            self.later(self._random.randrange(1, 20), self._feed, SpawnFailed(attempt, failure))
+            return
+        self.machine.folders[attempt] = Folder(order)
+        self.later(self._random.randrange(5, 60) * self.machine.slowness, self._start_shim, order)
+
+    def _start_shim(self, order: Order) -> None:
+        machine = self.machine
+        shim = Shim(machine, order, machine.programs[order.job])
+        if shim.alive:
+            machine.shims[shim.attempt] = shim
+
+    def _remove(self, attempt: AttemptId) -> None:
+        self.machine.folders.pop(attempt, None)
+        self._undelivered.pop(attempt, None)
+        self._feed(Removed(attempt))
+
+    def shim_said(self, attempt: AttemptId, status: ShimStatus) -> None:
+        self._feed(ShimSaid(attempt, status))
+        if status.phase is Phase.ENDED:
+            self._keep_logs(attempt, status)
+
+    def shim_died(self, attempt: AttemptId) -> None:
+        self._feed(ShimDied(attempt, "the shim was killed"))
+
+    def _keep_logs(self, attempt: AttemptId, status: ShimStatus) -> None:
+        logs = self._undelivered[attempt] = Logs(attempt, status.stdout_sha256, status.stdout_bytes)
+        if self._welcomed:
+            self._say(logs)
+
+    def _deliver_logs(self) -> None:
+        """What is not acknowledged is sent again, until it is."""
+        if self._welcomed:
+            for attempt in sorted(self._undelivered):
+                self._say(self._undelivered[attempt])
+        self.later(LOGS_AGAIN_MS, self._deliver_logs)
+
+    def _measure(self) -> None:
+        load = Load(cpu_permille=100 * min(9, len(self.machine.running)), sick="disk full" if self.machine.disk_full else "")
+        self._feed(LoadMeasured(load))
+        self.later(LOAD_EVERY_MS, self._measure)

@@ -1,0 +1,160 @@
+"""From a seed to a world: its settings, its fleet, its load, and the order in which things will go wrong."""
+
+from enum import StrEnum
+from hashlib import sha256
+from random import Random
+
+import msgspec
+
+from holdfast.model import Gpu, JobId, JobSpec, Need, NodeId, Owner, Recovery, Resources, Settings, Workload, job_id
+from holdfast.sim.node import REDIAL_MS_MAX, MachineSpec
+from holdfast.sim.shim import Program
+
+ARCHES = ("x86_64", "x86_64", "x86_64", "aarch64")
+
+
+class FaultKind(StrEnum):
+    CRASH = "crash"
+    FREEZE = "freeze"
+    PARTITION_BOTH = "partition_both"
+    PARTITION_IN = "partition_in"
+    PARTITION_OUT = "partition_out"
+    DELAY = "delay"
+    REORDER = "reorder"
+    DROP = "drop"
+    REPEAT = "repeat"
+    SUSPEND = "suspend"
+    DISK_FULL = "disk_full"
+    SLOW_NODE = "slow_node"
+    LYING_NODE = "lying_node"
+    ZOMBIE = "zombie"
+    AGENT_RESTART = "agent_restart"
+    SHIM_KILL = "shim_kill"
+    ORCHESTRATOR_CRASH = "orchestrator_crash"
+    ORCHESTRATOR_FREEZE = "orchestrator_freeze"
+    ORCHESTRATOR_RESTART = "orchestrator_restart"
+    STORE_FAILURE = "store_failure"
+    TWO_LEADERS = "two_leaders"
+    DRAIN = "drain"
+
+
+class JobPlan(msgspec.Struct, frozen=True):
+    id: JobId
+    owner: Owner
+    spec: JobSpec
+    program: Program
+    submit_at: int
+    stop_at: int | None
+    """When its owner stops it, if at all."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    seed: int
+    settings: Settings
+    machines: tuple[MachineSpec, ...]
+    jobs: tuple[JobPlan, ...]
+    faults: tuple[tuple[int, FaultKind], ...]
+    safety_ms: int
+    """How long things go wrong. Then everything is healed."""
+    bound_ms: int
+    """Within this after healing every job has ended and nothing is left on any machine."""
+
+    @property
+    def programs(self) -> dict[str, Program]:
+        return {job.id: job.program for job in self.jobs}
+
+
+def plan(seed: int) -> Plan:
+    random = Random(f"plan {seed}")
+    settings = _settings(random)
+    machines = _machines(random)
+    safety_ms = random.randrange(15_000, 45_000)
+    jobs = tuple(_job(random, number, machines, safety_ms) for number in range(random.randrange(4, 22)))
+    return Plan(seed, settings, machines, jobs, _faults(random, safety_ms), safety_ms, _bound(settings, jobs))
+
+
+def _settings(random: Random) -> Settings:
+    return msgspec.structs.replace(
+        Settings.test(),
+        open_join=True,
+        reconnect_grace_ms=REDIAL_MS_MAX + 2_000,
+        poison_nodes=random.choice((2, 3, 3)),
+        attempts_max=random.choice((3, 6, 6)),
+        candidates=random.choice((1, 2, 3)),
+        strikes_to_quarantine=random.choice((2, 3)),
+        probation_wins=random.choice((1, 2)),
+        orphan_ms_max=random.choice((8_000, 60_000)),
+        lease_ms=random.choice((2_000, 3_000)),
+        queue_ms_max=random.choice((60_000, 200_000)),
+        suspect_ms_max=random.choice((6_000, 20_000)),
+        drain_ms=random.choice((500, 2_000, 5_000)),
+    )
+
+
+def _machines(random: Random) -> tuple[MachineSpec, ...]:
+    machines: list[MachineSpec] = []
+    for number in range(random.randrange(2, 7)):
+        cpu = random.choice((1_000, 2_000, 4_000))
+        gpus = random.choice((0, 0, 0, 1, 2))
+        machines.append(
+            MachineSpec(
+                NodeId(f"node_{chr(97 + number)}"),
+                Resources(cpu, cpu * 2, cpu * 4, gpus),
+                site=random.choice(("", "north", "south")),
+                arch=random.choice(ARCHES),
+                gpus=(Gpu("Sim 1000", 8_000),) * gpus,
+            )
+        )
+    return tuple(machines)
+
+
+def _job(random: Random, number: int, machines: tuple[MachineSpec, ...], safety_ms: int) -> JobPlan:
+    owner = Owner(random.choice(("ada", "ada", "ben", "cleo")))
+    id = job_id(owner, f"job {number}")
+    home = random.choice(machines).offered
+    """Most jobs fit at least one machine; one in twenty fits none."""
+    cpu = random.randrange(200, home.cpu_milli + 1) if random.random() < 0.95 else 64_000
+    gpus = 1 if home.gpus and random.random() < 0.3 else 0
+    recovery = random.choices((Recovery.RESTART, Recovery.RESUME, Recovery.NEVER), (5, 1, 4))[0]
+    duration = int(10 ** random.uniform(1.5, 4.1))
+    fells = random.random() < 0.04
+    program = Program(
+        duration_ms=duration,
+        exit_code=0 if random.random() < 0.85 else random.randrange(1, 100),
+        stdout_sha256=sha256(id.encode()).hexdigest(),
+        stdout_bytes=random.randrange(100_000),
+        ignores_term=random.random() < 0.3,
+        fells_machine_at_ms=duration if fells else None,
+    )
+    spec = JobSpec(
+        argv=("body", str(number)),
+        name=f"job {number}",
+        need=Need(Resources(cpu, random.randrange(1, cpu + 1), 100, gpus)),
+        workload=random.choice(list(Workload)),
+        recovery=recovery,
+        priority=random.randrange(10),
+        time_limit_ms=None if random.random() < 0.7 else random.randrange(200, 30_000),
+        queue_limit_ms=None if random.random() < 0.9 else random.randrange(500, 60_000),
+    )
+    submit_at = int(random.random() ** 2 * safety_ms)
+    stop_at = submit_at + random.randrange(20_000) if random.random() < 0.12 else None
+    return JobPlan(id, owner, spec, program, submit_at, stop_at)
+
+
+def _faults(random: Random, safety_ms: int) -> tuple[tuple[int, FaultKind], ...]:
+    """Each world has its own favourites, so that some see one kind many times over and others a mixture."""
+    kinds = list(FaultKind)
+    favourites = random.sample(kinds, random.randrange(2, len(kinds) + 1))
+    count = random.randrange(4, 30)
+    return tuple(sorted((random.randrange(500, safety_ms), random.choice(favourites)) for _ in range(count)))
+
+
+def _bound(settings: Settings, jobs: tuple[JobPlan, ...]) -> int:
+    """What may still lie before the last job when everything is healed, one after the other: nodes come back
+    (reconnect, suspicion, quarantine, probation), leases and orphans run out, and every job runs as often as
+    it may on one machine that was left alone with all of them."""
+    returning = settings.reconnect_grace_ms + settings.suspect_ms_max + settings.quarantine_ms_max + settings.probation_ms
+    waiting = 2 * settings.lease_ms + settings.orphan_ms_max + settings.prepare_ms_max + settings.upload_ms_max
+    waiting += settings.queue_ms_max
+    work = sum((job.program.duration_ms + 3_000) * settings.attempts_max for job in jobs)
+    return 2 * (returning + waiting) + work

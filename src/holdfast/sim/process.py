@@ -1,0 +1,48 @@
+"""What all programs of the virtual world share: they can be killed at any moment, and they can stand still."""
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.sim.world import Timer, World
+
+
+class Process:
+    """Whatever it does goes through `run` or `later`: the dead do nothing, the frozen do it when they wake."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.frozen = False
+        self._life = 0
+        self._missed: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    def later(self, delay_ms: int, what: Callable[..., None], *arguments: Any) -> Timer:
+        return self.world.call_at(self.world.now + delay_ms, self._enter, self._life, what, arguments)
+
+    def run(self, what: Callable[..., None], *arguments: Any) -> None:
+        if self.frozen:
+            self._missed.append((what, arguments))
+        else:
+            what(*arguments)
+
+    def forget_everything(self) -> None:
+        """What was scheduled will not happen: the program ended."""
+        self._life += 1
+        self._missed.clear()
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """Everything that piled up is done now, in the order in which it came."""
+        self.frozen = False
+        missed, self._missed = self._missed, []
+        for what, arguments in missed:
+            self.run(what, *arguments)
+
+    def _enter(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if life != self._life:
+            return
+        if self.frozen:
+            self._missed.append((what, arguments))
+        else:
+            what(*arguments)

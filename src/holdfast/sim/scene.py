@@ -1,0 +1,140 @@
+"""One simulated world, put together from its plan and run to its verdict."""
+
+from collections import Counter
+from random import Random
+
+import msgspec
+
+from holdfast.model import Job, NodeId
+from holdfast.sim.checkers import RULES
+from holdfast.sim.faults import Injector
+from holdfast.sim.network import Link
+from holdfast.sim.node import Machine
+from holdfast.sim.orchestrator import Orchestrator
+from holdfast.sim.people import People
+from holdfast.sim.plan import FaultKind, Plan, plan
+from holdfast.sim.store import Store
+from holdfast.sim.watch import Broken, Watch
+from holdfast.sim.world import Clock, World
+
+WALL_EPOCH_MS = 1_700_000_000_000
+"""What an honest wall clock shows when a world begins."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How a world ended."""
+
+    seed: int
+    ok: bool
+    says: str
+    trace: str
+    events: int
+    virtual_ms: int
+    faults: dict[str, int]
+    jobs: dict[str, int]
+
+    @property
+    def replay(self) -> str:
+        return f"holdfast sim --seed {self.seed} --story"
+
+
+class Scene:
+    def __init__(self, the_plan: Plan) -> None:
+        self.plan = the_plan
+        self.settings = the_plan.settings
+        self.world = World(the_plan.seed)
+        self.store = Store()
+        self.watch = Watch()
+        self._random = self.world.stream()
+        self.orchestrators: list[Orchestrator] = []
+        self.machines: dict[NodeId, Machine] = {}
+        for spec in the_plan.machines:
+            link = Link(self.world, self.world.stream(), self._random.choice((0, 1, 5, 20)))
+            link.give_up_ms = self._random.randrange(5_000, 30_000)
+            self.machines[spec.id] = Machine(spec, self.world, self.watch, link, self.find, the_plan.programs)
+        self.people = People(self)
+        self.faults = Injector(self)
+        self.leaderless_until = 0
+        """Before this nobody starts an orchestrator in place of one that died."""
+        self.watch.add(rule(self) for rule in RULES)
+
+    # --- who is there ---
+
+    def start_orchestrator(self) -> Orchestrator:
+        skew_ms = self._random.randrange(-1_500, 1_500)
+        boottime = Clock(self.world, self._random.randrange(1_000, 1_000_000), 0)
+        wall = Clock(self.world, WALL_EPOCH_MS + skew_ms, 0)
+        orchestrator = Orchestrator(
+            f"orchestrator {len(self.orchestrators) + 1}", self.world, self.store, self.settings, self.watch, boottime, wall
+        )
+        self.orchestrators.append(orchestrator)
+        orchestrator.start()
+        return orchestrator
+
+    def _supervise(self) -> None:
+        """As an init system does: there is always one orchestrator, soon."""
+        if self.leader is None and self.world.now >= self.leaderless_until:
+            self.start_orchestrator()
+        self.world.call_in(100, self._supervise)
+
+    @property
+    def leader(self) -> Orchestrator | None:
+        """The youngest process that lives."""
+        return next((o for o in reversed(self.orchestrators) if o.alive), None)
+
+    def find(self, random: Random) -> Orchestrator | None:
+        """Who answers a dial: mostly the youngest, sometimes one that was replaced and does not know."""
+        serving = [o for o in self.orchestrators if o.serves]
+        if not serving:
+            return None
+        return serving[0] if len(serving) > 1 and random.random() < 0.2 else serving[-1]
+
+    # --- the run ---
+
+    def run(self) -> Verdict:
+        says = ""
+        try:
+            self._run()
+        except Broken as broken:
+            says = str(broken)
+            self.world.note(f"RULE BROKEN: {says}")
+        return self._verdict(says)
+
+    def _run(self) -> None:
+        self._supervise()
+        for machine in self.machines.values():
+            self.world.call_in(self._random.randrange(1_000), machine.start_agent)
+        self.people.begin()
+        for at, kind in self.plan.faults:
+            self.world.call_at(at, self.faults.inject, kind)
+        self.world.run_until(self.plan.safety_ms)
+        self.faults.heal()
+        self.leaderless_until = 0
+        self.world.note("everything is healed; from here on the world must settle")
+        self.watch.tell("healed")
+        limit = self.world.now + self.plan.bound_ms
+        while not self.settled() and self.world.now < limit:
+            self.world.run_until(min(limit, self.world.now + 1_000))
+        self.watch.tell("finished")
+
+    def settled(self) -> bool:
+        """Everybody has an answer, every job has ended, and no machine holds anything."""
+        return (
+            self.people.satisfied
+            and not any(isinstance(row, Job) and row.live for row in self.store.rows.values())
+            and not any(machine.folders or machine.shims for machine in self.machines.values())
+        )
+
+    def _verdict(self, says: str) -> Verdict:
+        jobs = Counter(
+            (row.verdict.value if row.verdict else "unended")
+            for row in self.store.rows.values() if isinstance(row, Job)
+        )  # fmt: skip
+        return Verdict(
+            self.plan.seed, not says, says, self.world.trace_hash(), self.world.happened, self.world.now,
+            {kind.value: self.faults.counts[kind] for kind in FaultKind}, dict(jobs),
+        )  # fmt: skip
+
+
+def run(seed: int) -> Verdict:
+    return Scene(plan(seed)).run()

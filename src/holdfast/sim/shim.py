@@ -1,0 +1,201 @@
+"""Shims and bodies of the virtual world: the production warden over a program that only takes time.
+
+A body has a duration, an exit code and an output; it may ignore SIGTERM, and it may fell its machine.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.model import AttemptId, JobId
+from holdfast.node.core.stimuli import ShimStatus
+from holdfast.node.core.warden import Act, Order, Outcome, Phase, Warden
+from holdfast.sim.process import Process
+from holdfast.sim.world import Timer
+
+if TYPE_CHECKING:
+    from holdfast.sim.node import Machine
+
+SIGTERM, SIGKILL = 15, 9
+
+
+class Program(msgspec.Struct, frozen=True):
+    """What a job's body does, wherever it runs: the same job, the same output."""
+
+    duration_ms: int
+    exit_code: int = 0
+    stdout_sha256: str = ""
+    stdout_bytes: int = 0
+    ignores_term: bool = False
+    fells_machine_at_ms: int | None = None
+    """Takes its machine down when it has run this long."""
+
+
+class Body:
+    """A running program. Stands still with its machine, and then needs the rest of its time."""
+
+    def __init__(self, shim: "Shim", program: Program) -> None:
+        self.shim, self.program = shim, program
+        self._left_ms = program.duration_ms
+        self._resumed = 0
+        self._timer: Timer | None = None
+        self.dead = False
+        self.resume()
+
+    def resume(self) -> None:
+        machine = self.shim.machine
+        self._resumed = machine.world.now
+        if not self.dead:
+            self._timer = machine.world.call_in(self._left_ms * machine.slowness, self._run_out)
+
+    def pause(self) -> None:
+        machine = self.shim.machine
+        machine.world.cancel(self._timer)
+        self._left_ms = max(0, self._left_ms - (machine.world.now - self._resumed) // machine.slowness)
+
+    def _run_out(self) -> None:
+        program = self.program
+        if program.fells_machine_at_ms is not None:
+            self.shim.machine.felled(self.shim.machine)
+            return
+        self.end(program.exit_code, None)
+
+    def end(self, exit_code: int | None, signal: int | None) -> None:
+        if self.dead:
+            return
+        self.dead = True
+        self.shim.machine.world.cancel(self._timer)
+        self.shim.body_gone(exit_code, signal)
+
+    def vanish(self) -> None:
+        """Ended with nobody left to tell."""
+        if not self.dead:
+            self.dead = True
+            self.shim.machine.world.cancel(self._timer)
+            self.shim.machine.body_ended(self.shim)
+
+
+class Shim(Process):
+    def __init__(self, machine: "Machine", order: Order, program: Program) -> None:
+        super().__init__(machine.world)
+        self.machine, self.order, self.program = machine, order, program
+        self.attempt, self.job = AttemptId(order.attempt), JobId(order.job)
+        self.body: Body | None = None
+        self.alive = True
+        self._warden = Warden(order, machine.clock.read())
+        self._timer: Timer | None = None
+        self._said: tuple[Phase, Outcome | None] | None = None
+        self._act()
+
+    def status(self) -> ShimStatus:
+        warden = self._warden
+        printed = self.program if warden.phase is Phase.ENDED and self._ran_out() else None
+        return ShimStatus(
+            warden.phase,
+            warden.outcome,
+            stdout_bytes=printed.stdout_bytes if printed else 0,
+            stdout_sha256=printed.stdout_sha256 if printed else "",
+        )
+
+    def _ran_out(self) -> bool:
+        outcome = self._warden.outcome
+        return outcome is not None and outcome.exit_code is not None
+
+    # --- what the agent says ---
+
+    def tell(self, do: str, at_ms: int, reason: str) -> None:
+        now = self.machine.clock.read()
+        match do:
+            case "go":
+                self._warden.go(now)
+            case "lease":
+                self._warden.lease(at_ms)
+            case "contact":
+                self._warden.contact(at_ms)
+            case _:
+                self._warden.stop(reason)
+        self._act()
+
+    def fault(self, code: str, detail: str) -> None:
+        self._warden.fault(code, detail)
+        self._act()
+
+    # --- the warden's hands ---
+
+    def _act(self) -> None:
+        if not self.alive:
+            return
+        act = self._warden.due(self.machine.clock.read())
+        match act:
+            case Act.START:
+                self.later(self.machine.random.randrange(1, 20), self._spawn)
+            case Act.TERM:
+                if self.body is not None and not self.program.ignores_term:
+                    self.later(self.machine.random.randrange(1, 40), self._signal, SIGTERM)
+            case Act.KILL:
+                self.later(self.machine.random.randrange(0, 10), self._signal, SIGKILL)
+            case Act.NOTHING:
+                pass
+        self._publish()
+        self._schedule()
+        if act is not Act.NOTHING:
+            self._act()
+
+    def _spawn(self) -> None:
+        if self.machine.disk_full:
+            self._warden.spawn_failed("node_disk_full", "no space left on device")
+        else:
+            self.body = Body(self, self.program)
+            self.machine.body_started(self)
+            self._warden.body_started(self.machine.clock.read())
+        self._act()
+
+    def _signal(self, signal: int) -> None:
+        if self.body is not None:
+            self.body.end(None, signal)
+
+    def body_gone(self, exit_code: int | None, signal: int | None) -> None:
+        self.machine.body_ended(self)
+        self.run(self._reap, exit_code, signal)
+
+    def _reap(self, exit_code: int | None, signal: int | None) -> None:
+        self._warden.body_ended(exit_code, signal, self.machine.clock.read())
+        self._act()
+
+    def _publish(self) -> None:
+        news = (self._warden.phase, self._warden.outcome)
+        if news == self._said:
+            return
+        self._said = news
+        self.machine.status_written(self)
+        if self._warden.phase is Phase.ENDED:
+            self.alive = False
+            self.machine.shim_gone(self)
+            self.forget_everything()
+
+    def _schedule(self) -> None:
+        self.world.cancel(self._timer)
+        deadline = self._warden.next_deadline()
+        if deadline is not None and self.alive:
+            delay = max(0, self.machine.clock.when(deadline) - self.world.now)
+            self._timer = self.later(delay, self._act)
+
+    # --- its end ---
+
+    def die(self) -> None:
+        """Killed: nothing is written any more, and the body goes with it."""
+        self.alive = False
+        self.forget_everything()
+        if self.body is not None:
+            self.body.vanish()
+        self.machine.shim_gone(self)
+
+    def freeze(self) -> None:
+        super().freeze()
+        if self.body is not None:
+            self.body.pause()
+
+    def thaw(self) -> None:
+        if self.body is not None:
+            self.body.resume()
+        super().thaw()

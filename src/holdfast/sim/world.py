@@ -1,0 +1,95 @@
+"""The virtual world's time: one heap of things to come, one seed, no wall clock.
+
+Everything random in a simulated world is drawn from generators that descend from its seed, and everything
+that happens is folded into one hash, so that a seed names a world completely. It knows nothing of jobs or
+nodes.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from holdfast.model import Instant
+
+Timer = list[Any]
+"""[when, order, what, arguments]; `what` is None once cancelled."""
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.now = 0
+        """True time in milliseconds since the world began. No machine reads it directly."""
+        self.happened = 0
+        self.notes: list[tuple[int, str]] = []
+        """What a spectator would tell of: faults, crashes, bodies that start and end."""
+        self._root = Random(seed)
+        self._heap: list[Timer] = []
+        self._order = 0
+        self._trace = blake2b(digest_size=16)
+
+    def stream(self) -> Random:
+        """A generator of its own for one part of the world, so that one part's draws do not shift another's."""
+        return Random(self._root.getrandbits(64))
+
+    def call_at(self, when: int, what: Callable[..., None], *arguments: Any) -> Timer:
+        self._order += 1
+        timer: Timer = [when if when > self.now else self.now, self._order, what, arguments]
+        heappush(self._heap, timer)
+        return timer
+
+    def call_in(self, delay_ms: int, what: Callable[..., None], *arguments: Any) -> Timer:
+        return self.call_at(self.now + delay_ms, what, *arguments)
+
+    @staticmethod
+    def cancel(timer: Timer | None) -> None:
+        if timer is not None:
+            timer[2] = None
+
+    def run_until(self, limit: int, done: Callable[[], bool] | None = None) -> None:
+        """Let things happen up to and including `limit`, or until `done` says so."""
+        heap = self._heap
+        while heap and heap[0][0] <= limit:
+            when, _, what, arguments = heappop(heap)
+            if what is None:
+                continue
+            self.now = when
+            self.happened += 1
+            what(*arguments)
+            if done is not None and done():
+                return
+        self.now = max(self.now, limit)
+
+    def trace(self, data: bytes) -> None:
+        """Fold something that happened into the hash that names this run."""
+        self._trace.update(b"%d\0" % self.now)
+        self._trace.update(data)
+
+    def note(self, text: str) -> None:
+        """Something a spectator would tell of; also part of the trace."""
+        self.notes.append((self.now, text))
+        self.trace(text.encode())
+
+    def trace_hash(self) -> str:
+        return self._trace.hexdigest()
+
+
+class Clock:
+    """One machine's CLOCK_BOOTTIME: starts anywhere, runs a little fast or slow, never stands still.
+
+    A suspended machine's programs do not run, but this clock goes on: that is why leases are counted on it.
+    """
+
+    def __init__(self, world: World, offset_ms: int, drift_ppm: int) -> None:
+        self._world = world
+        self._offset_ms = offset_ms
+        self._rate = 1_000_000 + drift_ppm
+
+    def read(self) -> Instant:
+        return Instant(self._offset_ms + self._world.now * self._rate // 1_000_000)
+
+    def when(self, reading: int) -> int:
+        """The first moment of the world at which this clock shows at least `reading`."""
+        return -((self._offset_ms - reading) * 1_000_000 // self._rate)
