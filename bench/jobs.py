@@ -181,8 +181,10 @@ def measure(store: str, jobs: int, batch: int) -> list[dict[str, object]]:
             times.sort()
             rows.append({
                 "store": store, "case": name, "jobs_per_s": round(rate),
-                "p50_ms": round(1e3 * statistics.median(times), 1), "p99_ms": round(1e3 * times[int(len(times) * 0.99)], 1),
-                "path": "HTTP, loopback", "tls": False, "fsync": True, "isolation": "none (nothing runs)", "nodes": NODES,
+                "p50_ms": round(1e3 * statistics.median(times), 1),
+                "p99_ms": round(1e3 * times[int(len(times) * 0.99)], 1),
+                "path": "HTTP, loopback", "tls": False, "fsync": True, "isolation": "none (nothing runs)",
+                "nodes": NODES,
             })  # fmt: skip
     finally:
         network.close()

@@ -145,8 +145,19 @@ def measure(count: int, watch_s: float) -> dict[str, object]:
             left, seed = count, 1
             while left > 0:
                 size = min(left, SWARM_NODES)
-                command = [sys.executable, __file__, "--swarm", f"127.0.0.1:{port}", "--nodes", str(size), "--seed", str(seed)]
-                swarms.append(subprocess.Popen(command, env={**env, "HOLDFAST_TOKEN": token}, stdout=subprocess.PIPE, text=True))
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--swarm",
+                    f"127.0.0.1:{port}",
+                    "--nodes",
+                    str(size),
+                    "--seed",
+                    str(seed),
+                ]
+                swarms.append(
+                    subprocess.Popen(command, env={**env, "HOLDFAST_TOKEN": token}, stdout=subprocess.PIPE, text=True)
+                )
                 left, seed = left - size, seed + 1
             for child in swarms:
                 assert child.stdout is not None and child.stdout.readline() == "joined\n", "a swarm did not join"
@@ -161,7 +172,8 @@ def measure(count: int, watch_s: float) -> dict[str, object]:
             cpu = (cpu_after.user + cpu_after.system - cpu_before.user - cpu_before.system) / watched
             return {
                 "nodes_asked": count, "nodes_connected": connected, "joins_per_s": round(count / joined_s, 1),
-                "cpu_percent_of_core": round(100 * cpu, 1), "cpu_us_per_node_s": round(1e6 * cpu / max(1, connected), 1),
+                "cpu_percent_of_core": round(100 * cpu, 1),
+                "cpu_us_per_node_s": round(1e6 * cpu / max(1, connected), 1),
                 "rss_mib": round(rss_mib), "kib_per_node": round((rss_mib - empty_mib) * 1024 / max(1, connected), 1),
                 "watched_s": round(watched), "heartbeat_s": HEARTBEAT_S, "churn_per_minute": CHURN_PER_MINUTE,
                 "path": "gRPC, loopback", "tls": True, "fsync": True, "isolation": "none (no jobs)", "store": "sqlite",

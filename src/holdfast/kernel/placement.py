@@ -11,7 +11,9 @@ The index knows free amounts and kinds. It does not know jobs, health or time: a
 work is simply not in it.
 """
 
+from bisect import bisect_right
 from collections.abc import Container, Iterator
+from itertools import accumulate
 
 from holdfast.model import Need, NodeId
 
@@ -124,7 +126,8 @@ class Index:
         self._kind: dict[NodeId, Kind] = {}
         self._sizes: dict[Kind, int] = {}
         self._shelves: dict[Kind, dict[int, Shelf]] = {}
-        self._matching: dict[tuple[str, str, int], tuple[Kind, ...]] = {}
+        self._matching: dict[tuple[str, str, int], tuple[tuple[Kind, ...], list[int]]] = {}
+        """What `_kinds_for` found out; forgotten when a node enters or leaves."""
         self._counts: dict[Kind, list[int]] = {}
         """Per kind the numbers of free GPUs for which there is a shelf, ascending."""
         self._candidates = candidates
@@ -161,62 +164,54 @@ class Index:
     def _enter(self, node: NodeId, kind: Kind) -> None:
         self._kind[node] = kind
         if kind not in self._sizes:
-            self._sizes[kind] = 0
             self._shelves[kind] = {}
             self._counts[kind] = []
-            self._matching.clear()
-        self._sizes[kind] += 1
+        self._sizes[kind] = self._sizes.get(kind, 0) + 1
+        self._matching.clear()
 
     def _leave(self, node: NodeId) -> None:
         self._sizes[self._kind.pop(node)] -= 1
+        self._matching.clear()
 
     def _unshelve(self, node: NodeId, kind: Kind, free: Free) -> None:
         self._shelves[kind][free[3]].remove(node, level(free[1]), level(free[0]))
 
-    def _kinds_for(self, need: Need) -> tuple[Kind, ...]:
-        """Kinds that serve the need, those without a GPU first."""
+    def _kinds_for(self, need: Need) -> tuple[tuple[Kind, ...], list[int]]:
+        """Kinds that serve the need, those without a GPU first, and the running sum of their sizes."""
         key = (need.arch, need.gpu_model, need.gpu_memory_mib)
-        kinds = self._matching.get(key)
-        if kinds is None:
-            kinds = tuple(sorted((k for k in self._sizes if kind_serves(k, need)), key=lambda k: (k[2], k)))
-            self._matching[key] = kinds
-        return kinds
+        known = self._matching.get(key)
+        if known is None:
+            serving = (k for k, size in self._sizes.items() if size and kind_serves(k, need))
+            kinds = tuple(sorted(serving, key=lambda k: (k[2], k)))
+            known = self._matching[key] = (kinds, list(accumulate(self._sizes[k] for k in kinds)))
+        return known
 
     def candidates(self, need: Need, draw: int, without: Container[NodeId]) -> list[NodeId]:
         """Some nodes on which the need fits now; empty only if there is none at all outside `without`."""
-        kinds = self._kinds_for(need)
+        kinds, sums = self._kinds_for(need)
         if not kinds:
             return []
         r = need.resources
         want = (r.cpu_milli, r.memory_mib, r.disk_mib, r.gpus)
-        return self._draw(kinds, want, draw, without) or self._search(kinds, want, draw, without)
+        return self._draw(kinds, sums, want, draw, without) or self._search(kinds, want, draw, without)
 
-    def _draw(self, kinds: tuple[Kind, ...], want: Free, draw: int, without: Container[NodeId]) -> list[NodeId]:
+    def _draw(
+        self, kinds: tuple[Kind, ...], sums: list[int], want: Free, draw: int, without: Container[NodeId]
+    ) -> list[NodeId]:
         """A few random nodes from cells in which the need fits for certain, kinds in proportion to their size."""
         cpu, memory, disk, gpus = want
         memory_level, cpu_level = level(memory), level(cpu)
         found: list[NodeId] = []
-        total = sum(map(self._sizes.__getitem__, kinds))
-        if not total:
-            return found
         for _ in range(self._candidates):
             draw = (draw * 6364136223846793005 + 1442695040888963407) & _MASK
-            cell = self._certain_cell(
-                self._kind_at(kinds, (draw >> 20) % total), gpus, memory_level, cpu_level, draw >> 9
-            )
+            kind = kinds[bisect_right(sums, (draw >> 20) % sums[-1])]
+            cell = self._certain_cell(kind, gpus, memory_level, cpu_level, draw >> 9)
             if cell is not None:
                 items = cell.items
                 node = items[(draw >> 33) % len(items)]
                 if self.free[node][2] >= disk and node not in without and node not in found:
                     found.append(node)
         return found
-
-    def _kind_at(self, kinds: tuple[Kind, ...], place: int) -> Kind:
-        for kind in kinds:
-            place -= self._sizes[kind]
-            if place < 0:
-                return kind
-        return kinds[-1]
 
     def _certain_cell(self, kind: Kind, gpus: int, memory_level: int, cpu_level: int, draw: int) -> Pool | None:
         shelves = self._shelves[kind]
