@@ -16,7 +16,9 @@
     GET    /v1/doctor               -> DoctorView: rebuild equals memory, store reachable …
     GET    /healthz, /metrics
 
-Every call but /healthz needs `Authorization: Bearer <token>`. Errors are ErrorView with a stable code.
+Every call but /healthz needs `Authorization: Bearer <token>`. Errors are ErrorView with a stable code. With
+`X-Holdfast-Owner: <name>` the admin acts for an owner: submits as them and sees only their jobs; without it, the
+owner is `admin` and everything is seen. A stream closes with `event: end`; one that ends without it was cut.
 """
 
 import msgspec

@@ -1,0 +1,51 @@
+"""Wakes readers when something they watch may have changed. It carries no news: whoever is woken reads again.
+
+A reader clears its bell, reads, and only then waits, so a change between reading and waiting is never missed.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+JOURNAL = "journal"
+"""Rung whenever a journal entry was committed."""
+
+
+class Bells:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._listening: dict[str, set[asyncio.Event]] = {}
+
+    @contextmanager
+    def listen(self, *topics: str) -> Iterator[asyncio.Event]:
+        bell = asyncio.Event()
+        for topic in topics:
+            self._listening.setdefault(topic, set()).add(bell)
+        try:
+            yield bell
+        finally:
+            for topic in topics:
+                listeners = self._listening[topic]
+                listeners.discard(bell)
+                if not listeners:
+                    del self._listening[topic]
+
+    def ring(self, topic: str) -> None:
+        for bell in self._listening.get(topic, ()):
+            bell.set()
+
+    def ring_all(self) -> None:
+        for listeners in self._listening.values():
+            for bell in listeners:
+                bell.set()
+
+
+async def heard(bell: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for a bell; False: nothing rang in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await bell.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,58 @@
+"""How an orchestrator is started: where its data lies, where it listens, whom it lets in."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import Misconfigured
+from holdfast.model import Settings
+
+HTTP_DEFAULT = "127.0.0.1:7420"
+NODES_DEFAULT = "127.0.0.1:7421"
+
+
+def default_data() -> Path:
+    return Path(os.environ.get("HOLDFAST_HOME") or Path.home() / ".holdfast") / "orchestrator"
+
+
+class OrchestratorConfig(msgspec.Struct, frozen=True):
+    data: Path = msgspec.field(default_factory=default_data)
+    store: str = ""
+    """`sqlite:////absolute/path.db` or `postgresql+psycopg://…`. Empty: SQLite in the data folder."""
+    http: str = HTTP_DEFAULT
+    """For people. Port 0: a free one; the real one is in endpoint.json."""
+    nodes: str = NODES_DEFAULT
+    """For nodes (gRPC)."""
+    tls: bool | None = None
+    """None: TLS on every address but loopback. True: on loopback as well. It cannot be switched off."""
+    open_join: bool = False
+    """Anyone may join without a token."""
+    preset: str = "lan"
+    settings: Settings | None = None
+    """Instead of a preset, for tests and measurements."""
+    log_level: str = "info"
+
+    def store_url(self) -> str:
+        return self.store or f"sqlite:///{(self.data / 'state.db').absolute()}"
+
+    def chosen_settings(self) -> Settings:
+        try:
+            settings = self.settings or Settings.preset(self.preset)
+        except ValueError as wrong:
+            raise Misconfigured(str(wrong), hint="Choose one of them with --preset.") from None
+        return msgspec.structs.replace(settings, open_join=self.open_join or settings.open_join)
+
+
+def host_and_port(address: str, what: str) -> tuple[str, int]:
+    """`HOST:PORT`, also with an IPv6 address in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise Misconfigured(
+            f"the {what} address {address[:80]!r} is not HOST:PORT", hint="For example 127.0.0.1:7420 or [::1]:7420."
+        )
+    return host.strip("[]"), int(port)
+
+
+def joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

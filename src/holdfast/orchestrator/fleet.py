@@ -1,0 +1,61 @@
+"""What the last commits say about nodes: which attempts each holds. And what sessions say: who is connected, how busy.
+
+The store answers what happened; this answers what a listing of nodes shows beside it. Only committed rows get in.
+Nothing is decided from it.
+"""
+
+from collections.abc import Iterable
+
+from holdfast.kernel.commit import Batch
+from holdfast.model import Attempt
+from holdfast.model.messages import Load
+
+
+class Fleet:
+    def __init__(self) -> None:
+        self._held: dict[str, dict[str, Attempt]] = {}
+        self._loads: dict[str, Load] = {}
+        self._connected: dict[str, int] = {}
+
+    def rebuilt(self, attempts: Iterable[Attempt]) -> None:
+        self._held.clear()
+        for attempt in attempts:
+            self._put(attempt)
+
+    def committed(self, batch: Batch) -> None:
+        for row in batch.rows.values():
+            if isinstance(row, Attempt):
+                self._put(row)
+
+    def _put(self, attempt: Attempt) -> None:
+        if attempt.live:
+            self._held.setdefault(attempt.node, {})[attempt.id] = attempt
+            return
+        held = self._held.get(attempt.node)
+        if held is not None:
+            held.pop(attempt.id, None)
+            if not held:
+                del self._held[attempt.node]
+
+    def held_by(self, node: str) -> list[Attempt]:
+        return sorted(self._held.get(node, {}).values(), key=lambda attempt: attempt.fence)
+
+    # --- sessions ---
+
+    def connected(self, node: str, session: int) -> None:
+        self._connected[node] = session
+
+    def left(self, node: str, session: int) -> None:
+        """Only the session that stands can leave: a replaced one ends later than its successor begins."""
+        if self._connected.get(node) == session:
+            del self._connected[node]
+            self._loads.pop(node, None)
+
+    def said_load(self, node: str, load: Load) -> None:
+        self._loads[node] = load
+
+    def is_connected(self, node: str) -> bool:
+        return node in self._connected
+
+    def load_of(self, node: str) -> Load | None:
+        return self._loads.get(node)

@@ -1,0 +1,382 @@
+"""The commit loop's shell: events in, one writer thread, and after each commit the sends, answers and wake-ups.
+
+It decides nothing. What it owes to `kernel.commit.CommitLoop`:
+
+    1. every event is applied with the leader's time, and lateness is told before the event it may concern;
+    2. one batch at a time goes to the store, under this leader's epoch, also when it has no rows;
+    3. nothing leaves before its batch is durable: answers, sends, bells;
+    4. a failed commit, or a kernel that breaks, ends leadership: everybody waiting is told to try again, all
+       sessions are closed, and the state is rebuilt from the store under a higher epoch, as often as it takes.
+
+Everything but the store's own calls runs in the event loop's thread.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from holdfast.kernel.commit import Batch, CommitLoop
+from holdfast.kernel.decision import Answer, Done, Send, Taken
+from holdfast.kernel.events import AnyEvent, Led, Tick
+from holdfast.kernel.kernel import Kernel
+from holdfast.model import Entry, Job, JobId, Settings
+from holdfast.orchestrator.bells import JOURNAL, Bells
+from holdfast.orchestrator.clock import LeaderClock, boottime_ms
+from holdfast.orchestrator.failpoints import failpoint
+from holdfast.orchestrator.metrics import Metrics
+from holdfast.orchestrator.record import Recorder, rebuilt
+from holdfast.state import LeadershipLost, Snapshot, Store
+
+log = logging.getLogger("holdfast.loop")
+
+UNCOMMITTED_EVENTS_MAX = 20_000
+"""Events that may wait behind one commit before requests are refused: about a second of kernel work."""
+ANSWER_S_MAX = 30.0
+"""A store that hangs must not hang its callers: they are told, and may ask again (every call is repeatable)."""
+RETRY_S, RETRY_S_MAX = 0.05, 2.0
+YIELD_EVENTS = 64
+"""A large batch lets others have a turn this often."""
+TICK_GAP_S = 0.005
+"""A deadline that stays due cannot spin the loop."""
+
+
+class Unavailable(Exception):
+    """Not now. Trying again is safe and will help."""
+
+    def __init__(self, code: str, says: str, retry_after_s: int = 1) -> None:
+        super().__init__(says)
+        self.code, self.says, self.retry_after_s = code, says, retry_after_s
+
+
+class Outside(Protocol):
+    """What the loop acts upon once a batch is durable."""
+
+    def rebuilt(self, snapshot: Snapshot) -> None: ...
+
+    def carry_out(self, send: Send) -> None: ...
+
+    def committed(self, batch: Batch) -> None: ...
+
+    def leadership_ended(self, why: str) -> None: ...
+
+
+class _Broken(Exception):
+    """The kernel could not apply an event; its state can no longer be trusted."""
+
+
+class _Waiting:
+    """Answers owed to one caller."""
+
+    def __init__(self, count: int) -> None:
+        self.answers: list[Answer | None] = [None] * count
+        self.jobs: dict[JobId, Job] = {}
+        """Jobs as they were committed with the answer, so that it need not be read again."""
+        self.missing = count
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Leader:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        outside: Outside,
+        bells: Bells,
+        metrics: Metrics,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.bells = bells
+        self.metrics = metrics
+        self.epoch = 0
+        self.trouble = "starting"
+        """Why nobody can be served right now; empty while leading."""
+        self._outside = outside
+        self._holder = f"{socket.gethostname()} pid {os.getpid()}"
+        self._recorder = recorder
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._loop: CommitLoop | None = None
+        self._clock = LeaderClock(settings)
+        self._gathered = asyncio.Event()
+        self.behind_commit = 0
+        """Events that wait for the next commit: the bound for overload."""
+        self._commit_began_ms: int | None = None
+        self._roomy = asyncio.Event()
+        self.led = asyncio.Event()
+        """Set once it has led for the first time."""
+        self._broken: BaseException | None = None
+        self._waiting: dict[int, _Waiting] = {}
+        self._tickets = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._pulse_by = 0.0
+        self._quiet: list[tuple[Callable[[Kernel], Any], asyncio.Future[Any]]] = []
+
+    # --- for requests and sessions ---
+
+    def tell(self, event: AnyEvent) -> None:
+        """Apply an event that nobody waits on. Raises `Unavailable` while nobody leads."""
+        self._offer(event, None)
+
+    async def ask(self, event: AnyEvent) -> Answer:
+        """Apply an event and return its answer once everything before it is durable."""
+        return (await self.ask_all([event]))[0][0]
+
+    async def ask_all(self, events: Sequence[AnyEvent]) -> tuple[list[Answer], dict[JobId, Job]]:
+        """Apply several events at once. After the commit: their answers, in order, and the jobs newly taken."""
+        self._refuse_overload()
+        self._tickets += 1
+        number = self._tickets
+        waiting = self._waiting[number] = _Waiting(len(events))
+        try:
+            for index, event in enumerate(events):
+                self._offer(event, (number, index))
+                if index % YIELD_EVENTS == YIELD_EVENTS - 1:
+                    await asyncio.sleep(0)
+                if waiting.done.done():
+                    break
+            async with asyncio.timeout(ANSWER_S_MAX):
+                await waiting.done
+        except TimeoutError:
+            raise Unavailable(
+                "store_unavailable", "the store did not confirm in time; asking again is safe", 5
+            ) from None
+        finally:
+            self._waiting.pop(number, None)
+        return [answer or Done() for answer in waiting.answers], waiting.jobs
+
+    async def room(self) -> None:
+        """Wait until a session may add more: what holds back a node that talks faster than the store writes."""
+        if self.behind_commit >= UNCOMMITTED_EVENTS_MAX:
+            self._roomy.clear()
+            await self._roomy.wait()
+
+    async def at_quiet_moment(self, look: Callable[[Kernel], Any], timeout_s: float = 5.0) -> Any:
+        """Run `look` in the writer's place, when all that was decided is durable and nothing is being written.
+
+        `look` gets the kernel and runs in the loop's thread; if it returns an awaitable, commits wait for it.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._quiet.append((look, future))
+        self._gathered.set()
+        async with asyncio.timeout(timeout_s):
+            return await future
+
+    def _refuse_overload(self) -> None:
+        if self._loop is None:
+            raise Unavailable("store_unavailable", f"the orchestrator cannot decide anything now: {self.trouble}")
+        if self.behind_commit >= UNCOMMITTED_EVENTS_MAX:
+            self.metrics.refused.labels("busy").inc()
+            raise Unavailable("busy", f"{self.behind_commit} requests wait for the store already")
+
+    def _offer(self, event: AnyEvent, ticket: tuple[int, int] | None) -> None:
+        loop = self._loop
+        if loop is None:
+            raise Unavailable("store_unavailable", f"the orchestrator cannot decide anything now: {self.trouble}")
+        now, late_ms = self._clock.look(self._stalled())
+        if late_ms:
+            self.metrics.late_ms.inc(late_ms)
+            log.warning("the loop was late by %d ms; all deadlines move", late_ms)
+        try:
+            if late_ms:
+                loop.offer(Tick(late_ms), now)
+            loop.offer(event, now, ticket)
+        except Exception as cause:
+            log.exception("the kernel broke on %s", type(event).__name__)
+            self._loop = None
+            self._broken = _Broken(f"the kernel broke on {type(event).__name__}: {type(cause).__name__}")
+            self._gathered.set()
+            raise Unavailable("internal", "the orchestrator failed on this and rebuilds its state") from cause
+        self.behind_commit += 1
+        self.metrics.events.labels(type(event).__name__).inc()
+        self._gathered.set()
+
+    # --- leading ---
+
+    async def run(self) -> None:
+        """Lead until cancelled. Whatever ends leadership, rebuild and lead again; unless another one leads now."""
+        pause = RETRY_S
+        while True:
+            try:
+                await self._rebuild()
+                pause = RETRY_S
+                await self._commit_batches()
+            except LeadershipLost as lost:
+                # Taking it back would only make two orchestrators depose each other in turns: the newer one leads.
+                self._drop(lost)
+                raise
+            except Exception as cause:
+                self.metrics.commit_failures.inc()
+                log.error("leadership ended: %s", getattr(cause, "says", None) or cause)
+                self._drop(cause)
+            finally:
+                if self._timer is not None:
+                    self._timer.cancel()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_S_MAX)
+
+    async def stop(self) -> None:
+        """After `run` was cancelled: let the commit in flight end, then refuse whoever still waits."""
+        await asyncio.get_running_loop().run_in_executor(None, self._writer.shutdown)
+        self._drop(Unavailable("stopping", "the orchestrator is being stopped"))
+
+    async def _rebuild(self) -> None:
+        store = self.store
+        self.epoch = await self._in_writer(store.take_lead, self._holder)
+        failpoint("rebuild.lead_taken")
+        snapshot = await self._in_writer(store.load_live)
+        failpoint("rebuild.loaded")
+        kernel = rebuilt(self.settings, snapshot, self._recorder)
+        self._clock = LeaderClock(self.settings, snapshot.meta.now_ms if snapshot.meta else 0)
+        self._broken, self.behind_commit = None, 0
+        loop = CommitLoop(kernel)
+        loop.offer(Led(self.epoch, secrets.randbits(63)), self._clock.look()[0])
+        self._outside.rebuilt(snapshot)
+        batch = loop.next_batch()
+        if batch is not None:
+            await self._commit(loop, batch)
+        failpoint("rebuild.committed")
+        self.metrics.rebuilt(snapshot.jobs)
+        self.metrics.rebuilds.inc()
+        self.metrics.leading.set(1)
+        self.metrics.epoch.set(self.epoch)
+        self._clock = LeaderClock(self.settings, self._clock.look()[0])
+        self._loop, self.trouble = loop, ""
+        self.led.set()
+        self._pulse()
+        log.info(
+            "leading with epoch %d: %d jobs, %d attempts, %d nodes",
+            self.epoch, len(snapshot.jobs), len(snapshot.attempts), len(snapshot.nodes),
+        )  # fmt: skip
+
+    async def _commit_batches(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        while True:
+            await self._gathered.wait()
+            self._gathered.clear()
+            while self._broken is None and (batch := loop.next_batch()) is not None:
+                self.behind_commit = 0
+                self._roomy.set()
+                await self._commit(loop, batch)
+            if self._broken is not None:
+                raise self._broken
+            self.behind_commit = 0
+            self._roomy.set()
+            self._schedule_pulse()
+            if self._quiet:
+                await self._be_quiet(loop)
+
+    async def _commit(self, loop: CommitLoop, batch: Batch) -> None:
+        failpoint("commit.before")
+        self.metrics.gathering.set(batch.events)
+        self._commit_began_ms = boottime_ms()
+        with self.metrics.commit_seconds.time():
+            await self._in_writer(self._write, batch, self.epoch)
+        self._commit_began_ms = None
+        self._publish(loop.committed(batch))
+
+    def _write(self, batch: Batch, epoch: int) -> None:
+        self.store.commit(list(batch.rows.values()), epoch)
+        failpoint("commit.written")
+
+    def _publish(self, batch: Batch) -> None:
+        """The batch is durable: now the world may hear of it."""
+        self.metrics.committed(batch)
+        self._outside.committed(batch)
+        failpoint("publish.before_answers")
+        for ticket, answer in batch.answers:
+            assert isinstance(ticket, tuple)
+            waiting = self._waiting.get(ticket[0])
+            if waiting is None:
+                continue
+            waiting.answers[ticket[1]] = answer
+            if isinstance(answer, Taken) and isinstance(job := batch.rows.get(("job", answer.job)), Job):
+                waiting.jobs[answer.job] = job
+            waiting.missing -= 1
+            if waiting.missing == 0 and not waiting.done.done():
+                waiting.done.set_result(None)
+        failpoint("publish.before_sends")
+        for send in batch.sends:
+            self._outside.carry_out(send)
+            failpoint("publish.between_sends")
+        topics = {row.job for row in batch.rows.values() if isinstance(row, Entry) and row.job}
+        if any(isinstance(row, Entry) for row in batch.rows.values()):
+            self.bells.ring(JOURNAL)
+        for topic in topics:
+            self.bells.ring(topic)
+
+    def _drop(self, cause: BaseException) -> None:
+        """Leadership is over: forget the kernel and everything it decided that did not become durable."""
+        self._loop = None
+        self._roomy.set()
+        self._commit_began_ms = None
+        self.trouble = getattr(cause, "says", None) or str(cause) or type(cause).__name__
+        self.metrics.leading.set(0)
+        code = cause.code if isinstance(cause, Unavailable) else "store_unavailable"
+        for waiting in self._waiting.values():
+            if not waiting.done.done():
+                waiting.done.set_exception(Unavailable(code, f"the orchestrator lost its store: {self.trouble}"))
+        for _, future in self._quiet:
+            if not future.done():
+                future.set_exception(Unavailable(code, self.trouble))
+        self._quiet.clear()
+        self._outside.leadership_ended(self.trouble)
+
+    async def _in_writer(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._writer, call, *args)
+
+    async def _be_quiet(self, loop: CommitLoop) -> None:
+        looks, self._quiet = self._quiet, []
+        for look, future in looks:
+            try:
+                outcome = look(loop.kernel)
+                if asyncio.iscoroutine(outcome):
+                    outcome = await outcome
+                if not future.done():
+                    future.set_result(outcome)
+            except Exception as cause:
+                if not future.done():
+                    future.set_exception(cause)
+
+    # --- time ---
+
+    def _stalled(self) -> bool:
+        """A commit is overdue: nothing decided now reaches anyone, so no deadline may run out meanwhile."""
+        began = self._commit_began_ms
+        return began is not None and boottime_ms() - began > self._clock.tolerance_ms
+
+    def _pulse(self) -> None:
+        """Keep the promise to look at the clock, and tell the kernel when something is due."""
+        loop = self._loop
+        if loop is None:
+            return
+        stalled = self._stalled()
+        due = loop.kernel.next_due()
+        wanted = loop.kernel.at_stake or (due is not None and due <= self._clock.now())
+        if self._clock.late() or (wanted and not stalled):
+            with contextlib.suppress(Unavailable):
+                self._offer(Tick(), None)
+        if not stalled:
+            self._clock.kept()
+        self._pulse_by = asyncio.get_running_loop().time() + self._clock.pulse_ms / 1000
+        self._schedule_pulse()
+
+    def _schedule_pulse(self) -> None:
+        """The next pulse comes when promised, or when something is due, whichever is first. Never later."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._loop is None:
+            return
+        running = asyncio.get_running_loop()
+        at = self._pulse_by
+        due = self._loop.kernel.next_due()
+        if due is not None and not self._stalled():
+            at = min(at, running.time() + max(TICK_GAP_S, (due - self._clock.now()) / 1000))
+        self._timer = running.call_at(at, self._pulse)

@@ -1,0 +1,131 @@
+"""Questions answered from the store, in threads: only what is committed is ever shown.
+
+Names what a person pasted: an id, a unique beginning of one, or the name they gave a job or a node.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from holdfast.model import Attempt, Entry, Job, Node
+from holdfast.orchestrator.asked import BadRequest
+from holdfast.state import Store
+
+T = TypeVar("T")
+
+READERS = 8
+JOURNAL_SHOWN = 200
+"""Entries in the view of one job or node; the rest is in the event stream."""
+_FULL_JOB = re.compile(r"job_[0-9a-z]{14}").fullmatch
+_FULL_NODE = re.compile(r"node_[0-9a-f]{32}").fullmatch
+
+
+class NotFound(Exception):
+    def __init__(self, says: str, hint: str = "", code: str = "not_found") -> None:
+        super().__init__(says)
+        self.code, self.says, self.hint = code, says, hint
+
+
+class Reading:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="read")
+
+    async def ask(self, question: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, question, *args)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- jobs ---
+
+    async def job(self, named: str, owner: str | None) -> Job:
+        return await self.ask(self._job, named, owner)
+
+    def _job(self, named: str, owner: str | None) -> Job:
+        """`owner`: only this owner's jobs are found; None: everybody's. Another's job is as unknown as none."""
+        store = self.store
+        if _FULL_JOB(named):
+            job = store.job(named)
+            if job is not None and owner in (None, job.owner):
+                return job
+        elif named.startswith("job_") and len(named) > 4:
+            found = [
+                job for id in store.job_ids_by_prefix(named) if (job := store.job(id)) and owner in (None, job.owner)
+            ]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                raise _ambiguous("jobs", named, [job.id for job in found])
+        named_so = store.jobs_by_name(owner or "admin", named)
+        if named_so:
+            # A name may be used again; the newest is meant. Older ones are found by id.
+            return named_so[0]
+        raise NotFound(f"there is no job {named[:80]!r}", "`holdfast jobs` lists them.")
+
+    async def job_story(self, job: Job) -> tuple[list[Attempt], list[Entry]]:
+        return await self.ask(lambda: (self.store.attempts(job.id), self.store.entries(0, job.id, None, JOURNAL_SHOWN)))
+
+    async def jobs(self, owner: str | None, phase: str | None, limit: int, after: str | None) -> list[Job]:
+        return await self.ask(self.store.jobs, owner, phase, limit, after)
+
+    async def known_jobs(self, ids: Iterable[str]) -> dict[str, Job]:
+        """Those of the ids that exist."""
+
+        found = await self.ask(self.store.jobs_by_ids, list(ids))
+        return {job.id: job for job in found}
+
+    # --- nodes ---
+
+    async def node(self, named: str) -> Node:
+        return await self.ask(self._node, named)
+
+    def _node(self, named: str) -> Node:
+        store = self.store
+        if _FULL_NODE(named):
+            node = store.node(named)
+            if node is not None:
+                return node
+        elif named.startswith("node_") and len(named) > 5:
+            ids = store.node_ids_by_prefix(named)
+            if len(ids) == 1 and (node := store.node(ids[0])) is not None:
+                return node
+            if ids:
+                raise _ambiguous("nodes", named, ids)
+        named_so = [node for node in store.nodes() if node.name and node.name == named]
+        if len(named_so) == 1:
+            return named_so[0]
+        if named_so:
+            raise _ambiguous("nodes", named, [node.id for node in named_so])
+        raise NotFound(f"there is no node {named[:80]!r}", "`holdfast nodes` lists them.")
+
+    async def nodes(self) -> list[Node]:
+        return await self.ask(self.store.nodes)
+
+    async def token_known(self, id: str) -> bool:
+        return await self.ask(lambda: any(token.id == id for token in self.store.tokens()))
+
+    # --- journal ---
+
+    async def entries(self, after: int, job: str | None, node: str | None, limit: int) -> list[Entry]:
+        return await self.ask(self.store.entries, after, job, node, limit)
+
+    async def recent_of_node(self, node: str) -> list[Entry]:
+        return await self.ask(self._recent_of_node, node)
+
+    def _recent_of_node(self, node: str) -> list[Entry]:
+        """The end of a node's journal, found by looking back over windows that double."""
+        last = self.store.last_seq()
+        window = 1_000
+        while True:
+            found = self.store.entries(max(0, last - window), None, node, window)
+            if len(found) >= JOURNAL_SHOWN or window >= last:
+                return found[-JOURNAL_SHOWN:]
+            window *= 4
+
+
+def _ambiguous(kind: str, named: str, ids: list[str]) -> BadRequest:
+    shown = ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")
+    return BadRequest(f"{named[:80]!r} fits several {kind}: {shown}", "Give more letters of the id.", "ambiguous")

@@ -1,0 +1,285 @@
+"""The orchestrator's process: puts the parts together, opens the doors, and closes them in good order on SIGTERM."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import grpc.aio
+import msgspec
+import uvicorn
+import uvloop
+
+import holdfast
+from holdfast.errors import Misconfigured
+from holdfast.identity.admin import AdminToken
+from holdfast.identity.certificates import Certificate, needs_tls, server_credentials
+from holdfast.orchestrator import record
+from holdfast.orchestrator.bells import Bells
+from holdfast.orchestrator.bulk import LogIntake
+from holdfast.orchestrator.config import OrchestratorConfig, host_and_port, joined
+from holdfast.orchestrator.fleet import Fleet
+from holdfast.orchestrator.front import Front
+from holdfast.orchestrator.http import make_app
+from holdfast.orchestrator.http_jobs import Submissions
+from holdfast.orchestrator.loglines import log_to_stderr
+from holdfast.orchestrator.logs import LogStore
+from holdfast.orchestrator.loop import Leader
+from holdfast.orchestrator.metrics import Metrics
+from holdfast.orchestrator.nodes import Nodes
+from holdfast.orchestrator.outside import World
+from holdfast.orchestrator.reading import Reading
+from holdfast.orchestrator.sessions import Sessions
+from holdfast.orchestrator.verify import Verifier
+from holdfast.state import Store
+from holdfast.wire.limits import server_options
+from holdfast.wire.node_pb2_grpc import add_NodeLinkServicer_to_server
+
+log = logging.getLogger("holdfast.serve")
+
+CONNECTIONS_MAX = 4_000
+STOP_S = 3
+OPEN_S_MAX = 1.0
+
+
+def run_orchestrator(config: OrchestratorConfig) -> int:
+    """Serve until SIGTERM or SIGINT. Raises HoldfastError where it cannot start, worded for a person."""
+    log_to_stderr(config.log_level)
+    _allow_many_connections()
+    try:
+        config.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as cause:
+        raise Misconfigured(
+            f"the data folder {config.data} cannot be made: {cause.strerror}", hint="Choose another with --data-dir."
+        ) from None
+    (config.data / "endpoint.json").unlink(missing_ok=True)
+    with _alone(config.store_url()):
+        store = Store.open(config.store_url())
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(Orchestrator(config, store).run())
+        finally:
+            store.close()
+    log.info("stopped")
+    return 0
+
+
+def _allow_many_connections() -> None:
+    """Every node is an open file. The usual soft limit of 1,024 is meant for programs that poll with select."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextlib.contextmanager
+def _alone(store_url: str) -> Iterator[None]:
+    """Hold the lock beside a SQLite file: two orchestrators on one file would only fence each other for ever.
+
+    PostgreSQL needs none: there a second one is allowed, and the epoch decides who leads.
+    """
+    prefix = "sqlite:///"
+    if not store_url.startswith(prefix):
+        yield
+        return
+    path = Path(store_url.removeprefix(prefix) + ".lock")
+    try:
+        file: IO[str] = path.open("a+")
+    except OSError as cause:
+        raise Misconfigured(f"the lock {path} cannot be opened: {cause.strerror}", hint="Check the folder.") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read(20).strip() or "unknown"
+            raise Misconfigured(
+                f"another orchestrator (process {holder}) already uses {path.with_suffix('')}",
+                hint="Stop that one first, or start this one with another --data-dir.",
+                code="already_running",
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+class Orchestrator:
+    def __init__(self, config: OrchestratorConfig, store: Store) -> None:
+        self._config = config
+        self._store = store
+        self._settings = config.chosen_settings()
+        self._http_host, self._http_port = host_and_port(config.http, "HTTP")
+        self._nodes_host, self._nodes_port = host_and_port(config.nodes, "node")
+        self._token = AdminToken.load_or_make(config.data / "admin.token")
+        http_tls, nodes_tls = (bool(config.tls) or needs_tls(host) for host in (self._http_host, self._nodes_host))
+        self._certificate = (
+            Certificate.load_or_make(config.data, [socket.gethostname(), self._http_host, self._nodes_host])
+            if http_tls or nodes_tls
+            else None
+        )
+        self._http_certificate = self._certificate if http_tls else None
+        self._nodes_certificate = self._certificate if nodes_tls else None
+        self._stopping = False
+
+    async def run(self) -> None:
+        self._assemble()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        server = self._node_door()
+        doors = self._people_door()
+        leading = asyncio.create_task(self._leader.run())
+        # Who dials now waits in the socket and is answered; only if leading takes long is it told to come back.
+        await asyncio.wait({asyncio.create_task(self._leader.led.wait())}, timeout=OPEN_S_MAX)
+        tasks = [
+            leading,
+            asyncio.create_task(self._intake.run()),
+            asyncio.create_task(doors.serve(sockets=[self._socket])),
+            asyncio.create_task(self._announce()),
+            asyncio.create_task(stop.wait()),
+        ]
+        await server.start()
+        try:
+            ended, _ = await asyncio.wait({tasks[0], tasks[1], tasks[2], tasks[4]}, return_when="FIRST_COMPLETED")
+            for task in ended:
+                task.result()
+        finally:
+            await self._close(server, doors, tasks)
+
+    def _assemble(self) -> None:
+        self._metrics = Metrics()
+        self._bells = Bells()
+        self._fleet = Fleet()
+        self._logs = LogStore(self._config.data / "logs", self._settings.log_bytes_max)
+        self._verifier = Verifier(self._logs)
+        self._sessions = Sessions(self._fleet, self._metrics)
+        self._reading = Reading(self._store)
+        self._intake = LogIntake(self._logs, self._bells, self._metrics)
+        recording = os.environ.get(record.ENVIRONMENT)
+        self._recorder = record.Recorder(Path(recording)) if recording else None
+        world = World(self._sessions, self._fleet, self._verifier, self._bells)
+        self._leader = world.leader = Leader(
+            self._settings, self._store, world, self._bells, self._metrics, self._recorder
+        )
+
+    def _node_door(self) -> grpc.aio.Server:
+        server = grpc.aio.server(options=server_options())
+        certificate = self._nodes_certificate
+        pin = certificate.pin if certificate else ""
+        nodes = Nodes(self._leader, self._sessions, self._fleet, self._intake, self._metrics, pin)
+        add_NodeLinkServicer_to_server(nodes, server)
+        address = joined(self._nodes_host, self._nodes_port)
+        try:
+            if certificate is None:
+                self._nodes_port = server.add_insecure_port(address)
+            else:
+                self._nodes_port = server.add_secure_port(address, server_credentials(certificate))
+        except RuntimeError:
+            raise _taken(address, "--listen") from None
+        return server
+
+    def _people_door(self) -> "_Doors":
+        address = joined(self._http_host, self._http_port)
+        try:
+            found = socket.getaddrinfo(self._http_host, self._http_port, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.create_server(found[4][:2], family=found[0], backlog=1024)
+        except OSError:
+            raise _taken(address, "--http") from None
+        self._http_port = self._socket.getsockname()[1]
+        front = Front(
+            leader=self._leader,
+            reading=self._reading,
+            fleet=self._fleet,
+            logs=self._logs,
+            bells=self._bells,
+            metrics=self._metrics,
+            submissions=Submissions(),
+            data=self._config.data,
+            pin=self._nodes_certificate.pin if self._nodes_certificate else "",
+            stopping=lambda: self._stopping,
+        )
+        certificate = self._http_certificate
+        return _Doors(
+            uvicorn.Config(
+                make_app(front, self._token),  # pyright: ignore[reportArgumentType]
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                http="httptools",
+                ws="none",
+                limit_concurrency=CONNECTIONS_MAX,
+                timeout_graceful_shutdown=STOP_S,
+                server_header=False,
+                ssl_certfile=str(certificate.cert_path) if certificate else None,
+                ssl_keyfile=str(certificate.key_path) if certificate else None,
+            )
+        )
+
+    async def _announce(self) -> None:
+        """Write endpoint.json once requests can be served. It holds no secret, only where the secret's file is."""
+        await self._leader.led.wait()
+        scheme = "https" if self._http_certificate else "http"
+        endpoint = {
+            "url": f"{scheme}://{joined(_reachable(self._http_host), self._http_port)}",
+            "nodes": joined(_reachable(self._nodes_host), self._nodes_port),
+            "pin": self._nodes_certificate.pin if self._nodes_certificate else "",
+            "certificate": self._http_certificate.pem.decode() if self._http_certificate else "",
+            "token_file": "admin.token",
+            "open_join": self._settings.open_join,
+            "version": holdfast.__version__,
+            "pid": os.getpid(),
+        }
+        path = self._config.data / "endpoint.json"
+        draft = path.with_suffix(".draft")
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(endpoint), indent=2))
+        draft.replace(path)
+        log.info("ready: people at %s, nodes at %s", endpoint["url"], endpoint["nodes"])
+
+    async def _close(self, server: grpc.aio.Server, doors: "_Doors", tasks: list[asyncio.Task[None]]) -> None:
+        log.info("stopping")
+        self._stopping = True
+        (self._config.data / "endpoint.json").unlink(missing_ok=True)
+        self._bells.ring_all()
+        doors.should_exit = True
+        leading, intake, serving, announcing, waiting = tasks
+        announcing.cancel()
+        waiting.cancel()
+        leading.cancel()
+        await self._leader.stop()
+        await server.stop(grace=1.0)
+        with contextlib.suppress(Exception):
+            await serving
+        intake.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._verifier.close()
+        self._reading.close()
+        await asyncio.to_thread(self._logs.close)
+        if self._recorder is not None:
+            self._recorder.close()
+
+
+class _Doors(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the process's, not the HTTP server's."""
+        yield
+
+
+def _reachable(host: str) -> str:
+    """An address one can dial for one that listens everywhere."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _taken(address: str, flag: str) -> Misconfigured:
+    return Misconfigured(
+        f"{address} cannot be listened on",
+        hint=f"Something else uses it; choose another with {flag}.",
+        code="port_taken",
+    )

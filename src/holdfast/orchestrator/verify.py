@@ -1,0 +1,56 @@
+"""Compares what an attempt delivered with what it declared. It finds out; the kernel decides what follows."""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from holdfast.kernel.decision import Verify
+from holdfast.kernel.events import Verified
+from holdfast.orchestrator.failpoints import failpoint
+from holdfast.orchestrator.logs import LogStore
+from holdfast.orchestrator.loop import Leader, Unavailable
+
+log = logging.getLogger("holdfast.verify")
+
+
+class Verifier:
+    def __init__(self, logs: LogStore) -> None:
+        self._logs = logs
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="verify")
+        self._running: set[asyncio.Task[None]] = set()
+
+    def begin(self, send: Verify, leader: Leader) -> None:
+        task = asyncio.get_running_loop().create_task(self._verify(send, leader))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _verify(self, send: Verify, leader: Leader) -> None:
+        failpoint("verify.before")
+        epoch = leader.epoch
+        try:
+            fault = await asyncio.get_running_loop().run_in_executor(self._threads, self._fault, send)
+        except OSError as cause:
+            # The disk is ours, not the node's: no verdict. The attempt reports again and is verified again.
+            log.error("%s cannot be verified: %s", send.attempt, cause)
+            return
+        failpoint("verify.compared")
+        if leader.epoch != epoch:
+            # The state was rebuilt meanwhile, and the node may have declared something else since: it is asked anew.
+            return
+        try:
+            leader.tell(Verified(send.attempt, send.fence, ok=not fault, detail=fault))
+        except Unavailable:
+            log.info("%s was verified for a leader that is gone", send.attempt)
+
+    def _fault(self, send: Verify) -> str:
+        self._logs.seal(send.attempt)
+        size, digest = self._logs.digest(send.attempt)
+        declared = send.result
+        if size != declared.stdout_bytes:
+            return f"{declared.stdout_bytes} bytes of output were declared, {size} arrived"
+        if digest != declared.stdout_sha256:
+            return "the output that arrived is not the output that was declared: their hashes differ"
+        return ""
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
