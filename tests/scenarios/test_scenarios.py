@@ -11,4 +11,6 @@ from transcripts import play, transcripts
 def test_transcript(path: Path) -> None:
     written = path.read_text()
 
-    assert play(written) == written, "read the difference; if it is right: python tests/scenarios/transcripts.py --rewrite"
+    assert play(written) == written, (
+        "read the difference; if it is right: python tests/scenarios/transcripts.py --rewrite"
+    )

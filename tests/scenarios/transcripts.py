@@ -89,7 +89,20 @@ from holdfast.model import (
     Settings,
     attempt_id,
 )
-from holdfast.model.messages import Discard, Go, Held, HeldPhase, Hello, Leaving, Ping, Pong, Renewed, Report, Start, Welcome
+from holdfast.model.messages import (
+    Discard,
+    Go,
+    Held,
+    HeldPhase,
+    Hello,
+    Leaving,
+    Ping,
+    Pong,
+    Renewed,
+    Report,
+    Start,
+    Welcome,
+)
 from holdfast.sim.orchestrator import rebuilt
 
 BEGINNING = 1_000_000_000
@@ -146,7 +159,9 @@ class Stage:
 
     def lead(self) -> None:
         self.epoch += 1
-        kernel = rebuilt(Kernel, self.settings, [r for r in self.rows.values() if not isinstance(r, Job | Attempt) or r.live])
+        kernel = rebuilt(
+            Kernel, self.settings, [r for r in self.rows.values() if not isinstance(r, Job | Attempt) or r.live]
+        )
         if self.kernel is not None and kernel.digest() != self.kernel.digest():
             raise AssertionError("what was rebuilt from the rows is not what the old leader had in mind")
         self.kernel = kernel

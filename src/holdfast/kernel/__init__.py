@@ -19,9 +19,9 @@ Duties of whoever drives it:
 7. Deliver sends of one session in order, or end the session. A send to a session that is gone is dropped.
 
 Rooms: `contenders` (offers, takeover, acceptance), `health` (suspicion, quarantine, probation), `recovery` (what
-follows a failure; deadlines), `reconcile` (what a node reports against what should be), `membership` (joining, leaving),
-`placement` and `queue` (where, and who is next), `explain` (why not yet), `world` (the state), `commit` (the order of
-deciding, storing and acting).
+follows a failure; deadlines), `reconcile` (what a node reports against what should be), `membership` (joining,
+leaving), `placement` and `queue` (where, and who is next), `explain` (why not yet), `world` (the state), `commit` (the
+order of deciding, storing and acting).
 """
 
 from holdfast.kernel.commit import Batch, CommitLoop

@@ -11,7 +11,7 @@ Safety rests on four rules, all of them here:
 from msgspec.structs import replace
 
 from holdfast.kernel.decision import ToSession
-from holdfast.kernel.placement import Free
+from holdfast.kernel.placement import Free, kind_serves
 from holdfast.kernel.queue import LaneKey
 from holdfast.kernel.world import World
 from holdfast.model import (
@@ -23,12 +23,14 @@ from holdfast.model import (
     Job,
     JobId,
     JobPhase,
+    Need,
     Node,
     NodeId,
     NodeState,
     Recovery,
     Result,
     Verdict,
+    after,
     attempt_id,
 )
 from holdfast.model.messages import Discard, Go, Start
@@ -75,8 +77,10 @@ def lane_of(w: World, job: Job) -> LaneKey:
 # --- queueing and offering ---
 
 
-def seek(w: World, job_id: JobId) -> None:
-    """See to it that something healthy works on the job, or that it waits its turn for that."""
+def seek(w: World, job_id: JobId, rebuilding: bool = False) -> None:
+    """See to it that something healthy works on the job, or that it waits its turn for that.
+
+    `rebuilding`: no row may change, so a job that is out of attempts is left to its first deadline."""
     job = w.jobs.get(job_id)
     if job is None:
         return
@@ -86,14 +90,11 @@ def seek(w: World, job_id: JobId) -> None:
     elif job.not_before_ms > w.patience:
         w.queue.leave(job_id)
         w.deadlines.add(job.not_before_ms, "job", job_id)
-    elif job.attempts_made >= ATTEMPTS_PER_FAILURE * attempts_max(w, job):
-        if not rivals:
-            end_job(
-                w,
-                job_id,
-                Verdict.FAILED,
-                Failure(FailureCode.NODE_LOST, f"gave up after {job.attempts_made} attempts"),
-            )
+    elif job.failures >= attempts_max(w, job) or job.attempts_made >= ATTEMPTS_PER_FAILURE * attempts_max(w, job):
+        w.queue.leave(job_id)
+        if not rivals and not rebuilding:
+            why = Failure(FailureCode.NODE_LOST, f"gave up after {job.attempts_made} attempts")
+            end_job(w, job_id, Verdict.FAILED, why)
     else:
         w.queue.join(job_id, job.owner, job.spec.priority, lane_of(w, job))
 
@@ -103,20 +104,47 @@ def serve_queue(w: World) -> None:
     if not len(w.queue):
         w.freed.clear()
         return
+    loosened: list[LaneKey] = []
+    rooms: list[NodeId] = []
     if w.freed:
-        rooms = [(n, w.index.free[n]) for n in w.freed if n in w.index.free]
+        rooms = [n for n in w.freed if n in w.index.free]
         w.freed.clear()
         if rooms:
-            w.queue.free_up(lambda lane: any(_serves(node, free, lane) for node, free in rooms))
+            loosened = w.queue.free_up(lambda need: _fits_one(w, need, rooms), lambda lane: _serves_one(w, lane, rooms))
     while (head := w.queue.next()) is not None:
         job_id, lane = head
         job = w.jobs[job_id]
         node = choose(w, job, lane)
         if node is None:
             w.queue.stick(lane)
+            if not lane[1] or not w.index.candidates(lane[0], 0, ()):
+                w.queue.dry(lane[0])
         else:
             w.queue.leave(job_id)
             offer(w, job, node)
+            loosened = _still_served(w, loosened, rooms)
+
+
+def _still_served(w: World, lanes: list[LaneKey], rooms: list[NodeId]) -> list[LaneKey]:
+    """Those of the lanes let out for these rooms that still find one; the others go back untried."""
+    fits = {need: _fits_one(w, need, rooms) for need in {lane[0] for lane in lanes}}
+    left: list[LaneKey] = []
+    for lane in lanes:
+        if fits[lane[0]] and _serves_one(w, lane, rooms):
+            left.append(lane)
+        else:
+            w.queue.stick(lane)
+    return left
+
+
+def _fits_one(w: World, need: Need, rooms: list[NodeId]) -> bool:
+    return any(
+        n in w.index.free and kind_serves(w.kinds[n], need) and _serves(n, w.index.free[n], (need, ())) for n in rooms
+    )
+
+
+def _serves_one(w: World, lane: LaneKey, rooms: list[NodeId]) -> bool:
+    return any(n not in lane[1] and n in w.index.free and _serves(n, w.index.free[n], lane) for n in rooms)
 
 
 def _serves(node: NodeId, free: Free, lane: LaneKey) -> bool:
@@ -257,7 +285,9 @@ def refresh(w: World, job_id: JobId) -> None:
     if phase is job.phase:
         return
     if phase is JobPhase.QUEUED:
-        until = w.soon(w.settings.queue_ms_max if job.spec.queue_limit_ms is None else job.spec.queue_limit_ms)
+        limit = w.settings.queue_ms_max if job.spec.queue_limit_ms is None else job.spec.queue_limit_ms
+        # A retry counts from the end of its back-off, and gets at least the time an offer takes.
+        until = after(max(w.patience, job.not_before_ms), max(limit, w.settings.offer_ms_max))
         w.deadlines.add(until, "job", job_id)
         job = replace(job, queue_until_ms=until, waiting=WAITS_FOR_ROOM)
     w.put(replace(job, phase=phase))

@@ -1,10 +1,12 @@
 """Why a job is where it is, and when that ends (SPEC H6). Reads the world, changes nothing."""
 
-from holdfast.kernel.contenders import WAITS_FOR_LEASE, lease_over_ms, node_name
+from itertools import islice
+
+from holdfast.kernel.contenders import WAITS_FOR_LEASE, lease_over_ms, must_not_repeat, node_name
 from holdfast.kernel.decision import Answer, Explanation, Rejected
 from holdfast.kernel.placement import Kind, kind_serves
 from holdfast.kernel.world import World, kind_of
-from holdfast.model import Attempt, AttemptPhase, Job, JobId, JobPhase, Need, Node, NodeState, Resources
+from holdfast.model import Attempt, AttemptPhase, Instant, Job, JobId, JobPhase, Need, Node, NodeState, Resources
 
 _THEN = {
     AttemptPhase.OFFERED: "the offer goes to another machine (offer_unanswered)",
@@ -13,6 +15,10 @@ _THEN = {
     AttemptPhase.RUNNING: "it is stopped (time_limit)",
     AttemptPhase.UPLOADING: "it is run again (upload_timeout)",
 }
+
+NODES_LOOKED_AT = 2_000
+"""In a larger fleet the gates are counted over this many nodes: an answer in milliseconds, representative enough."""
+SHAPES_LOOKED_AT = 4_096
 
 
 def explain(w: World, job_id: JobId) -> Answer:
@@ -23,16 +29,26 @@ def explain(w: World, job_id: JobId) -> Answer:
     lines = tuple(_attempt_line(w, a) for a in attempts)
     gates, nearest = ({}, "") if job.phase is not JobPhase.QUEUED and job_id not in w.queue else gate_counts(w, job)
     leader = max((a for a in attempts if a.may_win), key=lambda a: list(AttemptPhase).index(a.phase), default=None)
+    until, then = _bound(w, job, leader)
+    waits = waiting_for(w, job, leader, gates)
+    ahead = w.queue.ahead_of(job_id)
+    return Explanation(job_id, job.phase.value, waits, until + w.meta.late_ms, then, lines, gates, nearest, ahead)
+
+
+def _bound(w: World, job: Job, leader: Attempt | None) -> tuple[Instant, str]:
+    """When the present state ends by itself, and what follows."""
+    if leader is None and job.not_before_ms > w.patience:
+        return job.not_before_ms, "it is offered to a machine again"
     if leader is None:
-        until, then = job.queue_until_ms + w.meta.late_ms, "the job ends as queue_expired"
-    elif job.waiting == WAITS_FOR_LEASE:
-        until, then = lease_over_ms(w, leader) + w.meta.late_ms, "the job ends as lease_lost"
-    else:
-        until, then = leader.phase_until_ms + w.meta.late_ms, _THEN[leader.phase]
-    return Explanation(
-        job_id, job.phase.value, waiting_for(w, job, leader, gates), until, then, lines, gates, nearest,
-        w.queue.ahead_of(job_id),
-    )  # fmt: skip
+        return job.queue_until_ms, "the job ends as queue_expired"
+    if job.waiting == WAITS_FOR_LEASE:
+        return lease_over_ms(w, leader), "the job ends as lease_lost"
+    node = w.nodes[leader.node]
+    if node.state is NodeState.SUSPECT:
+        return node.state_until_ms, "this attempt is written off (node_lost)"
+    if must_not_repeat(job, leader) and leader.phase is not AttemptPhase.RUNNING:
+        return leader.phase_until_ms, "the job ends: it must not run twice"
+    return leader.phase_until_ms, _THEN[leader.phase]
 
 
 def waiting_for(w: World, job: Job, leader: Attempt | None, gates: dict[str, int]) -> str:
@@ -68,7 +84,7 @@ def gate_counts(w: World, job: Job) -> tuple[dict[str, int], str]:
     gates: dict[str, int] = {}
     nearest: tuple[int, str] | None = None
     holding = {a.node for a in w.attempts_of(job.id)}
-    for node_id in sorted(w.nodes):
+    for node_id in islice(w.nodes, NODES_LOOKED_AT):
         node = w.nodes[node_id]
         if node.state is NodeState.GONE:
             continue
@@ -102,23 +118,35 @@ def _shortfall(node: Node, room: Resources, need: Need) -> tuple[str, int]:
 
 def never_fits(w: World, need: Need) -> str:
     """Empty if some node that joined could hold the need when idle; else the nearest miss, in words."""
-    want = need.resources
-    for kind, offered in w.shapes:
-        if want.fits_in(offered) and kind_serves(kind, need):
-            return ""
-    return min((_miss(kind, offered, need) for kind, offered in w.shapes), default=(0, ""))[1]
+    if w.could.candidates(need, 0, ()):
+        return ""
+    shapes = islice(w.shapes, SHAPES_LOOKED_AT)
+    nearest = min(shapes, key=lambda shape: _gap(shape[0], shape[1], need), default=None)
+    return "" if nearest is None else _miss(nearest[0], nearest[1], need)
 
 
-def _miss(kind: Kind, offered: Resources, need: Need) -> tuple[int, str]:
-    """By how much a shape misses, in thousandths summed over resources, and in words."""
+def _gap(kind: Kind, offered: Resources, need: Need) -> int:
+    """By how much a shape misses, in thousandths of each want, summed."""
     if not kind_serves(kind, need):
-        return 10**9, f"machines of kind {' '.join(str(part) for part in kind if part)} do not serve"
+        return 10**9
+    want = need.resources
+    return (
+        max(0, want.cpu_milli - offered.cpu_milli) * 1000 // max(1, want.cpu_milli)
+        + max(0, want.memory_mib - offered.memory_mib) * 1000 // max(1, want.memory_mib)
+        + max(0, want.disk_mib - offered.disk_mib) * 1000 // max(1, want.disk_mib)
+        + max(0, want.gpus - offered.gpus) * 1000 // max(1, want.gpus)
+    )
+
+
+def _miss(kind: Kind, offered: Resources, need: Need) -> str:
+    """What a shape lacks, in words."""
+    if not kind_serves(kind, need):
+        return f"machines of kind {' '.join(str(part) for part in kind if part)} do not serve"
     want = need.resources
     parts = [
-        (f"cpu {offered.cpu_milli} of {want.cpu_milli} milli", want.cpu_milli, offered.cpu_milli),
-        (f"memory {offered.memory_mib} of {want.memory_mib} MiB", want.memory_mib, offered.memory_mib),
-        (f"disk {offered.disk_mib} of {want.disk_mib} MiB", want.disk_mib, offered.disk_mib),
-        (f"gpus {offered.gpus} of {want.gpus}", want.gpus, offered.gpus),
+        (f"cpu {offered.cpu_milli} of {want.cpu_milli} milli", want.cpu_milli > offered.cpu_milli),
+        (f"memory {offered.memory_mib} of {want.memory_mib} MiB", want.memory_mib > offered.memory_mib),
+        (f"disk {offered.disk_mib} of {want.disk_mib} MiB", want.disk_mib > offered.disk_mib),
+        (f"gpus {offered.gpus} of {want.gpus}", want.gpus > offered.gpus),
     ]
-    missing = [(text, (wanted - there) * 1000 // wanted) for text, wanted, there in parts if wanted > there]
-    return sum(gap for _, gap in missing), ", ".join(text for text, _ in missing)
+    return ", ".join(text for text, short in parts if short)

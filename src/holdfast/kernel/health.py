@@ -53,6 +53,9 @@ STRIKES: dict[FailureCode, int] = {
 MASS_WINDOW_MS = 10_000
 """Nodes lost within this window of each other point at the network, not at a job."""
 
+POISON_WINDOW_MS = 600_000
+"""A body that brings its machine down does so soon; after this long it is churn, not the job."""
+
 
 # --- silence ---
 
@@ -142,9 +145,10 @@ def suspect(w: World, node_id: NodeId, cause: str) -> None:
         return
     disconnect(w, node_id, cause)
     change(w, node, NodeState.SUSPECT, cause, w.settings.suspect_ms_max)
-    # Kept short: only what falls into the window matters.
-    w.went_ms = [t for t in w.went_ms if t > w.patience - MASS_WINDOW_MS]
-    w.went_ms.append(w.patience)
+    w.went.pop(node_id, None)
+    w.went[node_id] = w.patience
+    while w.went[first := next(iter(w.went))] <= w.patience - MASS_WINDOW_MS:
+        del w.went[first]
     for attempt in w.held_by(node_id):
         if attempt.may_win:
             blame_job(w, attempt)
@@ -156,8 +160,12 @@ def blame_job(w: World, attempt: Attempt) -> None:
     job = w.jobs.get(attempt.job)
     if job is None or attempt.started_ms is None or attempt.node in job.felled:
         return
-    went = len(w.went_ms)
-    if went >= 2 and went * 5 >= len(w.nodes):
+    if w.now - attempt.started_ms > POISON_WINDOW_MS:
+        return
+    # Those that went without this job: many at once point at the network.
+    others = len(w.went) - sum(n in w.went for n in {*job.felled, attempt.node})
+    present = sum(w.states.get(s, 0) for s in (NodeState.READY, NodeState.PROBATION, NodeState.SUSPECT))
+    if others >= 1 and (others + 1) * 5 >= present:
         return
     w.put(replace(job, felled=(*job.felled, attempt.node)))
 
@@ -168,6 +176,8 @@ def take_over(w: World, attempt: Attempt, cause: str) -> None:
     if job is None:
         return
     if must_not_repeat(job, attempt):
+        if w.pulse(attempt.node).session is not None:
+            return  # a sick or struck machine that can still be reached: let it finish what nobody else may do
         w.put(replace(job, waiting=WAITS_FOR_LEASE))
         w.deadlines.add(lease_over_ms(w, attempt), "lease", attempt.id)
         w.note("job.lease", WAITS_FOR_LEASE, job.id, attempt.id, attempt.node)
@@ -209,14 +219,21 @@ def strike(w: World, node_id: NodeId, failure: Failure) -> None:
         quarantine(w, node, f"{node.strikes} faults, the last: {failure.code.value}")
 
 
-def quarantine(w: World, node: Node, cause: str) -> None:
-    """Set a node aside, unless that would take too much of the fleet: then fail open, on the record."""
+def fleet_too_thin(w: World) -> bool:
+    """Whether one more node set aside would be more than the share that may be."""
+    aside = w.states.get(NodeState.QUARANTINED, 0)
+    present = aside + w.states.get(NodeState.READY, 0) + w.states.get(NodeState.PROBATION, 0)
+    return (aside + 1) * 1000 > present * w.settings.quarantine_share_max_permille
+
+
+def quarantine(w: World, node: Node, cause: str, sick: bool = False) -> None:
+    """Set a node aside, unless that would take too much of the fleet: then fail open, on the record.
+
+    A node that calls itself sick is always believed: the cap guards against our own judgement."""
     if node.state not in (NodeState.READY, NodeState.PROBATION):
         return
     s = w.settings
-    aside = w.states.get(NodeState.QUARANTINED, 0)
-    present = aside + w.states.get(NodeState.READY, 0) + w.states.get(NodeState.PROBATION, 0)
-    if (aside + 1) * 1000 > present * s.quarantine_share_max_permille:
+    if not sick and fleet_too_thin(w):
         w.note(
             "node.spared",
             f"{node_name(node)} would be quarantined ({cause}), but too few would be left",
@@ -225,16 +242,16 @@ def quarantine(w: World, node: Node, cause: str) -> None:
         return
     times = max(0, node.strikes - s.strikes_to_quarantine)
     length = min(s.quarantine_ms_max, s.quarantine_ms << min(times, 20))
-    change(w, node, NodeState.QUARANTINED, cause, length)
+    change(w, node, NodeState.QUARANTINED, cause, length, quarantined_until_ms=w.soon(length))
     for attempt in w.held_by(node.id):
         if attempt.may_win:
             take_over(w, attempt, f"its machine is quarantined: {cause}")
 
 
 def load_reported(w: World, node_id: NodeId, pulse: Pulse, load: Load) -> None:
-    was, pulse.load = pulse.load.sick, load
-    if load.sick and load.sick != was:
-        quarantine(w, w.nodes[node_id], f"it reports itself sick: {load.sick}")
+    pulse.load = load
+    if load.sick:
+        quarantine(w, w.nodes[node_id], f"it reports itself sick: {load.sick}", sick=True)
 
 
 # --- coming back ---
@@ -259,9 +276,9 @@ def ping_due(w: World, node_id: NodeId) -> None:
 
 def ponged(w: World, node_id: NodeId, nonce: int) -> None:
     pulse = w.pulse(node_id)
-    if nonce != pulse.nonce:
+    if not pulse.answered < nonce <= pulse.nonce:
         return
-    pulse.nonce += 1
+    pulse.answered = nonce
     pulse.pings += 1
     if pulse.pings == w.settings.probation_pings:
         w.freed[node_id] = None

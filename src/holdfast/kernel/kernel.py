@@ -68,7 +68,7 @@ class Kernel:
             w.load(row)
         for job in sorted(jobs, key=lambda j: (j.submitted_ms, j.id)):
             w.deadlines.add(job.queue_until_ms, "job", job.id)
-            contenders.seek(w, job.id)
+            contenders.seek(w, job.id, rebuilding=True)
         w.changes = []
         return kernel
 
@@ -230,7 +230,7 @@ class Kernel:
         lane = (spec.need, ())
         node = None if w.queue.stuck(lane) else contenders.choose(w, job, lane)
         if node is None:
-            miss = "" if w.queue.stuck(lane) else never_fits(w, spec.need)
+            miss = never_fits(w, spec.need)
             if miss:
                 failure = Failure(FailureCode.NO_FIT, f"nearest: {miss}")
                 says = f"No machine of this network could ever hold this job; nearest miss: {miss}."
@@ -238,7 +238,7 @@ class Kernel:
             job = replace(job, waiting=contenders.WAITS_FOR_ROOM)
             w.put(job)
             w.queue.join(job.id, job.owner, spec.priority, lane)
-            w.queue.stick(lane)
+            w.queue.dry(spec.need)
         w.note("job.queued", "the job is queued", job.id)
         w.deadlines.add(until, "job", job.id)
         if node is not None:
@@ -265,6 +265,7 @@ class Kernel:
                 if message.seq <= pulse.seq:
                     return
                 pulse.seq = message.seq
+                pulse.excused_ms = None
                 health.heard(w, event.node, pulse)
                 if message.load is not None:
                     health.load_reported(w, event.node, pulse, message.load)

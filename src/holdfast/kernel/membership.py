@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from holdfast.kernel.contenders import node_name
 from holdfast.kernel.decision import Answer, CloseSession, Done, Rejected, ToSession
-from holdfast.kernel.health import await_return, begin_probation, change, heard, ping_due, suspect
+from holdfast.kernel.health import await_return, begin_probation, change, fleet_too_thin, heard, ping_due, suspect
 from holdfast.kernel.reconcile import compare
 from holdfast.kernel.recovery import drain_due, write_off
 from holdfast.kernel.world import World
 from holdfast.model import Instant, Node, NodeId, NodeState, after
-from holdfast.model.messages import Hello, Leaving, Ping, Refusal, Welcome
+from holdfast.model.messages import Hello, Leaving, Load, Ping, Refusal, Welcome
 
 
 def join(w: World, session: int, hello: Hello) -> None:
@@ -23,18 +23,15 @@ def join(w: World, session: int, hello: Hello) -> None:
     refusal = _wrong_key(node, hello) or _token_refusal(w, node, hello) or _taken(w, hello)
     if refusal is not None:
         w.send(ToSession(session, hello.node, refusal), CloseSession(session, refusal.says))
-        if refusal.final:
-            w.note(
-                "node.refused",
-                f"{hello.node}: {refusal.code}: {refusal.says}",
-                node=hello.node if node else None,
-            )
+        if refusal.final and node is not None:
+            w.note("node.refused", f"{hello.node}: {refusal.code}: {refusal.says}", node=hello.node)
         return
     pulse = w.pulse(hello.node)
     if pulse.session is not None:
         w.send(CloseSession(pulse.session, "replaced by a newer session of the same node"))
     pulse.session, pulse.instance, pulse.seq = session, hello.instance, 0
     pulse.heard_ms = pulse.watched_ms = w.patience
+    pulse.load = Load()  # of this session nothing is known yet
     pulse.contested_ms = None
     s = w.settings
     w.send(
@@ -57,7 +54,8 @@ def join(w: World, session: int, hello: Hello) -> None:
     w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", hello.node)
     for attempt_id in w.on_node.get(hello.node, ()):
         w.claims[attempt_id].sent_ms = Instant(0)  # what was sent to the old session may never have arrived
-    compare(w, hello.node, hello.held, full=True, seq=0, came_back=away)
+    back = away and w.nodes[hello.node].state is not NodeState.QUARANTINED
+    compare(w, hello.node, hello.held, full=True, seq=0, came_back=back)
 
 
 def _enter(w: World, node: Node | None, hello: Hello) -> None:
@@ -71,11 +69,20 @@ def _enter(w: World, node: Node | None, hello: Hello) -> None:
         change(w, replace(fresh, **known), NodeState.READY, "it joined")
         return
     updated: Node = replace(node, **known)
+    if node.leaving:
+        updated = replace(updated, draining=False, leaving=False)  # still going: it says so again
+    left_ms = node.quarantined_until_ms - w.patience
     match node.state:
+        case NodeState.SUSPECT | NodeState.LOST | NodeState.GONE if left_ms > 0 and not fleet_too_thin(w):
+            change(w, updated, NodeState.QUARANTINED, "it came back before its quarantine was over", left_ms)
         case NodeState.SUSPECT | NodeState.LOST:
             begin_probation(w, updated, "it came back")
         case NodeState.GONE:
-            change(w, replace(updated, draining=False, strikes=node.strikes), NodeState.READY, "it joined again")
+            updated = replace(updated, draining=False)
+            if node.strikes:
+                begin_probation(w, updated, "it joined again")
+            else:
+                change(w, updated, NodeState.READY, "it joined again")
         case NodeState.PROBATION:
             w.put(updated)
             w.pulse(node.id).pings = 0
@@ -148,7 +155,10 @@ def broke(w: World, session: int, node_id: NodeId, why: str) -> None:
         return
     pulse.session = None
     w.reindex(node_id)
-    if w.patience < w.forgive_until_ms or pulse.seq == 0:
+    if pulse.seq == 0 and pulse.excused_ms is None:
+        pulse.excused_ms = w.patience
+    unheard = pulse.excused_ms is not None and w.patience < after(pulse.excused_ms, w.settings.reconnect_grace_ms)
+    if w.patience < w.forgive_until_ms or (pulse.seq == 0 and unheard):
         # This side was away, or so slow that the node never heard its welcome: nobody is to blame.
         await_return(w, node_id)
     else:
@@ -162,6 +172,7 @@ def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:
     if not message.done:
         if not node.draining:
             drain(w, node_id, on=True, by="its own operator", grace_ms=message.grace_ms)
+            w.put(replace(w.nodes[node_id], leaving=True))
         return
     change(w, node, NodeState.GONE, "it said goodbye")
     w.pulse(node_id).session = None
@@ -178,7 +189,7 @@ def drain(w: World, node_id: NodeId, on: bool, by: str, grace_ms: int | None = N
     if node.draining == on:
         return Done("it is draining already" if on else "it is not draining")
     until = w.soon(w.settings.drain_ms if grace_ms is None else grace_ms)
-    w.put(replace(node, draining=on, drain_until_ms=until))
+    w.put(replace(node, draining=on, drain_until_ms=until, leaving=False))
     kind, text = ("node.draining", "is being drained") if on else ("node.undrained", "takes work again")
     w.note(kind, f"{node_name(node)} {text} ({by})", node=node_id)
     if on and not w.on_node.get(node_id):

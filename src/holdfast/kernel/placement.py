@@ -22,6 +22,8 @@ Free = tuple[int, int, int, int]
 Kind = tuple[str, str, int]
 """Architecture, GPU model, memory per GPU."""
 
+MATCHES_KEPT = 1_024
+"""Different demands on kind whose answer is remembered."""
 _MASK = (1 << 64) - 1
 
 
@@ -170,7 +172,10 @@ class Index:
         self._matching.clear()
 
     def _leave(self, node: NodeId) -> None:
-        self._sizes[self._kind.pop(node)] -= 1
+        kind = self._kind.pop(node)
+        self._sizes[kind] -= 1
+        if not self._sizes[kind]:
+            del self._sizes[kind], self._shelves[kind], self._counts[kind]
         self._matching.clear()
 
     def _unshelve(self, node: NodeId, kind: Kind, free: Free) -> None:
@@ -181,8 +186,9 @@ class Index:
         key = (need.arch, need.gpu_model, need.gpu_memory_mib)
         known = self._matching.get(key)
         if known is None:
-            serving = (k for k, size in self._sizes.items() if size and kind_serves(k, need))
-            kinds = tuple(sorted(serving, key=lambda k: (k[2], k)))
+            if len(self._matching) >= MATCHES_KEPT:
+                self._matching.clear()
+            kinds = tuple(sorted((k for k in self._sizes if kind_serves(k, need)), key=lambda k: (k[2], k)))
             known = self._matching[key] = (kinds, list(accumulate(self._sizes[k] for k in kinds)))
         return known
 

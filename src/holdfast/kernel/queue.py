@@ -1,40 +1,57 @@
-"""Who is next: priority first, then the owner who holds least, then whoever waited longest.
+"""Who is next: the owner who holds least, and of theirs the job with the highest priority that waited longest.
 
-Jobs of one owner with the same need (and the same nodes ruled out) wait in one *lane*. A lane whose need found
-no room is *stuck* until room appears that could serve it, so a full network costs nothing to keep waiting in,
-and ten thousand jobs of one owner are one lane that never stands before another owner's first job.
+Fairness between owners comes first, so that no flood of one owner, whatever priority it gives itself, stands before
+another owner's first job (docs/decisions/0007). Owners who hold equally much are ordered by their best priority.
+
+Jobs of one owner with the same need (and the same nodes ruled out) wait in one *lane*. A lane that found no room is
+*stuck* until room appears that could serve it; a need that no free room serves is *dry*, and its lanes are stuck
+without being tried. So a full network costs next to nothing to wait in.
 
 The queue knows needs and owners' shares. It does not know nodes beyond the ids a lane rules out.
 """
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from holdfast.model import JobId, Need, NodeId, Owner
 
 LaneKey = tuple[Need, tuple[NodeId, ...]]
 """What is needed, and which nodes may not serve it because they already hold an attempt of the job."""
+PRIORITIES = 10
+SWEEP_MIN = 64
 
 
 class _Line:
-    """One owner's lanes at one priority."""
+    """One owner's waiting jobs."""
 
-    __slots__ = ("lanes", "stamp")
+    __slots__ = ("best", "gone", "lanes", "size", "stamp")
 
     def __init__(self) -> None:
-        self.lanes: dict[LaneKey, deque[tuple[int, JobId]]] = {}
+        self.lanes: dict[tuple[int, LaneKey], deque[tuple[int, JobId]]] = {}
+        """By (minus priority, lane)."""
+        self.best = 0
+        """Minus the highest priority that joined."""
+        self.size = 0
         self.stamp = 0
+        """Which entry of the heap is this line's; older ones are stale."""
+        self.gone = 0
+        """Entries of jobs that no longer wait, since the last sweep."""
 
 
 class Queue:
     def __init__(self, share_of: Callable[[Owner], int]) -> None:
         self._share_of = share_of
         self._member: dict[JobId, tuple[int, Owner, LaneKey, int]] = {}
-        self._lines: dict[int, dict[Owner, _Line]] = {}
-        self._heaps: dict[int, list[tuple[int, int, Owner]]] = {}
-        self._lane_sizes: dict[int, dict[LaneKey, int]] = {}
+        self._lines: dict[Owner, _Line] = {}
+        self._heap: list[tuple[int, int, int, Owner]] = []
+        """(share, minus best priority, stamp, owner)."""
+        self._sizes: dict[LaneKey, int] = {}
         self._stuck: set[LaneKey] = set()
+        self._loose: dict[LaneKey, None] = {}
+        """Lanes with members that are not stuck: what `next` may look at."""
+        self._of_need: dict[Need, dict[LaneKey, None]] = {}
+        self._dry: set[Need] = set()
         self._seq = 0
 
     def __len__(self) -> int:
@@ -46,124 +63,167 @@ class Queue:
     def members(self) -> list[JobId]:
         return sorted(self._member)
 
+    # --- coming and going ---
+
     def join(self, job: JobId, owner: Owner, priority: int, lane: LaneKey) -> None:
         if job in self._member:
             self.leave(job)
         self._seq += 1
         self._member[job] = (priority, owner, lane, self._seq)
-        line = self._lines.setdefault(priority, {}).get(owner)
+        line = self._lines.get(owner)
         if line is None:
-            line = self._lines[priority][owner] = _Line()
-        line.lanes.setdefault(lane, deque()).append((self._seq, job))
-        sizes = self._lane_sizes.setdefault(priority, {})
-        sizes[lane] = sizes.get(lane, 0) + 1
-        self._rank(priority, owner, line)
+            line = self._lines[owner] = _Line()
+        line.lanes.setdefault((-priority, lane), deque()).append((self._seq, job))
+        line.size += 1
+        line.best = min(line.best, -priority)
+        self._sizes[lane] = self._sizes.get(lane, 0) + 1
+        self._of_need.setdefault(lane[0], {})[lane] = None
+        if lane[0] in self._dry:
+            self._stuck.add(lane)
+        if lane not in self._stuck:
+            self._loose[lane] = None
+        self._rank(owner, line)
 
     def leave(self, job: JobId) -> None:
-        """No longer waiting. Its entry in the lane goes when it is met."""
+        """No longer waiting. Its entry in the lane goes when it is met, or in the next sweep."""
         place = self._member.pop(job, None)
         if place is None:
             return
         priority, owner, lane, _ = place
-        sizes = self._lane_sizes[priority]
-        sizes[lane] -= 1
-        if not sizes[lane]:
-            del sizes[lane]
-            if not any(lane in other for other in self._lane_sizes.values()):
-                self._stuck.discard(lane)
-        line = self._lines[priority].get(owner)
-        if line is not None:
-            self._trim(line, lane)
-            if not line.lanes:
-                del self._lines[priority][owner]
+        self._sizes[lane] -= 1
+        if not self._sizes[lane]:
+            self._close(lane)
+        line = self._lines[owner]
+        line.size -= 1
+        line.gone += 1
+        if not line.size:
+            del self._lines[owner]
+            return
+        self._trim(line, (-priority, lane))
+        if line.gone > SWEEP_MIN and line.gone > line.size:
+            self._sweep(line)
 
-    def _trim(self, line: _Line, lane: LaneKey) -> None:
-        jobs = line.lanes.get(lane)
+    def _close(self, lane: LaneKey) -> None:
+        """Nobody waits in the lane any more."""
+        del self._sizes[lane]
+        self._loose.pop(lane, None)
+        self._stuck.discard(lane)
+        lanes = self._of_need[lane[0]]
+        del lanes[lane]
+        if not lanes:
+            del self._of_need[lane[0]]
+            self._dry.discard(lane[0])
+
+    def _trim(self, line: _Line, key: tuple[int, LaneKey]) -> None:
+        jobs = line.lanes.get(key)
         if jobs is None:
             return
         while jobs and not self._waits(jobs[0]):
             jobs.popleft()
         if not jobs:
-            del line.lanes[lane]
+            del line.lanes[key]
+
+    def _sweep(self, line: _Line) -> None:
+        kept = {key: deque(e for e in jobs if self._waits(e)) for key, jobs in line.lanes.items()}
+        line.lanes = {key: jobs for key, jobs in kept.items() if jobs}
+        line.gone = 0
 
     def _waits(self, entry: tuple[int, JobId]) -> bool:
         place = self._member.get(entry[1])
         return place is not None and place[3] == entry[0]
 
     def share_changed(self, owner: Owner) -> None:
-        for priority, lines in self._lines.items():
-            line = lines.get(owner)
-            if line is not None:
-                self._rank(priority, owner, line)
+        line = self._lines.get(owner)
+        if line is not None:
+            self._rank(owner, line)
 
-    def _rank(self, priority: int, owner: Owner, line: _Line) -> None:
+    def _rank(self, owner: Owner, line: _Line) -> None:
         self._seq += 1
         line.stamp = self._seq
-        heappush(self._heaps.setdefault(priority, []), (self._share_of(owner), self._seq, owner))
+        heappush(self._heap, (self._share_of(owner), line.best, self._seq, owner))
+        if len(self._heap) > 2 * len(self._lines) + SWEEP_MIN:
+            self._heap = [e for e in self._heap if self._stands(e)]
+            heapify(self._heap)
+
+    def _stands(self, entry: tuple[int, int, int, Owner]) -> bool:
+        line = self._lines.get(entry[3])
+        return line is not None and line.stamp == entry[2]
+
+    # --- room ---
 
     def stick(self, lane: LaneKey) -> None:
         """Nothing free can serve this lane now."""
-        self._stuck.add(lane)
+        if lane in self._sizes:
+            self._stuck.add(lane)
+            self._loose.pop(lane, None)
+
+    def dry(self, need: Need) -> None:
+        """No free room can serve this need, whatever is ruled out."""
+        if need in self._of_need:
+            self._dry.add(need)
+            for lane in self._of_need[need]:
+                self.stick(lane)
 
     def stuck(self, lane: LaneKey) -> bool:
-        return lane in self._stuck
+        return lane in self._stuck or lane[0] in self._dry
 
-    def free_up(self, serves: Callable[[LaneKey], bool]) -> bool:
-        """Room appeared: lanes it serves may be tried again. True if there is any."""
-        loose = [lane for lane in self._stuck if serves(lane)]
-        self._stuck.difference_update(loose)
-        return bool(loose)
+    def free_up(self, fits: Callable[[Need], bool], serves: Callable[[LaneKey], bool]) -> list[LaneKey]:
+        """Room appeared: lanes it serves may be tried again. Those are returned."""
+        loosened: list[LaneKey] = []
+        for need, lanes in self._of_need.items():
+            if fits(need):
+                self._dry.discard(need)
+                loosened += [lane for lane in lanes if lane in self._stuck and serves(lane)]
+        self._stuck.difference_update(loosened)
+        self._loose.update(dict.fromkeys(loosened))
+        return loosened
+
+    # --- who is next ---
 
     def next(self) -> tuple[JobId, LaneKey] | None:
         """The job to try next, or None: nobody waits whose lane is not stuck."""
-        for priority in sorted(self._heaps, reverse=True):
-            if self._lane_sizes.get(priority, {}).keys() <= self._stuck:
-                continue
-            found = self._next_at(priority)
-            if found is not None:
-                return found
-        return None
-
-    def _next_at(self, priority: int) -> tuple[JobId, LaneKey] | None:
-        heap, lines = self._heaps[priority], self._lines[priority]
-        passed: list[tuple[int, int, Owner]] = []
+        if not self._loose:
+            return None
+        passed: list[tuple[int, int, int, Owner]] = []
         found = None
-        while heap:
-            entry = heappop(heap)
-            line = lines.get(entry[2])
-            if line is None or line.stamp != entry[1]:
-                continue
-            passed.append(entry)
-            found = self._oldest(line)
-            if found is not None:
-                break
+        while self._heap and found is None:
+            entry = heappop(self._heap)
+            if self._stands(entry):
+                passed.append(entry)
+                found = self._first(self._lines[entry[3]])
         for entry in passed:
-            heappush(heap, entry)
+            heappush(self._heap, entry)
         return found
 
-    def _oldest(self, line: _Line) -> tuple[JobId, LaneKey] | None:
-        best: tuple[int, JobId, LaneKey] | None = None
-        for lane in list(line.lanes):
-            if lane in self._stuck:
-                continue
-            self._trim(line, lane)
-            jobs = line.lanes.get(lane)
-            if jobs and (best is None or jobs[0][0] < best[0]):
-                best = (jobs[0][0], jobs[0][1], lane)
-        return None if best is None else (best[1], best[2])
+    def _first(self, line: _Line) -> tuple[JobId, LaneKey] | None:
+        """Of one owner's jobs in lanes that are not stuck: the highest priority, then the longest wait."""
+        best: tuple[int, int, JobId, LaneKey] | None = None
+        for key in self._open_keys(line):
+            self._trim(line, key)
+            jobs = line.lanes.get(key)
+            if jobs and (best is None or (key[0], jobs[0][0]) < best[:2]):
+                best = (key[0], jobs[0][0], jobs[0][1], key[1])
+        return None if best is None else (best[2], best[3])
+
+    def _open_keys(self, line: _Line) -> list[tuple[int, LaneKey]]:
+        """The keys of a line's lanes that are not stuck, found from whichever side is shorter."""
+        if len(line.lanes) <= PRIORITIES * len(self._loose):
+            return [key for key in line.lanes if key[1] not in self._stuck]
+        keys = ((-priority, lane) for lane in self._loose for priority in range(PRIORITIES))
+        return [key for key in keys if key in line.lanes]
 
     def ahead_of(self, job: JobId) -> int:
-        """How many waiting jobs have a better priority, or the same priority and an owner who holds less,
-        or stand before it in its owner's order: a fair guess for people, linear in the queue."""
+        """How many waiting jobs would be placed before this one if room for any of them came: a guess for people."""
         place = self._member.get(job)
         if place is None:
             return 0
         priority, owner, _, seq = place
         mine = self._share_of(owner)
-        count = 0
-        for p, o, _, s in self._member.values():
-            if p > priority or (
-                p == priority and ((o == owner and s < seq) or (o != owner and self._share_of(o) < mine))
-            ):
-                count += 1
-        return count
+        others = sum(1 for o in self._lines if o != owner and self._share_of(o) <= mine)
+        own = 0
+        for (minus, _), jobs in self._lines[owner].lanes.items():
+            if minus < -priority:
+                own += len(jobs)
+            elif minus == -priority:
+                own += sum(1 for entry in jobs if entry[0] < seq)
+        return others + own

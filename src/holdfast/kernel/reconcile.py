@@ -22,6 +22,15 @@ from holdfast.kernel.world import World
 from holdfast.model import Attempt, AttemptId, AttemptPhase, Failure, FailureCode, NodeId, Recovery
 from holdfast.model.messages import Discard, Held, HeldPhase, Renewed
 
+NODE_MAY_SAY = frozenset(
+    {
+        FailureCode.EXIT_CODE, FailureCode.OOM_JOB, FailureCode.OOM_NODE, FailureCode.TIME_LIMIT,
+        FailureCode.DISK_QUOTA, FailureCode.NODE_DISK_FULL, FailureCode.IMAGE, FailureCode.BUILD, FailureCode.DATA,
+        FailureCode.NETWORK, FailureCode.RUNTIME_FAULT, FailureCode.ORPHANED, FailureCode.LEASE_LOST,
+        FailureCode.DRAINED,
+    }
+)  # fmt: skip
+"""What a node can know. The rest is the orchestrator's to decide, and a lie in a node's mouth."""
 _BEFORE_BODY = (AttemptPhase.OFFERED, AttemptPhase.PREPARING, AttemptPhase.READY)
 
 
@@ -33,7 +42,7 @@ def compare(w: World, node: NodeId, held: tuple[Held, ...], full: bool, seq: int
         named = {item.attempt for item in held}
         for attempt in w.held_by(node):
             if attempt.id not in named:
-                missing(w, attempt)
+                missing(w, attempt, came_back)
 
 
 def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> None:
@@ -63,6 +72,8 @@ def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> No
                 body_seen(w, attempt, AttemptPhase.UPLOADING)
         case HeldPhase.FINISHED:
             observe_finished(w, attempt, item)
+        case HeldPhase.REFUSED if attempt.phase not in _BEFORE_BODY:
+            vanished(w, attempt)
         case HeldPhase.REFUSED:
             why = item.failure or Failure(FailureCode.REFUSED, "it gave no reason")
             attempt_failed(w, attempt, replace(why, code=FailureCode.REFUSED), still_held=True)
@@ -128,6 +139,12 @@ def body_seen(w: World, attempt: Attempt, phase: AttemptPhase) -> Attempt:
 
 
 def observe_finished(w: World, attempt: Attempt, item: Held) -> None:
+    if item.failure is not None and (
+        item.failure.code not in NODE_MAY_SAY or (item.failure.code is FailureCode.LEASE_LOST and not attempt.go)
+    ):
+        fault = Failure(FailureCode.INVALID_RESULT, f"{item.failure.code.value} is not for a machine to say")
+        attempt_failed(w, attempt, fault, still_held=True)
+        return
     if item.failure is not None:
         attempt_failed(w, attempt, item.failure, still_held=True)
         return
@@ -165,7 +182,7 @@ def verified(w: World, attempt_id: AttemptId, fence: int, ok: bool, detail: str)
         won(w, attempt.node)
 
 
-def missing(w: World, attempt: Attempt) -> None:
+def missing(w: World, attempt: Attempt, came_back: bool) -> None:
     """A full report does not name an attempt that should be there."""
     if attempt.revoked is not None:
         close_attempt(w, attempt, attempt.revoked)
@@ -175,7 +192,11 @@ def missing(w: World, attempt: Attempt) -> None:
         if job is not None and w.patience - w.claims[attempt.id].sent_ms >= w.settings.resend_ms:
             send_start(w, attempt, job)
         return
-    vanished(w, attempt)
+    if came_back:
+        # It went down with it; going away is judged by suspicion, not by strikes.
+        attempt_failed(w, attempt, Failure(FailureCode.NODE_LOST, "its machine came back without it"), still_held=False)
+    else:
+        vanished(w, attempt)
 
 
 def vanished(w: World, attempt: Attempt) -> None:

@@ -28,6 +28,7 @@ from holdfast.model import (
     Blame,
     Failure,
     FailureCode,
+    Instant,
     JobId,
     JobPhase,
     NodeId,
@@ -37,40 +38,31 @@ from holdfast.model import (
 )
 from holdfast.policy.backoff import backoff_ms
 
+_BEFORE_BODY = (AttemptPhase.OFFERED, AttemptPhase.PREPARING, AttemptPhase.READY)
+AVOID_MAX = 16
+"""Nodes a job remembers to avoid."""
 FREE_OF_CHARGE = {FailureCode.REFUSED, FailureCode.DRAINED, FailureCode.SUPERSEDED}
 """Failures that say nothing about the job: they do not count towards its attempts."""
 
 
 def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: bool) -> None:
     """An attempt that could have won did not. `still_held`: the node must be told to clean up."""
+    if still_held:
+        send_discard(w, attempt, failure)
+    close_attempt(w, attempt, failure)
+    text = f"{failure.code.value}: {failure.detail or failure.meaning.says}"
+    w.note("attempt.failed", text, attempt.job, attempt.id, attempt.node)
     if failure.meaning.blame is Blame.USER:
         won(w, attempt.node)
     else:
         strike(w, attempt.node, failure)
-        attempt = w.attempts.get(attempt.id, attempt)
-    if not attempt.live:
-        return
-    if still_held and attempt.revoked is None:
-        send_discard(w, attempt, failure)
-    close_attempt(w, attempt, failure)
-    w.note(
-        "attempt.failed",
-        f"{failure.code.value}: {failure.detail or failure.meaning.says}",
-        attempt.job,
-        attempt.id,
-        attempt.node,
-    )
-    if attempt.revoked is None:
-        go_on(w, attempt, failure)
+    go_on(w, attempt, failure)
 
 
 def give_up(w: World, attempt: Attempt, failure: Failure) -> None:
     """The node did not do its part in time, and may still be at it: revoke, and go on without it."""
-    strike(w, attempt.node, failure)
-    attempt = w.attempts[attempt.id]
-    if attempt.revoked is not None:
-        return
     attempt = revoke(w, attempt, failure)
+    strike(w, attempt.node, failure)
     go_on(w, attempt, failure)
 
 
@@ -80,31 +72,27 @@ def go_on(w: World, attempt: Attempt, failure: Failure) -> None:
     if job is None:
         return
     counts = failure.code not in FREE_OF_CHARGE
-    failures = job.failures + counts
-    avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-16:]
-    felled = job.felled
-    if failure.code is FailureCode.OOM_NODE and attempt.node not in felled:
-        felled = (*felled, attempt.node)
-    job = replace(job, failures=failures, avoid=avoid, felled=felled)
-    if must_not_repeat(job, attempt) or not failure.meaning.retryable:
-        w.put(job)
+    avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-AVOID_MAX:]
+    job = replace(job, failures=job.failures + counts, avoid=avoid)
+    rivals = [a for a in w.attempts_of(job.id) if a.id != attempt.id and a.may_win]
+    well = any(healthy(w, a) for a in rivals)
+    # A verdict on the program counts only from the last one standing: a machine that slept through half of it
+    # reports a time limit that the others keep.
+    over = must_not_repeat(job, attempt) or (not failure.meaning.retryable and not well)
+    used_up = job.failures >= attempts_max(w, job) and not rivals
+    if not (over or used_up or well):
+        tries = job.failures if counts else job.attempts_made - job.failures
+        wait = backoff_ms(tries, w.settings.backoff_ms, w.settings.backoff_ms_max, w.draw())
+        job = replace(job, not_before_ms=after(w.patience, wait))
+    w.put(job)
+    if over:
         end_job(w, job.id, Verdict.FAILED, failure)
-        return
-    if failures >= attempts_max(w, job) and not any(healthy(w, a) for a in w.attempts_of(job.id)):
-        w.put(job)
-        detail = f"{failure.detail or failure.meaning.says} (the last of {failures} failures)"
+    elif used_up:
+        detail = f"{failure.detail or failure.meaning.says} (the last of {job.failures} failures)"
         end_job(w, job.id, Verdict.FAILED, replace(failure, detail=detail))
-        return
-    wait = (
-        backoff_ms(failures, w.settings.backoff_ms, w.settings.backoff_ms_max, w.draw())
-        if counts
-        else w.settings.backoff_ms
-    )
-    w.put(replace(job, not_before_ms=after(w.patience, wait)))
-    if poisonous(w, w.jobs[job.id]):
-        return
-    refresh(w, job.id)
-    seek(w, job.id)
+    elif not poisonous(w, job):
+        refresh(w, job.id)
+        seek(w, job.id)
 
 
 # --- deadlines ---
@@ -119,7 +107,8 @@ def phase_due(w: World, attempt_id: AttemptId) -> None:
         w.deadlines.add(attempt.phase_until_ms, "attempt", attempt_id)
         return
     connected = w.pulse(attempt.node).session is not None
-    if not connected:
+    node = w.nodes[attempt.node]
+    if not connected and (attempt.phase not in _BEFORE_BODY or node.state is NodeState.SUSPECT):
         # Away: bounded by the node's own deadline, after which it is lost. Look again when it may be back.
         w.deadlines.add(w.soon(1_000), "attempt", attempt_id)
         return
@@ -136,6 +125,8 @@ def phase_due(w: World, attempt_id: AttemptId) -> None:
             failure = Failure(FailureCode.PREPARE_TIMEOUT, f"not ready within {w.settings.prepare_ms_max} ms")
         case AttemptPhase.RUNNING:
             failure = Failure(FailureCode.TIME_LIMIT, "the machine did not stop it at its limit")
+            strike(w, attempt.node, Failure(FailureCode.RUNTIME_FAULT, f"{attempt_id} ran on past its limit"))
+            attempt = w.attempts[attempt_id]
         case _:
             failure = Failure(FailureCode.UPLOAD_TIMEOUT, f"not delivered within {w.settings.upload_ms_max} ms")
     give_up(w, attempt, failure)
@@ -180,6 +171,8 @@ def job_due(w: World, job_id: JobId) -> None:
     if job.phase is JobPhase.QUEUED:
         w.deadlines.add(job.queue_until_ms, "job", job_id)
     if job_id not in w.queue:
+        if job.not_before_ms and job.not_before_ms <= w.patience:
+            w.put(replace(job, not_before_ms=Instant(0)))  # on record, so that a rebuild finds it waiting as well
         seek(w, job_id)
 
 

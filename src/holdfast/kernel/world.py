@@ -53,6 +53,10 @@ class Pulse(msgspec.Struct):
     pings: int = 0
     """Answered in this probation."""
     nonce: int = 0
+    answered: int = 0
+    """The latest probe that was answered: on a slow link an answer may come after the next probe went out."""
+    excused_ms: Instant | None = None
+    """Since when its sessions have ended without a report: excused for a while, not for ever."""
     contested_ms: Instant | None = None
     """Another machine claimed the same identity; the present one was pinged then."""
     grace_until_ms: Instant = Instant(0)
@@ -90,11 +94,13 @@ class World:
         self.shares: dict[Owner, int] = {}
         self.live_of: dict[Owner, int] = {}
         self.shapes: dict[tuple[Kind, Resources], int] = {}
-        """How many nodes have exactly this kind and offer; what could ever fit is asked of these."""
+        """How many nodes have exactly this kind and offer: where the nearest miss is looked for."""
         self.kinds: dict[NodeId, Kind] = {}
         self.states: dict[NodeState, int] = {}
         """How many nodes are in each state."""
         self.index = Index(settings.candidates)
+        self.could = Index(1)
+        """Every node that has not said goodbye, as if it were idle: what could ever fit is asked of this."""
         self.queue = Queue(lambda owner: self.shares.get(owner, 0))
         self.deadlines = Deadlines()
 
@@ -102,8 +108,8 @@ class World:
         self.claims: dict[AttemptId, Claim] = {}
         self.freed: dict[NodeId, None] = {}
         """Nodes on which room appeared since the queue was last served."""
-        self.went_ms: list[Instant] = []
-        """When nodes were last suspected: tells a felled node from a cut network."""
+        self.went: dict[NodeId, Instant] = {}
+        """Which nodes were suspected lately, oldest first: tells a felled node from a cut network."""
 
         self.woke_ms = Instant(0)
         self.forgive_until_ms = Instant(0)
@@ -235,7 +241,11 @@ class World:
         self.kinds[node.id] = kind_of(node)
         if old is not None and old.state is not NodeState.GONE:
             self._less(self.shapes, (kind_of(old), old.offered), 1)
-        if node.state is not NodeState.GONE:
+        if node.state is NodeState.GONE:
+            self.could.remove(node.id)
+        else:
+            room = node.offered
+            self.could.set(node.id, self.kinds[node.id], (room.cpu_milli, room.memory_mib, room.disk_mib, room.gpus))
             shape = (self.kinds[node.id], node.offered)
             self.shapes[shape] = self.shapes.get(shape, 0) + 1
         if old is not None:
@@ -322,7 +332,10 @@ class World:
 
 
 def kind_of(node: Node) -> Kind:
+    """Architecture and GPUs. A machine with different models serves only needs that name none: which of them a job
+    would get is not known here."""
     gpus = node.hardware.gpus
     if not gpus:
         return (node.hardware.arch, "", 0)
-    return (node.hardware.arch, gpus[0].model, min(g.memory_mib for g in gpus))
+    models = {g.model for g in gpus}
+    return (node.hardware.arch, models.pop() if len(models) == 1 else "", min(g.memory_mib for g in gpus))

@@ -100,7 +100,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     avoid: tuple[NodeId, ...] = ()
     """Nodes on which an attempt failed: others come first."""
     felled: tuple[NodeId, ...] = ()
-    """Nodes that went down with this job's body running (see policy.poison)."""
+    """Nodes that went down with this job's body running (see kernel.health)."""
     accepted: AttemptId | None = None
     result: Result | None = None
     verdict: Verdict | None = None

@@ -50,6 +50,10 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     strikes: int = 0
     """Faults of its own since it was last proven good; decides the length of a quarantine."""
     probation_wins: int = 0
+    quarantined_until_ms: Instant = Instant(0)
+    """The end of its last quarantine, on the patience clock: leaving or breaking the link does not shorten it."""
+    leaving: bool = False
+    """Draining because its own operator asked it to go: over when it joins again, unlike the network's drain."""
 
 
 class JoinToken(msgspec.Struct, frozen=True, gc=False):

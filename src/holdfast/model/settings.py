@@ -6,7 +6,7 @@ from holdfast.model.time import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Constraints: keepalive < silence_floor < silence_ceiling < 6 s in `lan`; lease > silence_ceiling."""
+    """Durations are positive; keepalive < silence floor <= ceiling < lease; orphan limit < suspect limit."""
 
     # liveness
     heartbeat_ms: int = 30 * SECOND_MS
@@ -19,8 +19,9 @@ class Settings(msgspec.Struct, frozen=True):
     """However jittery the node, a freeze under work is found within this plus one keep-alive."""
     idle_silence_ms: int = 95 * SECOND_MS
     """Three heartbeats and a little: an idle node has nothing at stake."""
-    suspect_ms_max: int = 10 * MINUTE_MS
-    """A node away for this long is lost: what it held is written off, its revoked attempts forgotten."""
+    suspect_ms_max: int = 65 * MINUTE_MS
+    """A node away for this long is lost: what it held is written off. Longer than `orphan_ms_max`: until then a
+    returning node may still bring the result of work that went on without contact."""
     reconnect_grace_ms: int = 15 * SECOND_MS
     """After the orchestrator itself was away, nodes have this long to dial in before any is suspected. Longer than a
     node waits between two tries (5 s) and its handshake together."""
@@ -101,6 +102,16 @@ class Settings(msgspec.Struct, frozen=True):
     argv_bytes_max: int = 32 * 1024
     """Half a message, so that the rest of the order has room beside it."""
 
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if not isinstance(value, bool) and value <= 0:
+                raise ValueError(f"{name} must be greater than 0, not {value}")
+        if not self.keepalive_ms < self.silence_floor_ms <= self.silence_ceiling_ms < self.lease_ms:
+            raise ValueError("keepalive_ms < silence_floor_ms <= silence_ceiling_ms < lease_ms does not hold")
+        if not self.orphan_ms_max < self.suspect_ms_max:
+            raise ValueError("orphan_ms_max must be less than suspect_ms_max, or results of cut-off work are lost")
+
     @staticmethod
     def lan() -> "Settings":
         return Settings()
@@ -128,6 +139,7 @@ class Settings(msgspec.Struct, frozen=True):
             silence_ceiling_ms=1_500,
             idle_silence_ms=3_500,
             suspect_ms_max=20 * SECOND_MS,
+            orphan_ms_max=15 * SECOND_MS,
             reconnect_grace_ms=7_000,
             quarantine_ms=2_000,
             quarantine_ms_max=10_000,
@@ -141,7 +153,6 @@ class Settings(msgspec.Struct, frozen=True):
             backoff_ms=100,
             backoff_ms_max=1_000,
             lease_ms=3_000,
-            orphan_ms_max=60_000,
             drain_ms=2_000,
             late_tolerance_ms=250,
         )

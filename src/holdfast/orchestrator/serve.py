@@ -59,8 +59,8 @@ def run_orchestrator(config: OrchestratorConfig) -> int:
         raise Misconfigured(
             f"the data folder {config.data} cannot be made: {cause.strerror}", hint="Choose another with --data-dir."
         ) from None
-    (config.data / "endpoint.json").unlink(missing_ok=True)
     with _alone(config.store_url()):
+        (config.data / "endpoint.json").unlink(missing_ok=True)
         store = Store.open(config.store_url())
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

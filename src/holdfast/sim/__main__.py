@@ -1,8 +1,8 @@
 """`python -m holdfast.sim`: replay one world, run a range of seeds, or look for bad ones until stopped.
 
-    python -m holdfast.sim story SEED [--quiet] [--json]
-    python -m holdfast.sim run FIRST COUNT
-    python -m holdfast.sim fuzz [--for SECONDS] [--from SEED] [--corpus FILE]
+python -m holdfast.sim story SEED [--quiet] [--json]
+python -m holdfast.sim run FIRST COUNT
+python -m holdfast.sim fuzz [--for SECONDS] [--from SEED] [--corpus FILE]
 """
 
 import argparse
@@ -18,7 +18,9 @@ CORPUS = Path("tests/simulation/corpus.txt")
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description="Simulated worlds. Every bug is a seed.")
+    parser = argparse.ArgumentParser(
+        prog="python -m holdfast.sim", description="Simulated worlds. Every bug is a seed."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     story = commands.add_parser("story", help="replay one world and tell what happened")
     story.add_argument("seed", type=int)

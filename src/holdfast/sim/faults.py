@@ -246,12 +246,26 @@ class Injector:
         return self._partition("nothing comes from", UP)
 
     def _zombie(self) -> bool:
-        """Cut off, or frozen, while it runs something, long enough for its work to be taken over; then it returns."""
+        """Cut off, or frozen, while it runs something, long enough for its work to be taken over; then it returns.
+
+        Sometimes its link is very slow before it dies, so that the last words each side heard are old ones."""
         machine = self._machine(lambda m: bool(m.running) and m.link.whole)
         if machine is None:
             return False
+        if not machine.link.extra_ms and self.random.random() < 0.4:
+            slow_ms = self.random.randrange(300, 1_000)
+            self.world.note(f"the link of {machine.spec.id} is dying: {slow_ms} ms slower")
+            machine.link.extra_ms = slow_ms
+            self._for(1_500, 3_000, lambda: self._dropped(machine, asleep=False), machine.spec.id)
+        else:
+            self._dropped(machine, asleep=self.random.random() < 0.5)
+        return True
+
+    def _dropped(self, machine: Machine, asleep: bool) -> None:
+        if self._over:
+            machine.link.extra_ms = 0
+            return
         self.world.note(f"{machine.spec.id} drops out while it runs {', '.join(s.attempt for s in machine.running)}")
-        asleep = self.random.random() < 0.5
         if asleep:
             machine.freeze(True)
         else:
@@ -259,13 +273,13 @@ class Injector:
 
         def back() -> None:
             self.world.note(f"{machine.spec.id} returns with what it held")
+            machine.link.extra_ms = 0
             if asleep:
                 machine.thaw()
             else:
                 self._mend(machine, UP, DOWN)
 
         self._for(3_000, 20_000, back, machine.spec.id)
-        return True
 
     def _weather(self, what: str, value: float | int, words: str) -> bool:
         machine = self._machine(lambda m: not getattr(m.link, what))

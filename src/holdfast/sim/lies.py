@@ -26,8 +26,11 @@ class Liar:
                 if item.phase is HeldPhase.FINISHED:
                     self._insisted[item.attempt, item.fence] = item
             fresh = {(item.attempt, item.fence) for item in held if item.phase is not HeldPhase.GONE}
-            held = tuple(item for item in held if (item.attempt, item.fence) not in self._insisted or
-                         (item.attempt, item.fence) in fresh)
+            held = tuple(
+                item
+                for item in held
+                if (item.attempt, item.fence) not in self._insisted or (item.attempt, item.fence) in fresh
+            )
             extra = [item for key, item in sorted(self._insisted.items()) if key not in fresh]
             self.told += len(extra)
             held += tuple(extra[-8:])

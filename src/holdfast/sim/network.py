@@ -130,7 +130,9 @@ class Stream:
         self._open[end] = False
         self._life[UP] += 1
         self._life[DOWN] += 1
-        self.link.world.call_in(self.link.random.randrange(500, self.link.give_up_ms), self._break, 1 - end, "no answer")
+        self.link.world.call_in(
+            self.link.random.randrange(500, self.link.give_up_ms), self._break, 1 - end, "no answer"
+        )
         self._settle()
 
     def give_up(self) -> None:

@@ -95,6 +95,7 @@ class Machine:
         self.liar: Liar | None = None
         self.agent: Agent | None = None
         self.boots = 0
+        self._contact_at = 0
         self.impatient: Callable[[Machine], None] = lambda _: None
         """Called when the agent hangs up because no welcome came."""
         self.felled: Callable[[Machine], None] = lambda _: None
@@ -169,6 +170,14 @@ class Machine:
                 shim.body.resume()
 
     @property
+    def contact_at(self) -> int:
+        """When an orchestrator was last heard of: a session that stands counts."""
+        return self.world.now if self.agent is not None and self.agent.core.connected else self._contact_at
+
+    def lost_contact(self) -> None:
+        self._contact_at = self.world.now
+
+    @property
     def running(self) -> list[Shim]:
         return [s for _, s in sorted(self.shims.items()) if s.body is not None and not s.body.dead]
 
@@ -236,14 +245,20 @@ class Agent(Process):
         self._deliver_logs()
 
     def end(self, why: str) -> None:
+        self._note_contact()
         self.forget_everything()
         if self._stream is not None:
             self._stream.close(DOWN, why)
 
     def vanish(self) -> None:
+        self._note_contact()
         self.forget_everything()
         if self._stream is not None:
             self._stream.vanish(DOWN)
+
+    def _note_contact(self) -> None:
+        if self.core.connected:
+            self.machine.lost_contact()
 
     def leave(self, grace_ms: int) -> None:
         self.run(self._feed, LeaveAsked(grace_ms))
@@ -295,6 +310,7 @@ class Agent(Process):
             self._disconnected()
 
     def _disconnected(self) -> None:
+        self._note_contact()
         if self._welcomed:
             self._welcomed = False
             self._feed(Disconnected())
@@ -424,6 +440,8 @@ class Agent(Process):
         self.later(LOGS_AGAIN_MS, self._deliver_logs)
 
     def _measure(self) -> None:
-        load = Load(cpu_permille=100 * min(9, len(self.machine.running)), sick="disk full" if self.machine.disk_full else "")
+        load = Load(
+            cpu_permille=100 * min(9, len(self.machine.running)), sick="disk full" if self.machine.disk_full else ""
+        )
         self._feed(LoadMeasured(load))
         self.later(LOAD_EVERY_MS, self._measure)

@@ -254,7 +254,9 @@ class Orchestrator(Process):
     def _verify(self, attempt: Any, fence: int, result: Any) -> None:
         delivered = self.store.delivered.get(attempt)
         ok = delivered == (result.stdout_sha256, result.stdout_bytes)
-        detail = "" if ok else f"declared {result.stdout_bytes} bytes, {result.stdout_sha256[:12]}; delivered {delivered}"
+        detail = (
+            "" if ok else f"declared {result.stdout_bytes} bytes, {result.stdout_sha256[:12]}; delivered {delivered}"
+        )
         self._offer(Verified(attempt, fence, ok, detail))
 
     def _leadership_ended(self, failure: StoreFailed) -> None:

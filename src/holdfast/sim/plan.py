@@ -74,6 +74,8 @@ def plan(seed: int) -> Plan:
 
 
 def _settings(random: Random) -> Settings:
+    suspect_ms_max, orphan_ms_max = random.choice(((6_000, 4_000), (20_000, 5_000), (20_000, 15_000)))
+    """What is cut off stops itself before it is written off."""
     return msgspec.structs.replace(
         Settings.test(),
         open_join=True,
@@ -83,17 +85,19 @@ def _settings(random: Random) -> Settings:
         candidates=random.choice((1, 2, 3)),
         strikes_to_quarantine=random.choice((2, 3)),
         probation_wins=random.choice((1, 2)),
-        orphan_ms_max=random.choice((8_000, 60_000)),
+        orphan_ms_max=orphan_ms_max,
         lease_ms=random.choice((2_000, 3_000)),
         queue_ms_max=random.choice((60_000, 200_000)),
-        suspect_ms_max=random.choice((6_000, 20_000)),
+        suspect_ms_max=suspect_ms_max,
         drain_ms=random.choice((500, 2_000, 5_000)),
     )
 
 
 def _machines(random: Random) -> tuple[MachineSpec, ...]:
     machines: list[MachineSpec] = []
-    for number in range(random.randrange(2, 7)):
+    size = random.randrange(2, 7) if random.random() < 0.9 else random.randrange(8, 13)
+    """In a small fleet two machines down at once look like a cut network; poison is seen in larger ones."""
+    for number in range(size):
         cpu = random.choice((1_000, 2_000, 4_000))
         gpus = random.choice((0, 0, 0, 1, 2))
         machines.append(
@@ -117,7 +121,7 @@ def _job(random: Random, number: int, machines: tuple[MachineSpec, ...], safety_
     gpus = 1 if home.gpus and random.random() < 0.3 else 0
     recovery = random.choices((Recovery.RESTART, Recovery.RESUME, Recovery.NEVER), (5, 1, 4))[0]
     duration = int(10 ** random.uniform(1.5, 4.1))
-    fells = random.random() < 0.04
+    fells = random.random() < 0.06
     program = Program(
         duration_ms=duration,
         exit_code=0 if random.random() < 0.85 else random.randrange(1, 100),
@@ -153,7 +157,9 @@ def _bound(settings: Settings, jobs: tuple[JobPlan, ...]) -> int:
     """What may still lie before the last job when everything is healed, one after the other: nodes come back
     (reconnect, suspicion, quarantine, probation), leases and orphans run out, and every job runs as often as
     it may on one machine that was left alone with all of them."""
-    returning = settings.reconnect_grace_ms + settings.suspect_ms_max + settings.quarantine_ms_max + settings.probation_ms
+    returning = (
+        settings.reconnect_grace_ms + settings.suspect_ms_max + settings.quarantine_ms_max + settings.probation_ms
+    )
     waiting = 2 * settings.lease_ms + settings.orphan_ms_max + settings.prepare_ms_max + settings.upload_ms_max
     waiting += settings.queue_ms_max
     work = sum((job.program.duration_ms + 3_000) * settings.attempts_max for job in jobs)

@@ -15,7 +15,7 @@ from holdfast.sim.people import People
 from holdfast.sim.plan import FaultKind, Plan, plan
 from holdfast.sim.store import Store
 from holdfast.sim.watch import Broken, Watch
-from holdfast.sim.world import Clock, World
+from holdfast.sim.world import Clock, RunsAway, World
 
 WALL_EPOCH_MS = 1_700_000_000_000
 """What an honest wall clock shows when a world begins."""
@@ -65,7 +65,13 @@ class Scene:
         boottime = Clock(self.world, self._random.randrange(1_000, 1_000_000), 0)
         wall = Clock(self.world, WALL_EPOCH_MS + skew_ms, 0)
         orchestrator = Orchestrator(
-            f"orchestrator {len(self.orchestrators) + 1}", self.world, self.store, self.settings, self.watch, boottime, wall
+            f"orchestrator {len(self.orchestrators) + 1}",
+            self.world,
+            self.store,
+            self.settings,
+            self.watch,
+            boottime,
+            wall,
         )
         self.orchestrators.append(orchestrator)
         orchestrator.start()
@@ -98,6 +104,8 @@ class Scene:
         except Broken as broken:
             says = str(broken)
             self.world.note(f"RULE BROKEN: {says}")
+        except RunsAway as lost:
+            says = f"runs_away: {lost}"
         return self._verdict(says)
 
     def _run(self) -> None:

@@ -38,19 +38,35 @@ class Body:
         self.shim, self.program = shim, program
         self._left_ms = program.duration_ms
         self._resumed = 0
+        self._ran_ms = 0
         self._timer: Timer | None = None
         self.dead = False
+        self._paused = False
         self.resume()
+
+    @property
+    def ran_ms(self) -> int:
+        """How long it has run, not counting when it stood still."""
+        return self._ran_ms + (0 if self._paused else self.awake_ms)
+
+    @property
+    def awake_ms(self) -> int:
+        """How long it has run since it last stood still."""
+        return self.shim.machine.world.now - self._resumed
 
     def resume(self) -> None:
         machine = self.shim.machine
         self._resumed = machine.world.now
+        self._paused = False
         if not self.dead:
             self._timer = machine.world.call_in(self._left_ms * machine.slowness, self._run_out)
 
     def pause(self) -> None:
         machine = self.shim.machine
+        if self._paused:
+            return
         machine.world.cancel(self._timer)
+        self._ran_ms, self._paused = self.ran_ms, True
         self._left_ms = max(0, self._left_ms - (machine.world.now - self._resumed) // machine.slowness)
 
     def _run_out(self) -> None:

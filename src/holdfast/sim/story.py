@@ -30,7 +30,7 @@ def _cast(scene: Scene) -> list[str]:
     machines = ", ".join(f"{m.id} ({m.offered.cpu_milli / 1000:g} cpu)" for m in scene.plan.machines)
     return [
         f"world {scene.plan.seed}: {len(scene.plan.machines)} machines: {machines}",
-        f"{len(scene.plan.jobs)} jobs, {len(scene.plan.faults)} faults planned within {scene.plan.safety_ms / 1000:g} s",
+        f"{len(scene.plan.jobs)} jobs; {len(scene.plan.faults)} faults planned in {scene.plan.safety_ms / 1000:g} s",
         "",
     ]
 

@@ -1,4 +1,4 @@
-"""Where rules look on. The world calls `Watch` at every moment a rule may care about; a rule that is broken ends the run.
+"""Where rules look on. The world calls `Watch` whenever a rule may care; a rule that is broken ends the run.
 
 Rules see decisions as they are made, rows when they are durable, what leaves an orchestrator, what a node is told,
 and the bodies that really run. They never act.

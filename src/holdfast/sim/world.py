@@ -13,8 +13,15 @@ from typing import Any
 
 from holdfast.model import Instant
 
+EVENTS_MAX = 1_000_000
+"""A world that needs more turns in circles."""
+
 Timer = list[Any]
 """[when, order, what, arguments]; `what` is None once cancelled."""
+
+
+class RunsAway(Exception):
+    """Something happens again and again, and leads nowhere."""
 
 
 class World:
@@ -57,6 +64,8 @@ class World:
                 continue
             self.now = when
             self.happened += 1
+            if self.happened > EVENTS_MAX:
+                raise RunsAway(f"more than {EVENTS_MAX} events, and it is still {when} ms")
             what(*arguments)
             if done is not None and done():
                 return

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import psutil
 
@@ -448,7 +448,7 @@ class LocalNetwork:
         if self._own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> "LocalNetwork":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

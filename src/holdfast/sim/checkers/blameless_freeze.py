@@ -23,7 +23,9 @@ class BlamelessFreeze(Rule):
                 continue
             blamed = (row.state in BAD and before.state not in (*BAD, NodeState.LOST)) or row.strikes > before.strikes
             if blamed and not self.scene.faults.troubled(row.id) and not self._leaderless():
-                self.fail(f"{row.id} is {row.state} with {row.strikes} strikes though nothing was wrong there: {row.cause}")
+                self.fail(
+                    f"{row.id} is {row.state} with {row.strikes} strikes though nothing was wrong there: {row.cause}"
+                )
 
     def _leaderless(self) -> bool:
         faults = self.scene.faults

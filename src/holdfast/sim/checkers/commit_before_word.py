@@ -1,9 +1,10 @@
-"""SPEC J14, DESIGN "commit, then act": nothing is sent or answered before what it rests on is durable."""
+"""SPEC J14, DESIGN "commit, then act": nothing is sent or answered before what it rests on is durable; and
+every command carries the epoch of the leader whose commit it rests on."""
 
 from holdfast.kernel.commit import Batch
 from holdfast.kernel.decision import Taken, ToSession
 from holdfast.model import Attempt, Entry, Job, job_of
-from holdfast.model.messages import Discard, Go, Start
+from holdfast.model.messages import Command, Discard, Go, Start, Welcome
 from holdfast.sim.watch import Rule
 
 
@@ -16,7 +17,11 @@ class CommitBeforeWord(Rule):
             if not isinstance(row, Entry) and store.rows.get(key) != row:
                 self.fail(f"{leader} acts on {key}, which is not durable")
         for send in batch.sends:
-            if isinstance(send, ToSession) and isinstance(send.message, Start | Go | Discard):
+            if not isinstance(send, ToSession):
+                continue
+            if isinstance(send.message, Command | Welcome) and send.message.epoch != epoch:
+                self.fail(f"{leader} leads with epoch {epoch} and speaks with epoch {send.message.epoch}")
+            if isinstance(send.message, Start | Go | Discard):
                 self._command(send.message)
         for _, answer in batch.answers:
             if isinstance(answer, Taken) and ("job", answer.job) not in store.rows:

@@ -1,4 +1,5 @@
-"""DESIGN "commands carry the leader's epoch": once a node has seen an epoch, no command of a lower one has an effect."""
+"""DESIGN "commands carry the leader's epoch": once a node has seen an epoch, no command of a lower
+one has an effect, and the node remembers the epoch on its disk."""
 
 from typing import Any
 

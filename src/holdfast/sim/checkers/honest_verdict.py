@@ -26,7 +26,9 @@ class HonestVerdict(Rule):
         if job.verdict is Verdict.FAILED and code is None:
             self.fail(f"{job.id} failed without a reason")
         if code is FailureCode.EXIT_CODE and program.exit_code == 0 and (job.failure and job.failure.signal is None):
-            self.fail(f"{job.id} is said to have exited with {job.failure and job.failure.exit_code}, its program does not")
+            self.fail(
+                f"{job.id} is said to have exited with {job.failure and job.failure.exit_code}, its program does not"
+            )
         if code is FailureCode.TIME_LIMIT and plan.spec.time_limit_ms is None:
             self.fail(f"{job.id} is said to have run into a time limit it does not have")
         if code is FailureCode.POISON and program.fells_machine_at_ms is None and len(job.felled) < 2:

@@ -1,4 +1,4 @@
-"""SPEC J5, J8: when a job that must not repeat has ended for the network, its body runs nowhere, unless its end was asked for.
+"""SPEC J5, J8: when a job that must not repeat is given up because its machine is away, its body runs nowhere.
 
 The orchestrator waits longer for a lease than the node lets the body live. So whoever is told "it lost its
 lease" may start the same thing by hand without two of them running.
@@ -7,6 +7,9 @@ lease" may start the same thing by hand without two of them running.
 from holdfast.kernel.decision import Row
 from holdfast.model import AttemptId, FailureCode, Job, JobId, NodeId, Recovery
 from holdfast.sim.watch import Rule, Scene
+
+DEAD = (FailureCode.LEASE_LOST, FailureCode.NODE_LOST)
+"""Failures that say: nothing of it runs any more."""
 
 
 class NeverOutlivesLease(Rule):
@@ -26,9 +29,9 @@ class NeverOutlivesLease(Rule):
             if not isinstance(row, Job) or row.spec.recovery is not Recovery.NEVER or row.failure is None:
                 continue
             frozen = row.id in self._running and self._frozen(*self._running[row.id])
-            if row.failure.code is FailureCode.LEASE_LOST and row.id in self._running and not frozen:
+            if row.failure.code in DEAD and row.id in self._running and not frozen:
                 attempt, node = self._running[row.id]
-                self.fail(f"{row.id} was given up as having lost its lease while {attempt} runs on {node}")
+                self.fail(f"{row.id} was given up ({row.failure.code}) while {attempt} runs on {node}")
 
     def _frozen(self, attempt: AttemptId, node: NodeId) -> bool:
         """A frozen body does nothing. It is killed when it thaws, before it does anything."""

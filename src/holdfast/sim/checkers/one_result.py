@@ -19,5 +19,8 @@ class OneResult(Rule):
                 self.fail(f"{row.id} accepted {row.accepted}, which is no attempt of it")
             program = self.scene.plan.programs[row.id]
             result = row.result
-            if result is None or (result.stdout_sha256, result.stdout_bytes) != (program.stdout_sha256, program.stdout_bytes):
+            if result is None or (result.stdout_sha256, result.stdout_bytes) != (
+                program.stdout_sha256,
+                program.stdout_bytes,
+            ):
                 self.fail(f"{row.id} accepted {result}, which its program did not print")

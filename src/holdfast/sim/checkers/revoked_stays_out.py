@@ -16,7 +16,7 @@ class RevokedStaysOut(Rule):
             if isinstance(row, Attempt):
                 self._attempt(row)
         for _, row in rows:
-            if isinstance(row, Job) and row.accepted in self._revoked:
+            if isinstance(row, Job) and row.accepted is not None and row.accepted in self._revoked:
                 self.fail(f"{row.id} accepted {row.accepted}, revoked before: {self._revoked[row.accepted].code}")
 
     def _attempt(self, attempt: Attempt) -> None:

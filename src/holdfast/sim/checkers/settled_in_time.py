@@ -11,7 +11,11 @@ class SettledInTime(Rule):
             self.fail("somebody never got an answer")
         for row in rows:
             if isinstance(row, Job) and row.live:
-                tries = [f"{a.id} on {a.node}: {a.phase}" for a in rows if isinstance(a, Attempt) and a.job == row.id and a.live]
+                tries = [
+                    f"{a.id} on {a.node}: {a.phase}"
+                    for a in rows
+                    if isinstance(a, Attempt) and a.job == row.id and a.live
+                ]
                 self.fail(
                     f"{row.id} is still {row.phase} {self.scene.plan.bound_ms} ms after healing, "
                     f"waiting for {row.waiting or 'nothing'}; {'; '.join(tries) or 'no attempt'}"

@@ -1,0 +1,86 @@
+"""SPEC H6: every state has a deadline, no longer than the settings and the job allow, and none is passed over.
+
+A new leader gives nodes time to dial in before it judges what they hold, so nobody is overdue in that time."""
+
+from holdfast.kernel.decision import Decision, Row
+from holdfast.kernel.events import AnyEvent, Led, Tick
+from holdfast.model import Attempt, AttemptPhase, Instant, Job, JobPhase, Meta, Node, NodeState
+from holdfast.sim.watch import Rule, Scene, View
+
+SLACK_MS = 3_000
+"""Between a deadline and the moment somebody acts on it: one pulse, one commit, and a look at the node."""
+EVERY = 25
+"""Looking at all rows costs as much as many events."""
+BOUNDED = (NodeState.SUSPECT, NodeState.QUARANTINED, NodeState.PROBATION)
+
+
+class EveryStateBounded(Rule):
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._ticks = 0
+        self._led_ms: dict[str, int] = {}
+
+    def decided(self, leader: str, event: AnyEvent, now: Instant, decision: Decision, view: View) -> None:
+        if isinstance(event, Led):
+            self._led_ms[leader] = now
+        meta = next((row for row in decision.changes if isinstance(row, Meta)), None) or view.get(("meta", 0))
+        if not isinstance(meta, Meta):
+            return
+        patience = max(now, meta.now_ms) - meta.late_ms
+        for row in decision.changes:
+            self._has_bound(row, patience)
+        if isinstance(event, Tick):
+            self._ticks += 1
+            in_grace = now - self._led_ms[leader] <= self.scene.settings.reconnect_grace_ms + SLACK_MS
+            if self._ticks % EVERY == 0 and not decision.changes and not in_grace:
+                for row in list(view.values()):
+                    self._not_overdue(row, patience, view)
+
+    def _has_bound(self, row: Row, patience: int) -> None:
+        settings = self.scene.settings
+        match row:
+            case Job(phase=JobPhase.QUEUED):
+                limit = settings.queue_ms_max if row.spec.queue_limit_ms is None else row.spec.queue_limit_ms
+                if row.attempts_made:
+                    limit = settings.backoff_ms_max + max(limit, settings.offer_ms_max)
+                self._within(row.id, row.queue_until_ms - patience, limit, row.queue_until_ms)
+            case Attempt(revoked=None) if row.live:
+                run_ms = self._time_limit(row) or settings.run_ms_max
+                limit = {
+                    AttemptPhase.OFFERED: settings.offer_ms_max,
+                    AttemptPhase.PREPARING: settings.prepare_ms_max,
+                    AttemptPhase.READY: settings.prepare_ms_max,
+                    AttemptPhase.RUNNING: run_ms + settings.run_slack_ms,
+                    AttemptPhase.UPLOADING: settings.upload_ms_max,
+                }[row.phase]
+                self._within(row.id, row.phase_until_ms - patience, limit, row.phase_until_ms)
+            case Node() if row.state in BOUNDED:
+                limit = max(settings.suspect_ms_max, settings.quarantine_ms_max, settings.probation_ms)
+                self._within(row.id, row.state_until_ms - patience, limit, row.state_until_ms)
+            case _:
+                pass
+
+    def _within(self, what: str, left_ms: int, limit_ms: int, until_ms: int) -> None:
+        if until_ms <= 0:
+            self.fail(f"{what} is in a state without a deadline")
+        if left_ms > limit_ms:
+            self.fail(f"{what} is in a state for another {left_ms} ms, its limit is {limit_ms} ms")
+
+    def _time_limit(self, attempt: Attempt) -> int | None:
+        return next(job.spec.time_limit_ms for job in self.scene.plan.jobs if job.id == attempt.job)
+
+    def _not_overdue(self, row: Row, patience: int, view: View) -> None:
+        late_ms = 0
+        match row:
+            case Job(phase=JobPhase.QUEUED):
+                late_ms = patience - row.queue_until_ms
+            case Attempt(revoked=None) if row.live:
+                node = view.get(("node", row.node))
+                if isinstance(node, Node) and node.state in (NodeState.READY, NodeState.PROBATION):
+                    late_ms = patience - row.phase_until_ms
+            case Node() if row.state in BOUNDED:
+                late_ms = patience - row.state_until_ms
+            case _:
+                return
+        if late_ms > SLACK_MS:
+            self.fail(f"the deadline of {row.id} passed {late_ms} ms ago and nothing happened")
