@@ -15,6 +15,7 @@ Commands:
     join NODE [cpu= gpus= site=]      dial in, with whatever the node still holds
     break NODE | crash NODE           its stream breaks; crash: it also forgets what it held
     forget NODE                       it loses what it held, while nobody looks
+    die JOB.N                         its machine reboots: it will say that this is dead when it next speaks
     mute NODE | unmute NODE           it stays connected and says nothing; it speaks again
     stubborn NODE                     it does not do what it is told to discard
     submit JOB [owner= cpu= gpus= recovery= priority= attempts= queue= limit=]
@@ -270,6 +271,11 @@ class Stage:
 
     def do_forget(self, plain: list[str], given: dict[str, str]) -> None:
         self.node(plain[0]).held.clear()
+
+    def do_die(self, plain: list[str], given: dict[str, str]) -> None:
+        attempt = self.attempt(plain[0])
+        dead = self._held(attempt, "failed", ["runtime_fault", "the", "shim", "was", "gone"])
+        self.node(f"@{plain[0]}").held[attempt.id] = dead
 
     def do_mute(self, plain: list[str], given: dict[str, str]) -> None:
         self.node(plain[0]).muted = True

@@ -63,7 +63,7 @@ POISON_WINDOW_MS = 600_000
 def heard(w: World, node: NodeId, pulse: Pulse) -> None:
     """Anything at all arrived from the node."""
     if node in w.on_node:
-        gap = w.patience - max(pulse.heard_ms, pulse.watched_ms)
+        gap = max(0, w.patience - max(pulse.heard_ms, pulse.watched_ms))
         pulse.rhythm = pulse.rhythm.heard(min(gap, w.settings.silence_ceiling_ms))
     pulse.heard_ms = w.patience
     pulse.contested_ms = None

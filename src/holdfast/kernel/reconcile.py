@@ -55,7 +55,7 @@ def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> No
     if attempt.revoked is not None:
         observe_revoked(w, attempt, item)
         return
-    if came_back and item.phase not in (HeldPhase.GONE, HeldPhase.REFUSED):
+    if came_back and item.failure is None and item.phase is not HeldPhase.GONE:
         returned(w, attempt)
         attempt = w.attempts[attempt.id]
     match item.phase:

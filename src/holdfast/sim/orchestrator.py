@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.kernel.commit import Batch, CommitLoop, row_key
-from holdfast.kernel.decision import Answer, CloseSession, Decision, Row, Send, ToSession, Verify
-from holdfast.kernel.events import AnyEvent, Led, NodeBroke, NodeJoined, NodeSaid, Tick, Verified
+from holdfast.kernel.decision import Answer, CloseSession, Decision, Row, Send, Taken, ToSession, Verify
+from holdfast.kernel.events import AnyEvent, Led, NodeBroke, NodeJoined, NodeSaid, Submitted, Tick, Verified
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Attempt, Instant, Job, JoinToken, Meta, Node, NodeId, Settings
+from holdfast.model import Attempt, Instant, Job, JobId, JoinToken, Meta, Node, NodeId, Settings
 from holdfast.model.messages import Hello, Leaving, Pong, Report
 from holdfast.orchestrator.clock import LeaderClock
 from holdfast.sim.delivery import Logs, LogsKept
@@ -88,6 +88,7 @@ class Orchestrator(Process):
         self._streams: dict[Stream, tuple[int, NodeId] | None] = {}
         self._replies: dict[Hashable, Reply] = {}
         self._tickets = 0
+        self._submitting: dict[JobId, int] = {}
         self._pulse_timer: Timer | None = None
         self._pulse_by = 0
         self._commit_began: int | None = None
@@ -113,9 +114,8 @@ class Orchestrator(Process):
                 stream.close(UP, "the orchestrator's process ended")
         self._streams.clear()
         self._sessions.clear()
-        replies, self._replies = self._replies, {}
-        for reply in replies.values():
-            reply(None)
+        for ticket in list(self._replies):
+            self._reply(ticket, None)
 
     @property
     def serves(self) -> bool:
@@ -133,7 +133,28 @@ class Orchestrator(Process):
             return
         self._tickets += 1
         self._replies[self._tickets] = reply
-        self._offer(event, self._tickets)
+        if isinstance(event, Submitted):
+            self._submit(event, self._tickets)
+        else:
+            self._offer(event, self._tickets)
+
+    def _submit(self, event: Submitted, ticket: int) -> None:
+        """As the production front does: one submission of a job at a time, and what the store has is not new. The
+        kernel remembers only what lives."""
+        if event.job in self._submitting:
+            self.later(20, self._submit, event, ticket)
+            return
+        if ("job", event.job) in self.store.rows:
+            self._reply(ticket, Taken(event.job, again=True))
+            return
+        self._submitting[event.job] = ticket
+        self._offer(event, ticket)
+
+    def _reply(self, ticket: Hashable, answer: Answer | None) -> None:
+        self._submitting = {job: waits for job, waits in self._submitting.items() if waits != ticket}
+        reply = self._replies.pop(ticket, None)
+        if reply is not None:
+            reply(answer)
 
     # --- nodes ---
 
@@ -228,9 +249,7 @@ class Orchestrator(Process):
         loop.committed(batch)
         self.watch.tell("released", self.name, batch, self.epoch)
         for ticket, answer in batch.answers:
-            reply = self._replies.pop(ticket, None)
-            if reply is not None:
-                reply(answer)
+            self._reply(ticket, answer)
         for send in batch.sends:
             self._carry_out(send)
         if loop.waiting == 0 and self.epoch == self.store.epoch:
@@ -268,9 +287,8 @@ class Orchestrator(Process):
             stream.close(UP, "the orchestrator no longer leads")
         self._streams.clear()
         self._sessions.clear()
-        replies, self._replies = self._replies, {}
-        for reply in replies.values():
-            reply(None)
+        for ticket in list(self._replies):
+            self._reply(ticket, None)
         self.forget_everything()
         if failure.overtaken:
             self.overtaken = True

@@ -63,7 +63,8 @@ class EveryStateBounded(Rule):
     def _within(self, what: str, left_ms: int, limit_ms: int, until_ms: int) -> None:
         if until_ms <= 0:
             self.fail(f"{what} is in a state without a deadline")
-        if left_ms > limit_ms:
+        # Lateness is counted once it passes the tolerance, and then whole: that moves a deadline by as much.
+        if left_ms > limit_ms + self.scene.settings.late_tolerance_ms:
             self.fail(f"{what} is in a state for another {left_ms} ms, its limit is {limit_ms} ms")
 
     def _time_limit(self, attempt: Attempt) -> int | None:
