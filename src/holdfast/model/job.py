@@ -7,7 +7,7 @@ import msgspec
 from holdfast.model.failure import Failure
 from holdfast.model.ids import AttemptId, JobId, NodeId, Owner
 from holdfast.model.resources import Need, Resources
-from holdfast.model.time import Instant
+from holdfast.model.time import DAY_MS, Instant
 
 
 class Recovery(StrEnum):
@@ -51,6 +51,10 @@ class Verdict(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+TIME_LIMIT_MS_MAX = 30 * DAY_MS
+"""The longest a job may ask to run: nodes refuse more, so the front door does as well."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, gc=False):

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 
 from holdfast.model import AttemptId, JobId, JobSpec, NodeId
+from holdfast.model.job import TIME_LIMIT_MS_MAX
 from holdfast.model.messages import Refusal
 from holdfast.wire import limits
 
@@ -192,7 +193,7 @@ def _rest_fault(spec: JobSpec) -> str | None:
         number(spec.need.resources.disk_mib, limits.DISK_MIB_MAX, "need.disk_mib")
         number(spec.need.resources.gpus, limits.GPUS_MAX, "need.gpus")
         if spec.time_limit_ms is not None:
-            number(spec.time_limit_ms, limits.MILLISECONDS_MAX, "time_limit_ms", least=1)
+            number(spec.time_limit_ms, TIME_LIMIT_MS_MAX, "time_limit_ms", least=1)
         if spec.queue_limit_ms is not None:
             number(spec.queue_limit_ms, limits.MILLISECONDS_MAX, "queue_limit_ms")
         if spec.attempts_max is not None:

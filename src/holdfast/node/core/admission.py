@@ -9,6 +9,7 @@ import re
 import msgspec
 
 from holdfast.model import DAY_MS, Resources, job_of
+from holdfast.model.job import TIME_LIMIT_MS_MAX
 from holdfast.model.messages import Start, Welcome
 from holdfast.node.core.warden import Order, OrderError
 
@@ -27,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True):
     env_bytes_max: int = 32 * 1024
     log_bytes_max: int = 64 * 1024 * 1024
     """Per attempt and stream."""
-    time_limit_ms_max: int = 30 * DAY_MS
+    time_limit_ms_max: int = TIME_LIMIT_MS_MAX
     lease_ms_max: int = 1 * DAY_MS
 
 
