@@ -114,6 +114,29 @@ def test_what_died_with_the_agent_is_reported_as_the_machines_fault(tmp_path: Pa
     asyncio.run(story())
 
 
+@pytest.mark.spec("N9", "H6")
+def test_an_attempt_whose_shim_was_lost_with_the_power_is_given_up(tmp_path: Path) -> None:
+    """A file system may keep the name of a file and lose its content."""
+
+    async def story() -> None:
+        async with stage(tmp_path) as (orchestrator, agent):
+            await ready(orchestrator)
+            orchestrator.say(start(ATT, "sleep", "60"))
+            await orchestrator.until_phase(ATT, HeldPhase.RUNNING)
+            agent.signal(signal.SIGKILL)
+            await agent.end()
+            identity = read_identity(agent.attempts / ATT)
+            assert identity is not None
+            os.kill(identity[0], signal.SIGKILL)
+            (agent.attempts / ATT / "shim.json").write_bytes(b"")
+
+            await agent.open()
+            finished = await orchestrator.until_phase(ATT, HeldPhase.FINISHED)
+            assert finished.failure is not None and finished.failure.code is FailureCode.RUNTIME_FAULT
+
+    asyncio.run(story())
+
+
 @pytest.mark.spec("J7", "H2")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_killed_or_frozen_shim_takes_its_body_with_it(tmp_path: Path, number: int) -> None:

@@ -187,3 +187,33 @@ def test_whether_a_sandbox_works_is_found_by_trying(monkeypatch: pytest.MonkeyPa
     fake.chmod(0o755)
     assert runtime_named("bubblewrap").works() == (False, "bwrap: No permissions to create new namespace")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.spec("N4", "J2")
+def test_nothing_of_the_machines_kernel_can_be_set_from_inside(attempts: Attempts) -> None:
+    """On a node that runs as root `core_pattern` would be a way out. Files are opened, never written."""
+    script = """
+import json, os
+found = []
+for folder, _, files in os.walk("/proc/sys"):
+    for name in files:
+        try:
+            os.close(os.open(os.path.join(folder, name), os.O_WRONLY))
+            found.append(name)
+        except OSError:
+            pass
+print(json.dumps(found))
+"""
+    assert told_by(attempts, script) == []
+
+
+@pytest.mark.spec("N4")
+def test_scratch_in_memory_is_no_larger_than_what_the_job_asked_for(attempts: Attempts) -> None:
+    script = """
+import json, os
+def size(path):
+    disk = os.statvfs(path)
+    return disk.f_blocks * disk.f_frsize >> 20
+print(json.dumps([size("/tmp"), size("/dev/shm")]))
+"""
+    assert told_by(attempts, script, resources={"memory_mib": 64}) == [64, 64]

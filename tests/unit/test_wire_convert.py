@@ -24,6 +24,7 @@ from holdfast.model import (
     job_id,
     job_of,
 )
+from holdfast.model.job import TIME_LIMIT_MS_MAX
 from holdfast.model.messages import (
     Discard,
     Go,
@@ -127,7 +128,7 @@ specs = st.builds(
     workload=st.sampled_from(Workload),
     recovery=st.sampled_from(Recovery),
     priority=st.integers(0, 9),
-    time_limit_ms=st.none() | st.integers(1, limits.MILLISECONDS_MAX),
+    time_limit_ms=st.none() | st.integers(1, TIME_LIMIT_MS_MAX),
     queue_limit_ms=st.none() | durations,
     attempts_max=st.none() | st.integers(1, 1_000),
 )

@@ -32,6 +32,7 @@ def join(w: World, session: int, hello: Hello) -> None:
     pulse.session, pulse.instance, pulse.seq = session, hello.instance, 0
     pulse.heard_ms = pulse.watched_ms = w.patience
     pulse.load = Load()  # of this session nothing is known yet
+    pulse.late_at_join_ms = w.meta.late_ms
     pulse.contested_ms = None
     s = w.settings
     w.send(
@@ -155,10 +156,11 @@ def broke(w: World, session: int, node_id: NodeId, why: str) -> None:
         return
     pulse.session = None
     w.reindex(node_id)
-    if pulse.seq == 0 and pulse.excused_ms is None:
+    slow = pulse.seq == 0 and w.meta.late_ms > pulse.late_at_join_ms
+    if slow and pulse.excused_ms is None:
         pulse.excused_ms = w.patience
-    unheard = pulse.excused_ms is not None and w.patience < after(pulse.excused_ms, w.settings.reconnect_grace_ms)
-    if w.patience < w.forgive_until_ms or (pulse.seq == 0 and unheard):
+    excused = pulse.excused_ms is not None and w.patience < after(pulse.excused_ms, w.settings.reconnect_grace_ms)
+    if w.patience < w.forgive_until_ms or (slow and excused):
         # This side was away, or so slow that the node never heard its welcome: nobody is to blame.
         await_return(w, node_id)
     else:

@@ -55,6 +55,7 @@ class Pulse(msgspec.Struct):
     nonce: int = 0
     answered: int = 0
     """The latest probe that was answered: on a slow link an answer may come after the next probe went out."""
+    late_at_join_ms: int = 0
     excused_ms: Instant | None = None
     """Since when its sessions have ended without a report: excused for a while, not for ever."""
     contested_ms: Instant | None = None

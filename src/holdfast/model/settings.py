@@ -95,8 +95,6 @@ class Settings(msgspec.Struct, frozen=True):
     """Bounds a report to one message."""
 
     # limits
-    message_bytes_max: int = 64 * 1024
-    """A control message that takes long to arrive delays the keep-alive behind it."""
     log_bytes_max: int = 64 * 1024 * 1024
     """Per attempt and stream; what is cut is said."""
     argv_bytes_max: int = 32 * 1024

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import re
 import secrets
 import signal
 from collections import deque
@@ -222,7 +221,7 @@ class Agent:
         except LauncherError as wrong:
             # It may have got through all the same; then the shim has taken its place and this fails.
             if attempts.claim(folder):
-                self.feed(SpawnFailed(attempt, spawn_failure(_errno_in(str(wrong)), str(wrong))))
+                self.feed(SpawnFailed(attempt, spawn_failure(wrong.errno_name, str(wrong))))
                 return
         self._stand_by(order, fresh=True)
 
@@ -258,8 +257,7 @@ class Agent:
         folder = self._home.attempts / name
         while True:
             try:
-                await attempts.until_ended(folder)
-                await asyncio.to_thread(attempts.remove, folder)
+                await attempts.until_removed(folder)
                 return
             except OSError as wrong:
                 log.error("%s cannot be removed yet: %s", folder, wrong)
@@ -356,8 +354,3 @@ class Agent:
             "recent_failures": list(self._failures),
             "settings_from": self._config.origins,
         }
-
-
-def _errno_in(text: str) -> str:
-    number = re.search(r"\[Errno (\d+)\]", text)
-    return errno.errorcode.get(int(number.group(1)), "") if number else ""

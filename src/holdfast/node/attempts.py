@@ -8,9 +8,11 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +22,7 @@ import msgspec
 from holdfast.node import linux
 from holdfast.node.core.stimuli import ShimStatus
 from holdfast.node.core.warden import Order, Outcome, Phase
+from holdfast.node.home import write_durably
 
 FILE_BYTES_MAX = 1 << 20
 SWEEP_S = 0.02
@@ -41,10 +44,7 @@ def prepare(folder: Path, order: Order) -> None:
     """Make the folder with its order. OSError where that fails; then nothing is left of it."""
     folder.mkdir(mode=0o700)
     try:
-        draft = folder / "order.json.new"
-        draft.write_text(json.dumps(order.to_dict()))
-        draft.chmod(0o600)
-        draft.rename(folder / "order.json")
+        write_durably(folder / "order.json", json.dumps(order.to_dict()).encode())
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -91,6 +91,11 @@ def claim(folder: Path) -> bool:
         with contextlib.suppress(OSError):
             draft.unlink()
     return True
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether the place of its shim is taken, also where nobody can tell any more by whom."""
+    return (folder / "shim.json").exists()
 
 
 def read_status(folder: Path) -> ShimStatus | None:
@@ -180,11 +185,21 @@ def end_processes(folder: Path) -> None:
 
 
 async def until_ended(folder: Path) -> None:
-    """`end_processes` in a thread of its own: a process that is stuck in the kernel holds up nobody but its
-    own attempt, where the shared threads would soon all wait for such."""
+    await _alone(end_processes, folder)
+
+
+async def until_removed(folder: Path) -> None:
+    """Ended and deleted."""
+    await _alone(end_processes, folder)
+    await _alone(remove, folder)
+
+
+async def _alone(chore: Callable[[Path], None], folder: Path) -> None:
+    """In a thread of its own: a process that is stuck in the kernel, or a scratch folder of a million files, holds
+    up nobody but its own attempt, where the shared threads would soon all wait for such."""
     own = ThreadPoolExecutor(1)
     try:
-        await asyncio.get_running_loop().run_in_executor(own, end_processes, folder)
+        await asyncio.get_running_loop().run_in_executor(own, chore, folder)
     finally:
         own.shutdown(wait=False)
 
@@ -199,20 +214,33 @@ def _is_dead(pid: int) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Delete the folder with everything in it. OSError where something is left. Blocking."""
+    """Delete the folder with everything in it. OSError where something is left. Blocking.
 
-    def make_writable(function: Any, path: str, _: Any) -> None:
-        # A body may take its own rights away; they are ours to give back.
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(path), 0o700)
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
-        function(path)
-
+    A body may nest folders deeper than any stack, path or table of open files reaches. So each folder found is
+    first moved up to the top, and none is ever reached through more than one other.
+    """
     if folder.is_symlink() or not folder.is_dir():
         folder.unlink(missing_ok=True)
         return
-    shutil.rmtree(folder, onerror=make_writable)
+    pending = [folder]
+    while pending:
+        here = pending[-1]
+        os.chmod(here, 0o700)  # a body may take its own rights away; they are ours to give back
+        found: list[Path] = []
+        with os.scandir(here) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    os.chmod(entry.path, 0o700)
+                    found.append(Path(entry.path))
+                else:
+                    os.unlink(entry.path)
+        for nested in found:
+            top = folder / f".swept-{secrets.token_hex(8)}"
+            nested.rename(top)
+            pending.append(top)
+        if not found:
+            here.rmdir()
+            pending.pop()
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -98,6 +98,24 @@ def is_alive(pid: int, ticks: int) -> bool:
     return stat is not None and int(stat[19]) == ticks and stat[0] not in ("Z", "X")
 
 
+def is_blocked(pid: int) -> bool:
+    """Whether the process waits in the kernel for a device."""
+    stat = _stat(pid)
+    return stat is not None and stat[0] == "D"
+
+
+def oom_kills() -> int:
+    """How many processes this machine's kernel has ended because memory ran out."""
+    with open("/proc/vmstat") as lines:
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def offer_to_oom_killer() -> None:
+    """When memory runs out, this process and its children go first, not the node around them."""
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
 def descendants(ancestor: int) -> list[int]:
     """Every process below this one, as /proc shows them; one that forks meanwhile may be missed: look again."""
     children: dict[int, list[int]] = {}
@@ -116,5 +134,5 @@ def signal_all(pids: list[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):  # gone, or another user's by a setuid program
             continue

@@ -63,6 +63,8 @@ def claim(home: str) -> None:
     try:
         with open(new, "w") as file:
             json.dump({"pid": me, "start_ticks": linux.start_ticks(me)}, file)
+            file.flush()
+            os.fsync(file.fileno())  # a name without its content would claim the attempt for nobody
         os.link(new, "shim.json")
     finally:
         with contextlib.suppress(OSError):
@@ -117,6 +119,8 @@ class Shim:
         self._control: Control | None = None
         self._body: Body | None = None
         self._wait_status: int | None = None
+        self._oom_kills = 0
+        """The machine's count when the body was started."""
         self._childless = True
         self._sweep_at = 0
         self._look_at = 0
@@ -235,6 +239,7 @@ class Shim:
         out, err = self._captures["stdout"], self._captures["stderr"]
         try:
             runtime = runtime_named(self._order.runtime)
+            self._oom_kills = linux.oom_kills()
             self._body = runtime.start(self._order, os.path.abspath("work"), out.body_end, err.body_end)
         except (OSError, ValueError) as error:
             code = _fault_code(error) if isinstance(error, OSError) else "runtime_fault"
@@ -277,6 +282,8 @@ class Shim:
         ended = self._body.ended(self._wait_status, last_words)
         if ended.fault:
             self._warden.fault("runtime_fault", ended.fault)
+        elif ended.signal == signal.SIGKILL and linux.oom_kills() > self._oom_kills:
+            self._warden.fault("oom_node", "the machine ran out of memory, and its kernel ended the job")
         self._warden.body_ended(ended.exit_code, ended.signal, now)
 
     def _fault(self, error: OSError, doing: str) -> None:

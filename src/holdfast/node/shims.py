@@ -20,6 +20,8 @@ PING_S = 2.0
 UNANSWERED_MAX = 3
 """Pings in a row without an answer before a shim counts as frozen. Counted one by one and not by the clock:
 when the whole machine was stopped, only the first of them is late."""
+DISK_S_MAX = 120.0
+"""A shim that waits for its disk is waited for this long."""
 RETRY_S = 0.01
 
 log = logging.getLogger("holdfast.node")
@@ -47,8 +49,9 @@ class ShimWatch:
         while True:
             identity = attempts.read_identity(self.folder)
             if identity is None:
-                if clock() >= give_up and attempts.claim(self.folder):
-                    self._died("the shim was never started")
+                if clock() >= give_up and (attempts.claim(self.folder) or attempts.is_claimed(self.folder)):
+                    # Claimed, and by nobody that can be read: a power cut took the content of shim.json.
+                    await self._bury("the shim was never started, or was lost with the machine's power")
                     return
             elif not linux.is_alive(*identity):
                 await self._bury("the shim died")
@@ -77,23 +80,31 @@ class ShimWatch:
 
     async def _hear(self, reader: asyncio.StreamReader) -> bool:
         """True: its last word was heard. False: it is frozen. OSError: the line broke."""
-        unanswered = 0
+        clock = asyncio.get_running_loop().time
+        unanswered, heard = 0, clock()
         while unanswered <= UNANSWERED_MAX:
             try:
                 async with asyncio.timeout(PING_S):
                     line = await reader.readline()
             except TimeoutError:
+                if self._waits_for_disk() and clock() < heard + DISK_S_MAX:
+                    continue
                 unanswered += 1
                 self.tell({"do": "ping"})
                 continue
             if not line:
                 raise ConnectionResetError("the shim hung up")
-            unanswered = 0
+            unanswered, heard = 0, clock()
             status = attempts.status_from(json.loads(line))
             self._said(status)
             if status.phase is Phase.ENDED:
                 return True
         return False
+
+    def _waits_for_disk(self) -> bool:
+        """A shim syncs what it keeps. On a busy disk that can take a minute, and is not frozen but at work."""
+        identity = attempts.read_identity(self.folder)
+        return identity is not None and linux.is_blocked(identity[0])
 
     async def _bury(self, why: str) -> None:
         """See to it that nothing of the attempt lives, then pass on its last word, if it left one."""

@@ -1,7 +1,7 @@
 """Logs on their way from the bulk streams to the disk: gathered, written and synced together, then acknowledged.
 
-One writer serves all nodes, so the cost of a sync is shared; a bound per stream keeps a chatty node from filling
-the memory. Whether a node may deliver an attempt's logs is asked of its session, and else of the store.
+One writer serves all nodes, so the cost of a sync is shared; bounds per stream and in all keep the memory from
+filling. Whether a node may deliver an attempt's logs is asked of its session, and else of the store.
 """
 
 import asyncio
@@ -18,6 +18,8 @@ from holdfast.wire.convert import LogDurable, LogPiece
 log = logging.getLogger("holdfast.logs")
 
 PIECES_PER_SYNC_MAX = 256
+PIECES_WAITING_MAX = 1_024
+"""Of all nodes together: at most 256 MiB wait for the disk, however slow it is."""
 
 
 class LogIntake:
@@ -25,12 +27,12 @@ class LogIntake:
         self._logs = logs
         self._bells = bells
         self._metrics = metrics
-        self._queue: asyncio.Queue[tuple[LogPiece, asyncio.Future[LogDurable]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[LogPiece, asyncio.Future[LogDurable]]] = asyncio.Queue(PIECES_WAITING_MAX)
 
-    def put(self, piece: LogPiece) -> "asyncio.Future[LogDurable]":
-        """Store a piece; the future holds what is durable, or the error of a disk that failed."""
+    async def put(self, piece: LogPiece) -> "asyncio.Future[LogDurable]":
+        """Store a piece, once there is room to wait in. The future holds what is durable, or the disk's error."""
         future: asyncio.Future[LogDurable] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait((piece, future))
+        await self._queue.put((piece, future))
         return future
 
     async def run(self) -> None:

@@ -7,6 +7,7 @@ digests in any. It must not know who may write what: the session layer has check
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -21,6 +22,8 @@ from holdfast.wire.convert import LogPiece
 
 STREAMS = ("stdout", "stderr")
 OPEN_FILES_MAX = 256
+DISK_RESERVE_BYTES = 512 << 20
+"""Logs are not taken below this much free disk (a tenth of a small one): nodes keep them, and deliver later."""
 SEALS_MAX = 100_000
 """A seal matters while pieces of its attempt may be under way; older ones are refused as ended before they get here."""
 _ATTEMPT = re.compile(r"att_[0-9a-z]{4,40}\.[0-9]{1,9}")
@@ -57,6 +60,7 @@ class LogStore:
     def append(self, pieces: list[LogPiece]) -> list[int | LogRefused]:
         """Store pieces in order and sync each touched file once. For each piece: the size now durable, or why not."""
         failpoint("logs.before_write")
+        self._spare_the_disk()
         outcomes: list[int | LogRefused] = []
         durable: dict[tuple[str, str], int] = {}
         for piece in pieces:
@@ -71,6 +75,13 @@ class LogStore:
             self._sync(key, durable[key])
         failpoint("logs.before_ack")
         return outcomes
+
+    def _spare_the_disk(self) -> None:
+        """The store may live on the same disk, and must be able to write when the logs no longer can."""
+        disk = os.statvfs(self._folder)
+        free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        if free < min(DISK_RESERVE_BYTES, total // 10):
+            raise OSError(errno.ENOSPC, f"{free >> 20} MiB are left on the disk; logs wait until there is more")
 
     def _append(self, piece: LogPiece) -> int:
         """The size now. A piece that would leave a gap is not stored: the size tells its sender where to go on."""

@@ -304,7 +304,11 @@ class Leader:
                 waiting.done.set_result(None)
         failpoint("publish.before_sends")
         for send in batch.sends:
-            self._outside.carry_out(send)
+            try:
+                self._outside.carry_out(send)
+            except Exception:
+                # One send that fails must not undo a batch that stands; what it said is derived again.
+                log.exception("%s could not be carried out", type(send).__name__)
             failpoint("publish.between_sends")
         topics = {row.job for row in batch.rows.values() if isinstance(row, Entry) and row.job}
         if any(isinstance(row, Entry) for row in batch.rows.values()):

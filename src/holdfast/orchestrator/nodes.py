@@ -231,7 +231,7 @@ class Nodes:
             piece = convert.chunk_from_wire(said)
             why = await self._why_unwanted(session, piece)
             if not why:
-                await acks.put(self._intake.put(piece))
+                await acks.put(await self._intake.put(piece))
                 continue
             unwanted += 1
             if unwanted > UNWANTED_MAX:

@@ -52,13 +52,11 @@ class Reading:
             if job is not None and owner in (None, job.owner):
                 return job
         elif named.startswith("job_") and len(named) > 4:
-            found = [
-                job for id in store.job_ids_by_prefix(named) if (job := store.job(id)) and owner in (None, job.owner)
-            ]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                raise _ambiguous("jobs", named, [job.id for job in found])
+            ids = store.job_ids_by_prefix(named, owner=owner)
+            if len(ids) == 1 and (job := store.job(ids[0])) is not None:
+                return job
+            if ids:
+                raise _ambiguous("jobs", named, ids)
         named_so = store.jobs_by_name(owner or "admin", named)
         if named_so:
             # A name may be used again; the newest is meant. Older ones are found by id.

@@ -16,6 +16,7 @@ import grpc.aio
 import msgspec
 import uvicorn
 import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import holdfast
 from holdfast.errors import Misconfigured
@@ -47,6 +48,8 @@ log = logging.getLogger("holdfast.serve")
 CONNECTIONS_MAX = 4_000
 STOP_S = 3
 OPEN_S_MAX = 1.0
+ASK_S_MAX = 10.0
+"""From a connection to its first whole request head."""
 
 
 def run_orchestrator(config: OrchestratorConfig) -> int:
@@ -212,7 +215,8 @@ class Orchestrator:
                 log_config=None,
                 access_log=False,
                 lifespan="on",
-                http="httptools",
+                http=_Impatient,
+                proxy_headers=False,
                 ws="none",
                 limit_concurrency=CONNECTIONS_MAX,
                 timeout_graceful_shutdown=STOP_S,
@@ -263,6 +267,18 @@ class Orchestrator:
         await asyncio.to_thread(self._logs.close)
         if self._recorder is not None:
             self._recorder.close()
+
+
+class _Impatient(HttpToolsProtocol):
+    """Hangs up on whoever connects and does not ask: strangers must not fill the room before anyone is heard."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._asks_by = self.loop.call_later(ASK_S_MAX, self._hang_up)
+
+    def _hang_up(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.abort()
 
 
 class _Doors(uvicorn.Server):

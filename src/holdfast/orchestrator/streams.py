@@ -84,7 +84,8 @@ class Cursor:
             for part in filter(None, rest.split(",")):
                 number, stdout, stderr = (int(field) for field in part.split(":"))
                 self.offsets[number] = {"stdout": stdout, "stderr": stderr}
-            if self.entry < 0 or any(v < 0 for o in self.offsets.values() for v in o.values()) or len(text) > 4096:
+            numbers = [self.entry, *(v for o in self.offsets.values() for v in o.values())]
+            if not all(0 <= number < 2**62 for number in numbers) or len(text) > 4096:
                 raise ValueError
         except ValueError:
             raise BadRequest("Last-Event-ID is not one that this stream gave out", code="bad_cursor") from None

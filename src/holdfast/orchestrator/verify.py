@@ -13,6 +13,10 @@ from holdfast.orchestrator.loop import Leader, Unavailable
 log = logging.getLogger("holdfast.verify")
 
 
+AGAIN_S = 1.0
+"""Before a verification is tried again that our own disk made impossible."""
+
+
 class Verifier:
     def __init__(self, logs: LogStore) -> None:
         self._logs = logs
@@ -27,12 +31,16 @@ class Verifier:
     async def _verify(self, send: Verify, leader: Leader) -> None:
         failpoint("verify.before")
         epoch = leader.epoch
-        try:
-            fault = await asyncio.get_running_loop().run_in_executor(self._threads, self._fault, send)
-        except OSError as cause:
-            # The disk is ours, not the node's: no verdict. The attempt reports again and is verified again.
-            log.error("%s cannot be verified: %s", send.attempt, cause)
-            return
+        while True:
+            try:
+                fault = await asyncio.get_running_loop().run_in_executor(self._threads, self._fault, send)
+                break
+            except OSError as cause:
+                # The disk is ours, not the node's: no verdict, and the kernel asks only once.
+                log.error("%s cannot be verified yet: %s", send.attempt, cause)
+            await asyncio.sleep(AGAIN_S)
+            if leader.epoch != epoch:
+                return
         failpoint("verify.compared")
         if leader.epoch != epoch:
             # The state was rebuilt meanwhile, and the node may have declared something else since: it is asked anew.
@@ -53,4 +61,6 @@ class Verifier:
         return ""
 
     def close(self) -> None:
+        for task in self._running:
+            task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -373,7 +373,7 @@ class Injector:
             self.world.note("the disk under the store is full")
             store.full = True
         else:
-            store.stall_ms = self.random.randrange(200, 6_000)
+            store.stall_ms = self.random.randrange(1_500, 6_000)
             self.world.note(f"the store takes {store.stall_ms} ms for a commit")
 
         since = self.world.now

@@ -7,7 +7,13 @@ import msgspec
 from holdfast.model import Result
 from holdfast.model.messages import Held, HeldPhase, Leaving, Pong, Report
 
-LIES = ("another digest", "phases never reached", "results that were refused", "results out of nothing")
+LIES = (
+    "another digest",
+    "phases never reached",
+    "results that were refused",
+    "results out of nothing",
+    "nothing of what it was offered",
+)
 
 
 class Liar:
@@ -21,6 +27,8 @@ class Liar:
         if not isinstance(message, Report):
             return message
         held = tuple(self._twisted(item) for item in message.held)
+        if self.kind == "nothing of what it was offered":
+            held = tuple(item for item in held if item.phase not in (HeldPhase.PREPARING, HeldPhase.READY))
         if self.kind == "results that were refused" and message.full:
             for item in held:
                 if item.phase is HeldPhase.FINISHED:

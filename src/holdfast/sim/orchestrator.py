@@ -252,7 +252,8 @@ class Orchestrator(Process):
             self._reply(ticket, answer)
         for send in batch.sends:
             self._carry_out(send)
-        if loop.waiting == 0 and self.epoch == self.store.epoch:
+        due = loop.kernel.next_due()
+        if loop.waiting == 0 and self.epoch == self.store.epoch and (due is None or due > self._clock.now()):
             self.watch.tell("at_rest", loop.kernel)
         self._pump()
 

@@ -66,7 +66,7 @@ class Rule:
         """What a batch held back leaves now."""
 
     def at_rest(self, kernel: Kernel) -> None:
-        """Everything a leader decided is durable."""
+        """Everything a leader decided is durable, and nothing is due."""
 
     def acknowledged(self, job: JobId) -> None:
         """A person was told that a submission stands."""

@@ -101,13 +101,13 @@ def jobs_newest(owner: str | None, phase: str | None, limit: int, before: tuple[
     return statement
 
 
-def jobs_named(owner: str, name: str) -> Select[str]:
+def jobs_named(owner: str, name: str, limit: int) -> Select[str]:
     named: list[ColumnElement[bool]] = [
         jobs.c.name != literal_column("''"),
         jobs.c.owner == owner,
         jobs.c.name == name,
     ]
-    return _newest_first(select(jobs.c.doc).where(*named))
+    return _newest_first(select(jobs.c.doc).where(*named)).limit(_bounded(limit))
 
 
 def _newest_first(statement: Select[str]) -> Select[str]:

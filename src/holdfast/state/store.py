@@ -126,12 +126,14 @@ class Store:
             before = (submitted_ms, after)
         return self._all(Job, statements.jobs_newest(owner, phase, limit, before))
 
-    def job_ids_by_prefix(self, prefix: str, limit: int = 10) -> list[str]:
-        return self._column(statements.ids_by_prefix(tables.jobs, prefix, limit))
+    def job_ids_by_prefix(self, prefix: str, limit: int = 10, owner: str | None = None) -> list[str]:
+        """`owner`: only this owner's; None: everybody's."""
+        question = statements.ids_by_prefix(tables.jobs, prefix, limit)
+        return self._column(question if owner is None else question.where(tables.jobs.c.owner == owner))
 
-    def jobs_by_name(self, owner: str, name: str) -> list[Job]:
-        """Newest first. Jobs without a name are found by no name."""
-        return self._all(Job, statements.jobs_named(owner, name))
+    def jobs_by_name(self, owner: str, name: str, limit: int = 10) -> list[Job]:
+        """Newest first, at most `limit`. Jobs without a name are found by no name."""
+        return self._all(Job, statements.jobs_named(owner, name, limit))
 
     def attempts(self, job: str) -> list[Attempt]:
         """In the order in which they were made."""

@@ -4,14 +4,18 @@ The body sees /usr, the node's Python, its own /proc and /tmp, and its scratch f
 told apart from the node by kernel means only; what it may use of memory and processor is not limited here.
 """
 
+import contextlib
 import os
 import signal
+from functools import cache
 
 from holdfast.node import linux
 from holdfast.node.core.warden import Order
 from holdfast.node.runtimes import child
 from holdfast.node.runtimes.runtime import Ended
 
+MEMORY_MIB = 512
+"""For /tmp and /dev/shm where an order names no memory."""
 _UID = 1000
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
 _PASSWD = f"job:x:{_UID}:{_UID}:job:/work:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
@@ -37,12 +41,30 @@ def _system() -> list[str]:
     return words
 
 
-def options(work: str, env: dict[str, str], passwd: int, group: int) -> list[str]:
+@cache
+def _knows() -> str:
+    """What this bwrap says it can do: releases before 0.8 lack options that are worth having. Empty without one."""
+    import subprocess
+
+    if (program := _program()) is None:
+        return ""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run([program, "--help"], capture_output=True, text=True, timeout=10).stdout
+    return ""
+
+
+def options(work: str, env: dict[str, str], passwd: int, group: int, memory_mib: int) -> list[str]:
     """What bwrap is told. The order matters: later mounts lie on earlier ones, the last line closes the root."""
     words = ["--unshare-all", "--unshare-user", "--uid", str(_UID), "--gid", str(_UID), "--cap-drop", "ALL"]
     words += ["--die-with-parent", "--new-session", "--hostname", "holdfast"]
-    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    words += ["--tmpfs", "/tmp", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
+    # bwrap leaves /proc/sys writable where the node is root: the kernel asks there who owns the file, not what may
+    # be done, and core_pattern would be a way out of any sandbox.
+    words += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+    words += ["--disable-userns"] if "--disable-userns" in _knows() else []
+    # What lies there is memory: no more of it than the job asked for.
+    size = ["--size", str(max(1, memory_mib) << 20)] if "--size" in _knows() else []
+    words += ["--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    words += [*size, "--tmpfs", "/tmp", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
     words += _system()
     words += ["--ro-bind-data", str(passwd), "/etc/passwd", "--ro-bind-data", str(group), "/etc/group"]
     words += ["--bind", work, "/work", "--chdir", "/work", "--remount-ro", "/", "--clearenv"]
@@ -89,7 +111,8 @@ class _Plan:
         if program is None:
             raise FileNotFoundError(2, "bwrap is not installed (package bubblewrap)")
         passwd, group = _in_memory("passwd", _PASSWD), _in_memory("group", _GROUP)
-        words = options(os.path.abspath(work), child.environment(order, "/work"), passwd, group)
+        memory = order.resources.get("memory_mib", MEMORY_MIB)
+        words = options(os.path.abspath(work), child.environment(order, "/work"), passwd, group, memory)
         # by descriptor, not on the command line: anybody on the machine may read that, and env holds secrets
         told = _in_memory("options", "".join(word + "\0" for word in words))
         self.status = _in_memory("status")
@@ -100,6 +123,10 @@ class _Plan:
 
 
 class BubblewrapRuntime:
+    def warm(self) -> None:
+        """Find out once, in the launcher, what each shim would have to ask again."""
+        _knows()
+
     def works(self) -> tuple[bool, str]:
         """Start a sandbox with nothing to do in it, exactly as a job's. For the agent, which has threads: so
         `subprocess`, where the shim forks by itself."""

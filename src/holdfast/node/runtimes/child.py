@@ -53,6 +53,8 @@ def _prepare(parent: int, cwd: str, stdout: int, stderr: int, keep: Sequence[int
     for fd in keep:
         os.set_inheritable(fd, True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):  # without /proc there is no choosing
+        linux.offer_to_oom_killer()
     os.chdir(cwd)
 
 

@@ -26,6 +26,9 @@ class ProcessBody:
 
 
 class ProcessRuntime:
+    def warm(self) -> None:
+        """Nothing to find out."""
+
     def works(self) -> tuple[bool, str]:
         return os.path.exists("/bin/sh"), "" if os.path.exists("/bin/sh") else "there is no /bin/sh"
 

@@ -44,6 +44,10 @@ class Body(Protocol):
 class Runtime(Protocol):
     """Each module of this package named in `_MODULES` has these."""
 
+    def warm(self) -> None:
+        """Find out now what every start would need to know, for a process whose forks inherit it."""
+        ...
+
     def works(self) -> tuple[bool, str]:
         """Whether it can be used on this machine, tried for real; if not, why, in words for the operator."""
         ...
@@ -63,6 +67,6 @@ def runtime_named(name: str) -> Runtime:
 
 
 def preload() -> None:
-    """Import every runtime now, for a process whose forks should find them warm."""
+    """Import and warm every runtime now, for a process whose forks should find them so."""
     for name in _MODULES:
-        runtime_named(name)
+        runtime_named(name).warm()
