@@ -136,7 +136,7 @@ setting stands as {name}, in the outcome a failure code as {CODE}; both are chec
 JOB_STATES: dict[JobPhase, State] = {
     JobPhase.QUEUED: (
         "No attempt of it lives that could still win. It waits for room, or for its back-off.",
-        "its own queue limit, else {queue_ms_max}; counted anew each time it returns here",
+        "its own queue limit, else {queue_ms_max}; counted anew (from the end of a back-off) each time it returns",
         "ends: {QUEUE_EXPIRED}",
     ),
     JobPhase.ASSIGNED: ("Its most advanced attempt was offered to a node.", "that of the attempt", "see attempts"),

@@ -8,6 +8,7 @@ missing=()
 command -v bwrap >/dev/null || missing+=(bubblewrap)       # confines jobs
 command -v iptables >/dev/null || missing+=(iptables)      # cuts links in fault tests
 command -v ip >/dev/null || missing+=(iproute2)            # network namespaces in fault tests
+command -v git >/dev/null || missing+=(git)                # applies mutants
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 [ "${#missing[@]}" -eq 0 ] && exit 0
 

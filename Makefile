@@ -1,0 +1,102 @@
+# One command each. `make test` and `make demo` start from a fresh machine.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := src tests bench demo scripts
+WORKERS ?= 2
+
+# The wheel carries the type checker; without this it asks the network for a newer one.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Colours and terminal widths of the caller must not reach recorded output.
+export PYTHONUTF8 := 1
+
+.PHONY: help install system test unit lint types contracts fmt proto docs \
+        mutants mutants-quick demo fuzz bench constraints clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make test       everything: install, lint, types, contracts, mutants, tests"
+	@echo "make demo       a job survives the kill of its node"
+	@echo "make unit       only the fast tests"
+	@echo "make lint | types | contracts | fmt | proto | docs"
+	@echo "make mutants    every mutant must be killed"
+	@echo "make fuzz       simulate worlds until stopped; failing seeds are kept and replayed by the tests"
+	@echo "make bench      the tables of bench/"
+	@echo "make clean      remove what was built"
+
+# --- installing -----------------------------------------------------------------------------------
+
+install: $(INSTALLED)
+
+system:
+	@bash scripts/system.sh
+
+$(INSTALLED): pyproject.toml constraints.txt scripts/system.sh
+	@bash scripts/system.sh
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Holdfast needs Python 3.11 or newer; $(PYTHON) is older. Set PYTHON=..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=77"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  --no-build-isolation --editable ".[dev]"
+	@touch $@
+
+constraints:
+	@{ echo '# What is installed, by name and version. Written by `make constraints`.'; \
+	   $(BIN)/python -m pip freeze --all --exclude-editable | grep -vi -e '^pip==' -e '^#' | LC_ALL=C sort -f; \
+	 } > constraints.txt.new && mv constraints.txt.new constraints.txt
+
+# --- checking -------------------------------------------------------------------------------------
+
+# Pytest comes last, so that its closing line is the last thing one sees. It also compares generated code and
+# pages with their sources (tests/test_tidy.py and the tests of the wire).
+test: system install lint types contracts mutants-quick
+	@$(BIN)/python -m pytest -v -p no:faker -p tests.plugins.alone -p tests.plugins.status \
+	  -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --status docs/status.md
+
+unit: install
+	@$(BIN)/python -m pytest -v tests/unit tests/test_tidy.py
+
+lint: install
+	@$(BIN)/ruff check $(SOURCES)
+	@$(BIN)/ruff format --check --quiet $(SOURCES)
+
+types: install
+	@$(BIN)/pyright --level error
+
+contracts: install
+	@$(BIN)/lint-imports --no-cache --no-logo
+
+fmt: install
+	@$(BIN)/ruff check --fix $(SOURCES)
+	@$(BIN)/ruff format $(SOURCES)
+
+proto: install
+	@$(BIN)/python scripts/proto.py
+
+docs: install
+	@$(BIN)/python scripts/docs.py
+
+mutants: install
+	@$(BIN)/python tests/mutants/run.py
+
+mutants-quick: install
+	@$(BIN)/python tests/mutants/run.py --quick
+
+# --- running --------------------------------------------------------------------------------------
+
+demo: system install
+	@$(BIN)/python demo/failover.py
+
+fuzz: install
+	@$(BIN)/python -m holdfast.sim fuzz
+
+bench: install
+	@$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
+	find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,92 @@
+"""The disk under the orchestrator's state fills up: it says so, harms nothing that runs, and recovers by itself."""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fault_network import PRINTED, SMALL, FaultNetwork, lives, program_of
+
+from holdfast.testing.processes import wait_for
+
+SHORT = ["sh", "-c", "echo in time"]
+
+
+@contextlib.contextmanager
+def small_disk(place: Path) -> Iterator[Path]:
+    """A file system of its own, with room for little."""
+    place.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "holdfast-test", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Take all the room there is."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(b"\0" * size)
+    return filler
+
+
+@pytest.mark.spec("J14", "H6", "J5")
+def test_a_full_disk_refuses_submissions_and_harms_nothing_that_runs(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "home" / "orchestrator") as disk, FaultNetwork(tmp_path) as network:
+        # given a running job
+        network.start_orchestrator()
+        node = network.start_node("ant")
+        job = network.hold(key="standing")
+        network.node_running(job)
+        network.wait_output(job)
+        body = program_of(node)
+        since = network.now()
+        token = (disk / "admin.token").read_text().strip()
+        http = httpx.Client(base_url=network.up.url, trust_env=False, verify=False, timeout=40)
+        http.headers["Authorization"] = f"Bearer {token}"
+
+        # when the disk is full
+        filler = fill(disk)
+        answers: dict[str, httpx.Response] = {}
+
+        def refused() -> httpx.Response | None:
+            key = f"sent {len(answers)}"
+            body = {"argv": SHORT, **SMALL}
+            answers[key] = http.post("/v1/jobs", json=body, headers={"Idempotency-Key": key})
+            return answers[key] if answers[key].status_code != 201 else None
+
+        # then a submission is refused by name, with the hint that repeating is safe
+        answer = wait_for(refused, "the store to be full")
+        assert answer is not None
+        assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+        assert "retry-after" in answer.headers
+        assert http.get("/healthz").status_code == 503
+        # and what runs, runs
+        assert lives(body) and node.running()
+
+        # and when there is room again, it works again by itself, without anybody restarting anything
+        filler.unlink()
+        client = network.client()
+        for key, first in answers.items():
+            again = client.jobs.submit(SHORT, key=key, **SMALL)
+            assert first.status_code != 201 or (again.id, again.again) == (first.json()["id"], True)
+            assert client.jobs.wait(again.id, timeout_s=30).verdict == "succeeded"
+        assert len(client.jobs.list(limit=1000).jobs) == len(answers) + 1
+        assert network.up.running()
+
+        # and the job that ran all the while ends where it was
+        assert lives(body)
+        view = network.finish(job)
+        assert (view.verdict, view.attempts_made) == ("succeeded", 1)
+        assert network.output(job) == PRINTED
+        wrong = [finding.name for finding in client.doctor().findings if not finding.ok]
+        assert wrong in ([], ["disk has room"]), wrong
+        assert network.journal("orchestrator.led", after=since)
+        network.wait_clean(node)
+        http.close()

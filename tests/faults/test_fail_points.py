@@ -1,0 +1,105 @@
+"""kill -9 of the orchestrator at every fail point of its source, over a real node with real work on it (SPEC J14).
+
+The points are read from the source, so that a new one is covered by being there; one that a run does not come by
+fails its case, since nobody would have died there.
+"""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from fault_network import PRINTED, SMALL, FaultNetwork, lives, program_of
+
+from holdfast.orchestrator import failpoints
+from holdfast.testing.processes import wait_for
+
+SHORT = ["sh", "-c", "echo in time"]
+
+
+class Supervisor:
+    """Starts the orchestrator again whenever it died, as an init system would."""
+
+    def __init__(self, network: FaultNetwork, points: list[str]) -> None:
+        self.network = network
+        self.points = points
+        """Where the next lives are to end; when there are no more of them, a life is left alone."""
+        self.deaths: list[tuple[str, int]] = []
+        """(point, exit status) of each life that ended."""
+
+    def begin(self) -> None:
+        """The next life. The one before is killed where it stands."""
+        self.armed = self.points.pop(0) if self.points else ""
+        env = {failpoints.ENVIRONMENT: self.armed} if self.armed else {}
+        self.network.restart_orchestrator(env, wait=False)
+
+    def look(self) -> None:
+        status = self.network.up.process.poll()
+        if status is not None:
+            self.deaths.append((self.armed, status))
+            self.begin()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.02):
+                self.look()
+
+        self.begin()
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+            self.points.clear()
+            if self.armed:
+                self.begin()
+            self.network.wait_ready()
+
+
+@pytest.mark.spec("J14", "J5", "J4", "N9")
+@pytest.mark.parametrize("point", failpoints.names())
+def test_dying_at_a_fail_point_loses_nothing_that_was_acknowledged(
+    point: str, network: FaultNetwork, store_url: str
+) -> None:
+    # given a job that runs on a node and has printed something that the orchestrator acknowledged
+    network.start_orchestrator(store_url=store_url)
+    node = network.start_node("ant")
+    client = network.client()
+    standing = network.hold(key="standing")
+    network.node_running(standing)
+    network.wait_output(standing)
+    body = program_of(node)
+
+    # when the orchestrator is killed, and dies in its next life the first time it comes by this point, and in
+    # the one after at a later visit, while more work is sent to it, done, and lost from sight
+    supervisor = Supervisor(network, [point, f"{point}:4"])
+    with supervisor.watching():
+        keys = [f"after {n}" for n in range(3)]
+        sent = {key: client.jobs.submit(SHORT, key=key, **SMALL).id for key in keys}
+        ended = [client.jobs.wait(job, timeout_s=30, check=False) for job in sent.values()]
+        if not supervisor.deaths:
+            node.kill_agent()
+            node = network.start_again(node)
+        wait_for(lambda: supervisor.deaths, f"the orchestrator to come by {point}")
+        view = network.finish(standing)
+        again = [client.jobs.submit(SHORT, key=key, **SMALL) for key in keys]
+
+    # then it died there, by SIGKILL and nothing else
+    assert supervisor.deaths[0] == (point, -signal.SIGKILL)
+    assert all(status == -signal.SIGKILL for _, status in supervisor.deaths), network.up.tail()
+    # and what was running was adopted: the same attempt, and to the letter what one body prints
+    assert (view.verdict, view.attempts_made) == ("succeeded", 1)
+    assert network.output(standing) == PRINTED
+    assert not lives(body)
+    # and whatever was acknowledged is there once, and done
+    assert [(job.verdict, network.output(job.id)) for job in ended] == [("succeeded", "in time\n")] * 3
+    assert {job.id for job in client.jobs.list().jobs} == {standing, *sent.values()}
+    assert [(job.id, job.again) for job in again] == [(sent[key], True) for key in keys]
+    assert client.doctor().ok
+    network.wait_clean(node)

@@ -1,0 +1,374 @@
+"""House rules that a machine can check: purity, size, words, links, marks. Failures name file and line.
+
+These tests carry no SPEC id: they guard the code, not a behaviour.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.model import MEANINGS, FailureCode, Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src" / "holdfast"
+TESTS = ROOT / "tests"
+STATUS = ROOT / "docs" / "status.md"
+"""Written at the end of a run, so it may be missing during the first."""
+SHARED_SPEC = ROOT.parent / "shared" / "SPEC.md"
+
+BUILT = {".venv", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis", ".import_linter_cache", "build", "dist"}
+
+MODULE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 80
+
+PURE_ROOMS = ("model", "policy", "kernel", "node/core", "gateway/core")
+PURE_IMPORTS = {
+    "__future__", "abc", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq",
+    "itertools", "json", "math", "operator", "re", "string", "struct", "types", "typing", "msgspec",
+}  # fmt: skip
+"""What a decider may import besides Holdfast. A list of what is allowed, since what is harmful has no end."""
+PURE_ROOMS_OF = {
+    "model": {"model"},
+    "policy": {"model", "policy"},
+    "kernel": {"model", "policy", "kernel"},
+    "node/core": {"model", "policy", "node.core"},
+    "gateway/core": {"model", "policy", "gateway.core"},
+}
+PURE_BUILTINS_BANNED = {"open", "print", "input", "eval", "exec", "hash", "id", "breakpoint", "__import__"}
+"""`hash` of a string and `id` differ from process to process: a replay would not give the same decisions."""
+
+STDLIB_ONLY = ("node.shim", "node.launcher", "node.runtimes", "node.core.warden")
+"""Children of the agent: small, and started by a process that never imported gRPC."""
+
+WITHOUT_SPEC = {
+    "tests/test_tidy.py": "guards the code, not a behaviour",
+}
+SLEEPS_ALLOWED: dict[str, str] = {}
+"""`file::function` -> why a sleep outside of a polling loop is right there."""
+
+HOSTS_ALLOWED = re.compile(
+    r"(127\\?\.0\\?\.0\\?\.1|localhost|\[::1\]|0\.0\.0\.0|10\.\d+\.\d+\.\d+|HOST|[\w.-]*example(\.\w+)?|www\.w3\.org|[{<$%].*)(:.*)?$",
+)
+"""Loopback, private and placeholder addresses; an interpolation; the name of the SVG namespace."""
+REGISTRIES = re.compile(
+    r"(pypi\.org|pythonhosted|npmjs\.|ghcr\.io|quay\.io|gcr\.io|hub\.docker|docker\.io/|deb\.debian|"
+    r"github\.com|githubusercontent|huggingface\.co)"
+)
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Every file that is or would be committed. Where this is no repository: every file that was not built."""
+    if not (ROOT / ".git").exists():
+        files = (p for p in ROOT.rglob("*") if p.is_file() and not BUILT & set(p.relative_to(ROOT).parts))
+        return tuple(sorted(p for p in files if not p.parent.name.endswith(".egg-info")))
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return tuple(ROOT / name for name in sorted(listing.split("\0")) if name and (ROOT / name).is_file())
+
+
+@cache
+def text_of(path: Path) -> str:
+    """The text of a file, or nothing where it is not text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(text_of(path), filename=str(path))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def python_files(*rooms: Path) -> Iterator[Path]:
+    """Python that a person wrote, in these rooms or anywhere."""
+    for path in tracked():
+        wanted = not rooms or any(path.is_relative_to(room) for room in rooms)
+        if wanted and path.suffix == ".py" and "_pb2" not in path.name:
+            yield path
+
+
+def files_of_tests() -> Iterator[Path]:
+    return (p for p in python_files(TESTS) if p.name.startswith("test_"))
+
+
+def none(findings: list[str]) -> None:
+    """Fail with one line for each finding."""
+    if findings:
+        pytest.fail("\n".join(sorted(findings)), pytrace=False)
+
+
+def functions_in(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+# --- purity ---
+
+
+def imports_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of every import, those inside functions as well."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, node.module or "."
+
+
+@pytest.mark.parametrize("room", PURE_ROOMS)
+def test_the_deciders_import_nothing_that_reads_the_world(room: str) -> None:
+    findings: list[str] = []
+    for path in python_files(SRC / room):
+        for line, module in imports_in(tree_of(path)):
+            top, _, rest = module.partition(".")
+            if top == "holdfast":
+                own = any(rest == r or rest.startswith(r + ".") for r in PURE_ROOMS_OF[room])
+                if not own:
+                    findings.append(f"{name_of(path)}:{line} imports {module}, which {room} must not know")
+            elif top not in PURE_IMPORTS:
+                findings.append(f"{name_of(path)}:{line} imports {module}, which is not on the list of the pure")
+    none(findings)
+
+
+@pytest.mark.parametrize("room", PURE_ROOMS)
+def test_the_deciders_call_nothing_that_differs_between_runs(room: str) -> None:
+    none(
+        [
+            f"{name_of(path)}:{node.lineno} calls {node.func.id}()"
+            for path in python_files(SRC / room)
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PURE_BUILTINS_BANNED
+        ]
+    )
+
+
+@pytest.mark.parametrize("module", STDLIB_ONLY)
+def test_what_stands_beside_a_job_needs_the_standard_library_only(module: str) -> None:
+    """Imported without site-packages: anything foreign, however deep, is missing there."""
+    path = os.pathsep.join([str(ROOT / "src")])
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import holdfast.{module}"],
+        env={"PYTHONPATH": path, "PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.strip().splitlines()[-1]
+
+
+# --- size and words ---
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    none([f"{name_of(p)} has no docstring" for p in python_files() if not ast.get_docstring(tree_of(p))])
+
+
+def test_modules_and_functions_are_short_enough_to_hold_in_mind() -> None:
+    findings: list[str] = []
+    for path in python_files(SRC):
+        lines = text_of(path).count("\n")
+        if lines > MODULE_LINES_MAX:
+            findings.append(f"{name_of(path)} has {lines} lines (at most {MODULE_LINES_MAX})")
+        for function in functions_in(tree_of(path)):
+            length = (function.end_lineno or function.lineno) - function.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                where = f"{name_of(path)}:{function.lineno} {function.name}"
+                findings.append(f"{where} has {length} lines (at most {FUNCTION_LINES_MAX})")
+    none(findings)
+
+
+def lines_matching(pattern: re.Pattern[str], but: tuple[str, ...] = ()) -> list[str]:
+    """`file:line  text` of every line that matches, this file apart."""
+    mine = ("tests/test_tidy.py", *but)
+    return [
+        f"{name_of(path)}:{number}  {line.strip()[:100]}"
+        for path in tracked()
+        if name_of(path) not in mine and "_pb2" not in path.name
+        for number, line in enumerate(text_of(path).splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_nothing_is_put_off() -> None:
+    none(lines_matching(re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|\bNotImplementedError\b|\bNotImplemented\b(?!\))")))
+
+
+def test_no_test_is_left_out() -> None:
+    pattern = re.compile(r"mark\.(skip|skipif|xfail)\b|pytest\.(skip|xfail|importorskip)\(|unittest\.skip|skipTest\(")
+    none([hit for hit in lines_matching(pattern) if hit.startswith(("tests/", "src/holdfast/testing/"))])
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    none(lines_matching(re.compile(r"(?<![\w.])/(work|root|home/\w+|Users/\w+)/")))
+
+
+def test_no_file_names_a_place_to_download_from() -> None:
+    """What is installed is named by package and version; where from is the machine's own business."""
+    findings = lines_matching(REGISTRIES, but=("LICENSE",))
+    for hit in lines_matching(re.compile(r"https?://"), but=("LICENSE",)):
+        for host in re.findall(r"https?://([^/\s\"'`)>,]*)", hit):
+            if host and not HOSTS_ALLOWED.match(host):
+                findings.append(hit)
+    none(findings)
+
+
+def test_constraints_hold_names_and_versions_only() -> None:
+    lines = text_of(ROOT / "constraints.txt").splitlines()
+    none([f"constraints.txt: {line}" for line in lines if not re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[\w.+!]+", line)])
+
+
+# --- tests ---
+
+
+def marks_in(decorators: list[ast.expr]) -> set[str]:
+    """SPEC ids in `pytest.mark.spec(...)` among these expressions."""
+    return {
+        arg.value
+        for expression in decorators
+        for node in ast.walk(expression)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "spec"
+        for arg in node.args
+        if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
+    }
+
+
+def module_marks(tree: ast.Module) -> set[str]:
+    return {
+        mark
+        for node in tree.body
+        if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "pytestmark" for t in node.targets)
+        for mark in marks_in([node.value])
+    }
+
+
+def spec_ids() -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in text_of(TESTS / "spec_ids.txt").splitlines() if line)
+
+
+def test_every_test_names_what_it_covers() -> None:
+    findings: list[str] = []
+    for path in files_of_tests():
+        tree = tree_of(path)
+        whole = module_marks(tree)
+        owners = {f: c for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for f in functions_in(c)}
+        for function in functions_in(tree):
+            if not function.name.startswith("test_"):
+                continue
+            owner = owners.get(function)
+            marks = whole | marks_in(function.decorator_list) | (marks_in(owner.decorator_list) if owner else set())
+            where = f"{name_of(path)}:{function.lineno} {function.name}"
+            if not marks and name_of(path) not in WITHOUT_SPEC:
+                findings.append(f"{where} carries no spec mark")
+            findings += [f"{where} names {m}, which SPEC.md does not have" for m in marks - spec_ids().keys()]
+    none(findings)
+
+
+def test_the_list_of_requirements_is_that_of_the_specification() -> None:
+    if not SHARED_SPEC.exists():
+        assert spec_ids(), "tests/spec_ids.txt is empty"
+        return
+    theirs = dict(re.findall(r"^- ([A-Z]\d+) (.+)$", SHARED_SPEC.read_text(encoding="utf-8"), re.MULTILINE))
+    assert list(spec_ids()) == list(theirs)
+    none([f"{i}: {title}" for i, title in spec_ids().items() if not theirs[i].startswith(title)])
+
+
+def test_tests_wait_for_what_happens_and_not_for_the_clock() -> None:
+    """A sleep inside a `while` polls a condition; any other one is a guess about time."""
+    findings: list[str] = []
+    for path in python_files(TESTS):
+        tree = tree_of(path)
+        polling = {n for loop in ast.walk(tree) if isinstance(loop, ast.While) for n in ast.walk(loop)}
+        for function in functions_in(tree):
+            for node in ast.walk(function):
+                if not isinstance(node, ast.Call) or node in polling:
+                    continue
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                if called == "sleep" and f"{name_of(path)}::{function.name}" not in SLEEPS_ALLOWED:
+                    findings.append(f"{name_of(path)}:{node.lineno} sleeps in {function.name}")
+    none(findings)
+
+
+# --- docs ---
+
+
+def anchors_of(path: Path) -> set[str]:
+    """The anchors of a page's headings, as renderers make them."""
+    headings = re.findall(r"^#+ (.+)$", text_of(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    findings: list[str] = []
+    for path in tracked():
+        if path.suffix != ".md":
+            continue
+        for target in re.findall(r"\]\(([^)\s]+)\)", text_of(path)):
+            file, _, anchor = target.partition("#")
+            if "://" in file:
+                continue
+            there = (path.parent / file).resolve() if file else path
+            if there == STATUS:
+                continue
+            if not there.exists():
+                findings.append(f"{name_of(path)} links to {target}, which is not there")
+            elif anchor and there.suffix == ".md" and anchor not in anchors_of(there):
+                findings.append(f"{name_of(path)} links to {target}, which has no such heading")
+    none(findings)
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = text_of(ROOT / "docs" / "README.md")
+    pages = [p for p in tracked() if p.suffix == ".md" and p.is_relative_to(ROOT / "docs") and p.name != "README.md"]
+    none(
+        [
+            f"docs/README.md does not mention {name_of(p)}"
+            for p in pages
+            if f"({p.relative_to(ROOT / 'docs').as_posix()})" not in index
+        ]
+    )
+
+
+def test_every_setting_gives_its_reason() -> None:
+    body = next(
+        n for n in tree_of(SRC / "model" / "settings.py").body if isinstance(n, ast.ClassDef) and n.name == "Settings"
+    ).body
+    reasons = {
+        field.target.id
+        for field, following in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(following, ast.Expr)
+        and isinstance(following.value, ast.Constant)
+    }
+    fields = {f.name for f in msgspec.structs.fields(Settings)}
+    none([f"Settings.{name} gives no reason" for name in fields - reasons])
+
+
+def test_every_failure_code_has_a_meaning() -> None:
+    assert set(MEANINGS) == set(FailureCode)
+    says = [m.says for m in MEANINGS.values()]
+    assert all(says)
+    assert len(set(says)) == len(says), "two codes say the same thing: a person could not tell them apart"
+
+
+def test_generated_pages_are_current() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_status_page_was_written_by_a_run() -> None:
+    from tests.plugins.status import unbroken
+
+    assert not STATUS.exists() or unbroken(text_of(STATUS)), "docs/status.md was edited by hand; run `make test`"
