@@ -180,7 +180,7 @@ class Link:
             challenge = convert.challenge_from_frame(await _next(frames))
         if isinstance(challenge, Refusal):
             raise _refused(challenge)
-        await call.write(self._answer(challenge))
+        await _write(call, self._answer(challenge))
         async with asyncio.timeout(WELCOME_S_MAX):
             answer = convert.answer_from_frame(await _next(frames))
         if isinstance(answer, Refusal):
@@ -221,7 +221,7 @@ class Link:
     async def _speak(self, call: Any) -> None:
         while (message := await self._sayings.get()) is not None:
             try:
-                await call.write(convert.node_to_frame(message))
+                await _write(call, convert.node_to_frame(message))
             except BadMessage as wrong:
                 log.error("something could not be said: %s", wrong)
         # Cutting the stream could overtake the last words on their way.
@@ -235,7 +235,7 @@ class Link:
             call = stub.Bulk(metadata=((BULK_KEY_METADATA, bulk_key),))
 
             async def send(piece: LogPiece, call: Any = call) -> None:
-                await call.write(convert.chunk_to_wire(piece))
+                await _write(call, convert.chunk_to_wire(piece))
 
             try:
                 await self._courier.carry(send, _acks(call))
@@ -249,6 +249,14 @@ class Link:
             failures += 1
             log.info("the log stream broke: %s", why)
             await asyncio.sleep(backoff_ms(failures, REDIAL_MS, REDIAL_MS_MAX, secrets.randbits(64)) / 1000)
+
+
+async def _write(call: Any, frame: Any) -> None:
+    """gRPC calls it a wrong state, not a lost connection, when the stream ended before the write."""
+    try:
+        await call.write(frame)
+    except asyncio.InvalidStateError:
+        raise SessionOver("the stream had ended") from None
 
 
 async def _next(frames: AsyncIterator[Any]) -> Any:

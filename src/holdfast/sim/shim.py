@@ -47,12 +47,12 @@ class Body:
     @property
     def ran_ms(self) -> int:
         """How long it has run, not counting when it stood still."""
-        return self._ran_ms + (0 if self._paused else self.awake_ms)
+        return self._ran_ms + self.awake_ms
 
     @property
     def awake_ms(self) -> int:
         """How long it has run since it last stood still."""
-        return self.shim.machine.world.now - self._resumed
+        return 0 if self._paused else self.shim.machine.world.now - self._resumed
 
     def resume(self) -> None:
         machine = self.shim.machine
