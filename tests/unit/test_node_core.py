@@ -410,6 +410,16 @@ def test_every_end_has_its_own_code(outcome: Outcome | None, code: FailureCode) 
     assert held.result is None and held.failure is not None and held.failure.code is code
 
 
+@pytest.mark.spec("J7", "J8")
+def test_a_leased_body_that_ended_before_its_go_is_said_to_have_ended_not_to_have_run() -> None:
+    bench = Bench()
+    bench.told(start(lease_ms=3_000))
+    bench.shim(Phase.READY)
+    (held,) = said(bench.shim(Phase.ENDED, Outcome(Kind.ORPHAN)))
+    assert held.phase is HeldPhase.FINISHED and held.failure is not None
+    assert held.failure.code is FailureCode.ORPHANED
+
+
 @pytest.mark.spec("J7")
 def test_a_dead_shim_and_one_that_could_not_start_are_faults_of_the_machine() -> None:
     bench = Bench()

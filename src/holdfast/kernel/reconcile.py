@@ -68,7 +68,9 @@ def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> No
             if attempt.phase in _BEFORE_BODY:
                 body_seen(w, attempt, AttemptPhase.RUNNING)
         case HeldPhase.UPLOADING:
-            if attempt.phase in _BEFORE_BODY or attempt.phase is AttemptPhase.RUNNING:
+            # Without a go this proves nothing: a body that was stopped before it began has ended, too.
+            unproven = attempt.phase in _BEFORE_BODY and _waits_for_go(w, attempt)
+            if not unproven and (attempt.phase in _BEFORE_BODY or attempt.phase is AttemptPhase.RUNNING):
                 body_seen(w, attempt, AttemptPhase.UPLOADING)
         case HeldPhase.FINISHED:
             observe_finished(w, attempt, item)
@@ -79,6 +81,11 @@ def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> No
             attempt_failed(w, attempt, replace(why, code=FailureCode.REFUSED), still_held=True)
         case HeldPhase.GONE:
             vanished(w, attempt)
+
+
+def _waits_for_go(w: World, attempt: Attempt) -> bool:
+    job = w.jobs.get(attempt.job)
+    return job is not None and job.spec.recovery is Recovery.NEVER and not attempt.go
 
 
 def stray(w: World, node: NodeId, item: Held) -> None:

@@ -106,9 +106,9 @@ def phase_due(w: World, attempt_id: AttemptId) -> None:
     if attempt.phase_until_ms > w.patience:
         w.deadlines.add(attempt.phase_until_ms, "attempt", attempt_id)
         return
-    connected = w.pulse(attempt.node).session is not None
-    node = w.nodes[attempt.node]
-    if not connected and (attempt.phase not in _BEFORE_BODY or node.state is NodeState.SUSPECT):
+    pulse, node = w.pulse(attempt.node), w.nodes[attempt.node]
+    awaited = node.state is NodeState.SUSPECT or pulse.grace_until_ms > w.patience
+    if pulse.session is None and (attempt.phase not in _BEFORE_BODY or awaited):
         # Away: bounded by the node's own deadline, after which it is lost. Look again when it may be back.
         w.deadlines.add(w.soon(1_000), "attempt", attempt_id)
         return

@@ -366,7 +366,9 @@ class NodeCore:
     def _end(self, holding: Holding, status: ShimStatus) -> None:
         holding.alive = False
         holding.verdict = verdict(status)
-        holding.advance(HeldPhase.UPLOADING)
+        # A leased body that was never told to go has not begun, and left no logs to wait for.
+        began = not holding.leased or holding.went or status.go
+        holding.advance(HeldPhase.UPLOADING if began else HeldPhase.FINISHED)
         if holding.unwanted:
             self._remove(holding)
 
