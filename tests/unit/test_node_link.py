@@ -26,7 +26,8 @@ def test_a_word_said_after_the_stream_ended_ends_the_session_and_not_the_agent()
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = NodeLinkStub(channel).Control()
-            await call.code()
+            while await call.read() is not grpc.aio.EOF:
+                pass
             # when the node says something, then its session is over: it will dial again
             with pytest.raises(link.SessionOver):
                 await link._write(call, pb.NodeFrame())

@@ -33,10 +33,13 @@ class Process:
         self.frozen = True
 
     def thaw(self) -> None:
-        """Everything that piled up is done now, in the order in which it came."""
+        """Everything that piled up is done now, in the order in which it came, unless that ends the program."""
         self.frozen = False
         missed, self._missed = self._missed, []
+        life = self._life
         for what, arguments in missed:
+            if self._life != life:
+                return
             self.run(what, *arguments)
 
     def _enter(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:

@@ -1,9 +1,10 @@
 """SPEC H6: every state has a deadline, no longer than the settings and the job allow, and none is passed over.
 
-A new leader gives nodes time to dial in before it judges what they hold, so nobody is overdue in that time."""
+A leader that was away gives nodes time to dial in before it judges what they hold, so that much may be added.
+"""
 
 from holdfast.kernel.decision import Decision, Row
-from holdfast.kernel.events import AnyEvent, Led, Tick
+from holdfast.kernel.events import AnyEvent, Tick
 from holdfast.model import Attempt, AttemptPhase, Instant, Job, JobPhase, Meta, Node, NodeState
 from holdfast.sim.watch import Rule, Scene, View
 
@@ -18,13 +19,11 @@ class EveryStateBounded(Rule):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._ticks = 0
-        self._led_ms: dict[str, int] = {}
+        self._slack_ms = SLACK_MS + scene.settings.reconnect_grace_ms
         self._overdue: dict[tuple[str, str], int] = {}
         """When each was first seen beyond its deadline, on the patience clock."""
 
     def decided(self, leader: str, event: AnyEvent, now: Instant, decision: Decision, view: View) -> None:
-        if isinstance(event, Led):
-            self._led_ms[leader] = now
         meta = next((row for row in decision.changes if isinstance(row, Meta)), None) or view.get(("meta", 0))
         if not isinstance(meta, Meta):
             return
@@ -33,8 +32,7 @@ class EveryStateBounded(Rule):
             self._has_bound(row, patience)
         if isinstance(event, Tick):
             self._ticks += 1
-            in_grace = now - self._led_ms[leader] <= self.scene.settings.reconnect_grace_ms + SLACK_MS
-            if self._ticks % EVERY == 0 and not decision.changes and not in_grace:
+            if self._ticks % EVERY == 0 and not decision.changes:
                 for row in list(view.values()):
                     self._not_overdue(leader, row, patience, view)
 
@@ -87,7 +85,7 @@ class EveryStateBounded(Rule):
                 return
         if until_ms > patience:
             self._overdue.pop((leader, row.id), None)
-        elif patience - self._overdue.setdefault((leader, row.id), patience) > SLACK_MS:
+        elif patience - self._overdue.setdefault((leader, row.id), patience) > self._slack_ms:
             self.fail(f"the deadline of {row.id} passed {patience - until_ms} ms ago and nothing happened")
 
     def _at_work(self, node: Row | None) -> bool:
