@@ -172,8 +172,15 @@ def test_a_frozen_orchestrator_blames_no_one(tmp_path: Path, first_news: str) ->
             assert int(late[0].text.split()[0]) > settings.silence_ceiling_ms
             node.let_go()
             spare.let_go()
-            assert client.jobs.wait(job, timeout_s=20).attempts_made == 1
+            wait_for(lambda: client.jobs.get(job).phase == "ended", lambda: whereabouts(client, job, node, spare), 40)
+            assert client.jobs.get(job).attempts_made == 1
             assert not [e for e in client.events() if e.kind in ("node.suspect", "job.takeover")]
+
+
+def whereabouts(client: Client, job: str, *nodes: WireNode) -> str:
+    """What everybody thinks of the job, for whoever has to find out why it did not end."""
+    seen = [(n.sessions, n.undelivered, n.acked, n.refusal, list(n.held.values())) for n in nodes]
+    return f"the job to end; {client.jobs.explain(job)}; {[e.text for e in client.events()]}; the nodes: {seen}"
 
 
 def wait_until_silent(node: WireNode, for_ms: int) -> None:

@@ -43,15 +43,17 @@ class NotInTime(AssertionError):
     """Something that was waited for did not happen."""
 
 
-def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 20.0, every_s: float = 0.03) -> T:
-    """Poll until the condition holds; its value. Fails with `what` after `timeout_s`."""
+def wait_for(
+    condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = 20.0, every_s: float = 0.03
+) -> T:
+    """Poll until the condition holds; its value. Fails with `what` (told, or found out then) after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() >= deadline:
-            raise NotInTime(f"waited {timeout_s:g} s in vain for {what}")
+            raise NotInTime(f"waited {timeout_s:g} s in vain for {what if isinstance(what, str) else what()}")
         time.sleep(every_s)
 
 
