@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -205,12 +204,6 @@ class AgentProcess:
         if self.attempts.exists():
             for folder in self.attempts.iterdir():
                 await until_ended(folder)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.asynccontextmanager

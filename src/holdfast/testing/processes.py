@@ -12,8 +12,10 @@ this network: it was started here, descends from what was, is named in a shim's 
 network's mark in its environment or its folder in its arguments. Times are deadlines, never guesses.
 """
 
+import contextlib
 import json
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -43,6 +45,9 @@ class NotInTime(AssertionError):
     """Something that was waited for did not happen."""
 
 
+PORTS = (10_000, 32_000)
+
+
 def wait_for(
     condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = 20.0, every_s: float = 0.03
 ) -> T:
@@ -58,9 +63,13 @@ def wait_for(
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on, below those that the kernel gives to outgoing connections: one of these could
+    take a port from that range between this look and its use."""
+    for port in random.SystemRandom().sample(range(*PORTS), 200):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            return port
+    raise RuntimeError(f"no free port found on {host}")
 
 
 def bubblewrap_works() -> bool:
