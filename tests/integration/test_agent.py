@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_bench import AgentProcess, FakeOrchestrator, free_port, stage, start
+from agent_bench import AgentProcess, FakeOrchestrator, stage, start
 
 from holdfast.identity import tokens
 from holdfast.identity.certificates import Certificate
 from holdfast.model import AttemptId, FailureCode, Instant
 from holdfast.model.messages import Discard, Go, HeldPhase, Leaving, Ping, Pong, Refusal, Report
 from holdfast.node.attempts import processes_of, read_identity
+from holdfast.testing.processes import free_port
 
 ATT = AttemptId("att_aaaaaaaaaaaaaa.1")
 OTHER = AttemptId("att_bbbbbbbbbbbbbb.2")
