@@ -22,7 +22,7 @@ import msgspec
 from holdfast.kernel.decision import Answer, Row, Send
 from holdfast.kernel.events import AnyEvent
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Attempt, Entry, Instant, Job, JoinToken, Meta, Node
+from holdfast.model import Attempt, Entry, Instant, Job, JoinToken, Keep, Meta, Node
 
 
 class Batch(msgspec.Struct):
@@ -50,6 +50,8 @@ def row_key(row: Row) -> tuple[str, Hashable]:
             return ("meta", 0)
         case JoinToken():
             return ("token", row.id)
+        case Keep():
+            return ("keep", row.id)
 
 
 class CommitLoop:

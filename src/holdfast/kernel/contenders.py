@@ -10,7 +10,9 @@ Safety rests on four rules, all of them here:
 
 from msgspec.structs import replace
 
+from holdfast.kernel.checkpoints import start_of
 from holdfast.kernel.decision import ToSession
+from holdfast.kernel.files import keep_files
 from holdfast.kernel.placement import Free, kind_serves
 from holdfast.kernel.queue import LaneKey
 from holdfast.kernel.world import World
@@ -198,6 +200,7 @@ def offer(w: World, job: Job, node_id: NodeId) -> None:
         owner=job.owner,
         holds=job.spec.need.resources,
         phase_until_ms=w.soon(w.settings.offer_ms_max),
+        resumed=start_of(job),
     )
     if node_id not in w.on_node:
         pulse = w.pulse(node_id)
@@ -224,7 +227,9 @@ def send_start(w: World, attempt: Attempt, job: Job) -> None:
         leased = spec.recovery is Recovery.NEVER
         limit = spec.time_limit_ms or w.settings.run_ms_max
         lease = w.settings.lease_ms if leased else 0
-        start = Start(w.meta.epoch, attempt.id, attempt.fence, job.id, spec, limit, lease)
+        resumed = attempt.resumed
+        saved = resumed.manifest if resumed is not None else ""
+        start = Start(w.meta.epoch, attempt.id, attempt.fence, job.id, spec, limit, lease, saved)
         w.send(ToSession(session, attempt.node, start))
 
 
@@ -362,6 +367,7 @@ def end_job(
             ended_ms=w.now,
         )
     )
+    keep_files(w, job, result)
     text = (
         verdict.value
         if failure is None

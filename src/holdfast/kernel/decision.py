@@ -10,14 +10,16 @@ from holdfast.model import (
     Job,
     JobId,
     JoinToken,
+    Keep,
     Meta,
     Node,
     NodeId,
+    Owner,
     Result,
 )
-from holdfast.model.messages import Discard, Go, Ping, Refusal, Renewed, Start, Welcome
+from holdfast.model.messages import Discard, Go, Ping, Refusal, Renewed, Save, Start, Welcome
 
-Row = Job | Attempt | Node | JoinToken | Entry | Meta
+Row = Job | Attempt | Node | JoinToken | Entry | Meta | Keep
 """A change is a whole row, new or replacing the one with its key. Entries are only ever added."""
 
 
@@ -26,7 +28,7 @@ class ToSession(msgspec.Struct, frozen=True, gc=False, tag=True):
 
     session: int
     node: NodeId
-    message: Welcome | Refusal | Start | Go | Discard | Renewed | Ping
+    message: Welcome | Refusal | Start | Go | Discard | Renewed | Ping | Save
 
 
 class CloseSession(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -42,6 +44,8 @@ class Verify(msgspec.Struct, frozen=True, gc=False, tag=True):
     attempt: AttemptId
     fence: int
     result: Result
+    owner: Owner = Owner("")
+    """Whose files they are."""
 
 
 Send = ToSession | CloseSession | Verify

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.model import AttemptId, JobId, JobSpec, JoinToken, NodeId, Owner, TokenId
+from holdfast.model import AttemptId, Job, JobId, JobSpec, JoinToken, NodeId, Owner, TokenId
 from holdfast.model.messages import Hello, Leaving, Pong, Report
 
 
@@ -73,6 +73,21 @@ class Verified(Event, frozen=True, gc=False):
     detail: str = ""
 
 
+class Checkpointed(Event, frozen=True, gc=False):
+    """An attempt's checkpoint folder was captured whole, and everything its manifest names is safe."""
+
+    attempt: AttemptId
+    fence: int
+    manifest: str
+    bytes: int
+
+
+class FilesReceived(Event, frozen=True, gc=False):
+    """The owner of an ended job has the files it made. The job comes along: what has ended is not in memory."""
+
+    job: Job
+
+
 class TokenMade(Event, frozen=True, gc=False):
     token: JoinToken
 
@@ -89,5 +104,5 @@ class ExplainAsked(Event, frozen=True, gc=False):
 
 AnyEvent = (
     Led | Tick | Submitted | CancelAsked | NodeJoined | NodeSaid | NodeBroke | DrainAsked
-    | Verified | TokenMade | TokenRevoked | ExplainAsked
+    | Verified | Checkpointed | FilesReceived | TokenMade | TokenRevoked | ExplainAsked
 )  # fmt: skip

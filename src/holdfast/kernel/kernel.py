@@ -5,13 +5,15 @@ from hashlib import sha256
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.kernel import contenders, health, membership, reconcile, recovery
+from holdfast.kernel import checkpoints, contenders, files, health, membership, reconcile, recovery
 from holdfast.kernel.decision import Answer, Decision, Done, Rejected, Taken
 from holdfast.kernel.events import (
     AnyEvent,
     CancelAsked,
+    Checkpointed,
     DrainAsked,
     ExplainAsked,
+    FilesReceived,
     Led,
     NodeBroke,
     NodeJoined,
@@ -136,6 +138,13 @@ class Kernel:
                 return self._submitted(event)
             case Verified():
                 reconcile.verified(w, event.attempt, event.fence, event.ok, event.detail)
+            case FilesReceived():
+                return files.received(w, event)
+            case Checkpointed():
+                answer = checkpoints.keep(w, event)
+                if isinstance(answer, Done):
+                    recovery.drain_due(w, w.attempts[event.attempt].node)
+                return answer
             case NodeJoined():
                 membership.join(w, event.session, event.hello)
             case NodeBroke():

@@ -62,7 +62,7 @@ def join(w: World, session: int, hello: Hello) -> None:
 def _enter(w: World, node: Node | None, hello: Hello) -> None:
     known = {
         "version": hello.version, "hardware": hello.hardware, "offered": hello.offered,
-        "isolation": hello.isolation, "name": hello.name, "site": hello.site,
+        "isolation": hello.isolation, "name": hello.name, "site": hello.site, "features": hello.features,
     }  # fmt: skip
     if node is None:
         fresh = Node(hello.node, hello.public_key, hello.version, hello.hardware, w.now)

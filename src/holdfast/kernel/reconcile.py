@@ -174,7 +174,7 @@ def observe_finished(w: World, attempt: Attempt, item: Held) -> None:
     claim = w.claims[attempt.id]
     if not claim.verifying:
         claim.verifying = True
-        w.send(Verify(attempt.id, attempt.fence, item.result))
+        w.send(Verify(attempt.id, attempt.fence, item.result, attempt.owner))
 
 
 def verified(w: World, attempt_id: AttemptId, fence: int, ok: bool, detail: str) -> None:

@@ -6,6 +6,7 @@ in number and spaced by a growing back-off, on other nodes first. Work that must
 
 from msgspec.structs import replace
 
+from holdfast.kernel.checkpoints import ask_to_save, may_save, saved_since
 from holdfast.kernel.contenders import (
     attempts_max,
     close_attempt,
@@ -177,16 +178,24 @@ def job_due(w: World, job_id: JobId) -> None:
 
 
 def drain_due(w: World, node_id: NodeId) -> None:
-    """A draining node's grace is over: what is repeatable moves; what is not may finish."""
+    """A draining node's grace is over: what is repeatable moves, once it had the time to save its state; what is not
+    repeatable may finish."""
     node = w.nodes.get(node_id)
     if node is None or not node.draining:
         return
     if node.drain_until_ms > w.patience:
         w.deadlines.add(node.drain_until_ms, "drain", node_id)
         return
+    save_until = after(node.drain_until_ms, w.settings.save_ms_max)
     for attempt in w.held_by(node_id):
         job = w.jobs.get(attempt.job)
-        if attempt.may_win and job is not None and not must_not_repeat(job, attempt):
+        if not attempt.may_win or job is None or must_not_repeat(job, attempt):
+            continue
+        unsaved = may_save(w, attempt) and not saved_since(w, attempt, node.drain_until_ms)
+        if unsaved and w.patience < save_until:
+            ask_to_save(w, attempt)
+            w.deadlines.add(save_until, "drain", node_id)
+        else:
             give_up(w, attempt, Failure(FailureCode.DRAINED, "its machine is being drained"))
 
 

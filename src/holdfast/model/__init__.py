@@ -9,9 +9,12 @@ from holdfast.model.job import (
     DEFAULT_RECOVERY,
     Attempt,
     AttemptPhase,
+    Checkpoint,
+    Input,
     Job,
     JobPhase,
     JobSpec,
+    Keep,
     Recovery,
     Result,
     Verdict,
@@ -19,14 +22,15 @@ from holdfast.model.job import (
 )
 from holdfast.model.journal import Entry, Meta
 from holdfast.model.node import JoinToken, Node, NodeState
-from holdfast.model.resources import Gpu, Hardware, Need, Resources
+from holdfast.model.resources import CONTAINER, FEATURES, JOBS, NETWORK, PLAIN, Gpu, Hardware, Need, Resources
 from holdfast.model.settings import Settings
 from holdfast.model.time import DAY_MS, HOUR_MS, MINUTE_MS, NEVER, SECOND_MS, Instant, after
 
 __all__ = [
-    "DAY_MS", "DEFAULT_RECOVERY", "HOUR_MS", "MEANINGS", "MINUTE_MS", "NEVER", "SECOND_MS",
-    "Attempt", "AttemptId", "AttemptPhase", "Blame", "Entry", "Failure", "FailureCode", "Gpu", "Hardware",
-    "Instant", "Job", "JobId", "JobPhase", "JobSpec", "JoinToken", "Meaning", "Meta", "Need", "Node", "NodeId",
-    "NodeState", "Owner", "Recovery", "Resources", "Result", "Settings", "TokenId", "Verdict", "Workload",
-    "after", "attempt_id", "job_id", "job_of",
+    "CONTAINER", "DAY_MS", "DEFAULT_RECOVERY", "FEATURES", "HOUR_MS", "JOBS", "MEANINGS", "MINUTE_MS", "NETWORK",
+    "NEVER", "PLAIN", "SECOND_MS",
+    "Attempt", "AttemptId", "AttemptPhase", "Blame", "Checkpoint", "Entry", "Failure", "FailureCode", "Gpu", "Hardware",
+    "Input", "Instant", "Job", "JobId", "JobPhase", "JobSpec", "JoinToken", "Keep", "Meaning", "Meta", "Need",
+    "Node", "NodeId", "NodeState", "Owner", "Recovery", "Resources", "Result", "Settings", "TokenId", "Verdict",
+    "Workload", "after", "attempt_id", "job_id", "job_of",
 ]  # fmt: skip

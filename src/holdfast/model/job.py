@@ -57,7 +57,25 @@ TIME_LIMIT_MS_MAX = 30 * DAY_MS
 """The longest a job may ask to run: nodes refuse more, so the front door does as well."""
 
 
-class JobSpec(msgspec.Struct, frozen=True, gc=False):
+CHECKPOINT_MS_MIN = 1_000
+"""More often and a job does little else than being saved."""
+
+
+class Input(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Something a job reads: `inputs/<name>` in its folder. Either a manifest of its owner, or an address."""
+
+    name: str
+    manifest: str = ""
+    """Hash of the manifest that holds it."""
+    url: str = ""
+    """`http(s)://…` or `s3://bucket/key`."""
+    sha256: str = ""
+    """What the content behind the address must be; empty: whatever is there, and its hash is recorded."""
+    bytes_max: int = 0
+    """Of an address; 0: the job's disk."""
+
+
+class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What was asked for. Never changes after submission."""
 
     argv: tuple[str, ...]
@@ -74,18 +92,47 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False):
     """How long it may wait for a machine. None: the network's `queue_ms_max`."""
     attempts_max: int | None = None
     """None: the network's `attempts_max`."""
+    package: str = ""
+    """Hash of the manifest of the folder it runs in; empty: an empty folder."""
+    image: str = ""
+    """Container image, best by digest. Empty: no container, or built from `dockerfile`."""
+    dockerfile: str = ""
+    """Path in the package."""
+    requirements: str = ""
+    """Path in the package of a Python requirements file."""
+    inputs: tuple[Input, ...] = ()
+    checkpoint_ms: int = 0
+    """How often its checkpoint folder is captured; 0: it has none."""
 
 
-class Result(msgspec.Struct, frozen=True, gc=False):
+class Result(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What an attempt that exited with 0 declares. Verified before it is accepted."""
 
     stdout_sha256: str
     stdout_bytes: int
     stderr_bytes: int = 0
     exit_code: int = 0
+    manifest: str = ""
+    """Hash of the manifest of the files it made; empty: it made none."""
+    files: int = 0
+    files_bytes: int = 0
 
 
-class Job(msgspec.Struct, frozen=True, gc=False):
+class Checkpoint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A saved state of a job: what one attempt wrote to its checkpoint folder, captured whole."""
+
+    manifest: str
+    attempt: AttemptId
+    """Who wrote it."""
+    parent: AttemptId | None
+    """Whose checkpoint that attempt had started from; None: from the beginning."""
+    depth: int
+    """How many captures lie between the job's beginning and this one."""
+    bytes: int
+    made_ms: Instant
+
+
+class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: JobId
     owner: Owner
     spec: JobSpec
@@ -105,6 +152,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """Nodes on which an attempt failed: others come first."""
     felled: tuple[NodeId, ...] = ()
     """Nodes that went down with this job's body running (see kernel.health)."""
+    checkpoint: Checkpoint | None = None
+    """Where the next attempt goes on from."""
     accepted: AttemptId | None = None
     result: Result | None = None
     verdict: Verdict | None = None
@@ -114,6 +163,18 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     @property
     def live(self) -> bool:
         return self.phase is not JobPhase.ENDED
+
+
+class Keep(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The files of an ended job, and how long they are kept for it. Not in memory."""
+
+    id: JobId
+    owner: Owner
+    manifests: tuple[str, ...]
+    """Hashes: what it was given and what it made."""
+    until_ms: Instant
+    received: bool = False
+    """Its owner has them."""
 
 
 class AttemptPhase(StrEnum):
@@ -128,7 +189,7 @@ class AttemptPhase(StrEnum):
     ENDED = "ended"
 
 
-class Attempt(msgspec.Struct, frozen=True, gc=False):
+class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One try at a job on one node. Its fence is its own and is revoked once and for ever."""
 
     id: AttemptId
@@ -147,6 +208,10 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     """Class `never`: the body was allowed to start."""
     started_ms: Instant | None = None
     """When the body was first seen running."""
+    resumed: Checkpoint | None = None
+    """What it was told to start from."""
+    captures: int = 0
+    """Checkpoints taken from it so far."""
     revoked: Failure | None = None
     """Set once. From then on nothing this attempt says can be accepted."""
     result: Result | None = None

@@ -5,7 +5,7 @@ itself, and a message may be lost with the stream that carried it: everything sa
 from state, and the receiver compares it with what it has.
 
     node -> orchestrator   Hello, Report, Pong, Leaving
-    orchestrator -> node   Welcome, Refusal, Start, Go, Discard, Renewed, Ping
+    orchestrator -> node   Welcome, Refusal, Start, Go, Discard, Renewed, Save, Ping
 """
 
 from enum import StrEnum
@@ -15,7 +15,7 @@ import msgspec
 from holdfast.model.failure import Failure
 from holdfast.model.ids import AttemptId, JobId, NodeId
 from holdfast.model.job import JobSpec, Result
-from holdfast.model.resources import Hardware, Resources
+from holdfast.model.resources import JOBS, Hardware, Resources
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -37,12 +37,26 @@ class HeldPhase(StrEnum):
     """Nothing of it is left on this node."""
 
 
+class Progress(msgspec.Struct, frozen=True, gc=False):
+    """How far an attempt is, for people and for finding stragglers. Never stored."""
+
+    stage: str
+    """`data`, `image`, `build`, `run`, `files` …"""
+    done: int = 0
+    total: int = 0
+    """0: not known."""
+    cpu_ms: int = 0
+    """Processor time of the body so far."""
+    memory_mib: int = 0
+
+
 class Held(msgspec.Struct, frozen=True, gc=False):
     attempt: AttemptId
     fence: int
     phase: HeldPhase
     result: Result | None = None
     failure: Failure | None = None
+    progress: Progress | None = None
 
 
 class Load(msgspec.Struct, frozen=True, gc=False):
@@ -73,6 +87,7 @@ class Hello(Message, frozen=True, gc=False):
     token_sha256: str = ""
     name: str = ""
     site: str = ""
+    features: tuple[str, ...] = (JOBS,)
     held: tuple[Held, ...] = ()
     epoch_seen: int = 0
 
@@ -136,6 +151,8 @@ class Start(Command, frozen=True, gc=False):
     time_limit_ms: int
     lease_ms: int = 0
     """Class `never`: prepare, say READY, wait for Go, and stop when the lease is not renewed. 0: no lease."""
+    checkpoint: str = ""
+    """Hash of the manifest to restore into the checkpoint folder first; empty: start from the beginning."""
 
 
 class Go(Command, frozen=True, gc=False):
@@ -163,9 +180,16 @@ class Renewed(Command, frozen=True, gc=False):
     attempts: tuple[AttemptId, ...]
 
 
+class Save(Command, frozen=True, gc=False):
+    """Capture the attempt's checkpoint folder now. A hint: nothing waits for it."""
+
+    attempt: AttemptId
+    fence: int
+
+
 class Ping(Command, frozen=True, gc=False):
     nonce: int
 
 
 FromNode = Hello | Report | Pong | Leaving
-ToNode = Welcome | Refusal | Start | Go | Discard | Renewed | Ping
+ToNode = Welcome | Refusal | Start | Go | Discard | Renewed | Ping | Save

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.model.ids import NodeId, TokenId
-from holdfast.model.resources import Hardware, Resources
+from holdfast.model.resources import JOBS, Hardware, Resources
 from holdfast.model.time import Instant
 
 
@@ -25,7 +25,7 @@ class NodeState(StrEnum):
     """It said goodbye, or was removed. It may join again."""
 
 
-class Node(msgspec.Struct, frozen=True, gc=False):
+class Node(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: NodeId
     public_key: str
     """Ed25519, hex. The first key that joined under this id keeps it."""
@@ -54,9 +54,11 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     """The end of its last quarantine, on the patience clock: leaving or breaking the link does not shorten it."""
     leaving: bool = False
     """Draining because its own operator asked it to go: over when it joins again, unlike the network's drain."""
+    features: tuple[str, ...] = (JOBS,)
+    """What it can and will do, sorted (see model.resources)."""
 
 
-class JoinToken(msgspec.Struct, frozen=True, gc=False):
+class JoinToken(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Lets a node join. Only the hash of its secret is kept."""
 
     id: TokenId

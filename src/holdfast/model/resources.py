@@ -2,8 +2,18 @@
 
 import msgspec
 
+JOBS = "jobs"
+"""Feature: takes jobs, that is foreign code."""
+CONTAINER = "container"
+"""Feature: runs images on a container engine."""
+NETWORK = "network"
+"""Feature: can let a job use the network."""
+PLAIN = "plain"
+"""Feature: runs jobs that bring no image, with the machine's own programs."""
+FEATURES = (CONTAINER, JOBS, NETWORK, PLAIN)
 
-class Resources(msgspec.Struct, frozen=True, gc=False, order=False):
+
+class Resources(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, order=False):
     """An amount of divisible resources."""
 
     cpu_milli: int = 0
@@ -36,13 +46,17 @@ class Resources(msgspec.Struct, frozen=True, gc=False, order=False):
         )
 
 
-class Gpu(msgspec.Struct, frozen=True, gc=False):
+class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     model: str
     memory_mib: int
     driver: str = ""
+    cuda: str = ""
+    """The newest CUDA its driver serves."""
+    id: str = ""
+    """What the driver calls it, so that it can be leased by name."""
 
 
-class Hardware(msgspec.Struct, frozen=True, gc=False):
+class Hardware(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What a node detected about itself when it started."""
 
     arch: str = "x86_64"
@@ -55,7 +69,7 @@ class Hardware(msgspec.Struct, frozen=True, gc=False):
     """Interfaces with their speed, for people to read (`eth0 1000 Mb/s`)."""
 
 
-class Need(msgspec.Struct, frozen=True, gc=False):
+class Need(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What a job needs of the node that runs it. Every field is a gate."""
 
     resources: Resources = Resources(cpu_milli=1000, memory_mib=512, disk_mib=1024)
@@ -64,3 +78,8 @@ class Need(msgspec.Struct, frozen=True, gc=False):
     gpu_model: str = ""
     gpu_memory_mib: int = 0
     """Per GPU."""
+    gpu_driver_min: str = ""
+    """Versions are numbers with dots between; empty: any."""
+    cuda_min: str = ""
+    features: tuple[str, ...] = (JOBS,)
+    """What the node must be able and willing to do, sorted."""

@@ -75,6 +75,9 @@ class Settings(msgspec.Struct, frozen=True):
     """Work cut off from the orchestrator goes on for this long, then stops itself."""
     drain_ms: int = 60 * SECOND_MS
     """What runs on a draining node may finish within this; then it is taken over."""
+    save_ms_max: int = 20 * SECOND_MS
+    """A job on a drained machine may take this long for its last checkpoint: some gigabytes over a home line do not
+    fit, but then the one before is not long ago."""
 
     # joining
     open_join: bool = False
@@ -93,6 +96,12 @@ class Settings(msgspec.Struct, frozen=True):
     """Nodes compared per decision: the better of two random ones avoids most of the imbalance; more cost time."""
     attempts_per_node_max: int = 256
     """Bounds a report to one message."""
+
+    # files
+    files_keep_ms: int = 30 * DAY_MS
+    """What an ended job was given and made, while its owner has not said that it arrived: long enough for a holiday."""
+    files_keep_received_ms: int = 1 * DAY_MS
+    """Once it arrived: until the next day, so that it can be run again or fetched to a second place."""
 
     # limits
     log_bytes_max: int = 64 * 1024 * 1024
@@ -152,6 +161,7 @@ class Settings(msgspec.Struct, frozen=True):
             backoff_ms_max=1_000,
             lease_ms=3_000,
             drain_ms=2_000,
+            save_ms_max=5_000,
             late_tolerance_ms=250,
         )
 

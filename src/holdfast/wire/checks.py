@@ -7,8 +7,8 @@ Everything a peer says is hostile until it has passed here. A check either gives
 import re
 from collections.abc import Callable
 
-from holdfast.model import AttemptId, JobId, JobSpec, NodeId
-from holdfast.model.job import TIME_LIMIT_MS_MAX
+from holdfast.model import CONTAINER, FEATURES, AttemptId, JobId, JobSpec, NodeId
+from holdfast.model.job import CHECKPOINT_MS_MIN, TIME_LIMIT_MS_MAX
 from holdfast.model.messages import Refusal
 from holdfast.wire import limits
 
@@ -37,6 +37,12 @@ _is_node = re.compile(r"node_[0-9a-f]{32}").fullmatch
 _is_token = re.compile(r"tok_[0-9a-z]{8,32}").fullmatch
 _is_word = re.compile(r"[A-Za-z0-9_.:+-]{1,64}").fullmatch
 _is_key = re.compile(r"[A-Za-z0-9_-]{16,128}").fullmatch
+_is_sha256 = re.compile(r"[0-9a-f]{64}").fullmatch
+_is_input_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}").fullmatch
+_is_image = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}").fullmatch
+_is_version = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}").fullmatch
+_is_address = re.compile(r"(https?|s3)://[\x21-\x7e]{1,2040}").fullmatch
+_is_door = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]{0,255}:[0-9]{1,5}").fullmatch
 _is_variable = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
 
 
@@ -84,6 +90,13 @@ def key(text: str, field: str) -> str:
     return text
 
 
+def data_url(text: str) -> str:
+    """Where the data door is: `https://host:port`, `https://:port` or empty."""
+    if text and not _is_door(text):
+        raise BadMessage("bad_text", f"data_url is {_seen(text)}; it takes http(s)://HOST:PORT")
+    return text
+
+
 def number(value: int, most: int, field: str, least: int = 0) -> int:
     if not least <= value <= most:
         raise BadMessage("bad_number", f"{field} is {value}; it may be {least} to {most}")
@@ -124,6 +137,11 @@ def exactly(data: bytes, size: int, field: str) -> bytes:
     if len(data) != size:
         raise BadMessage("bad_bytes", f"{field} has {len(data)} bytes; it takes {size}")
     return data
+
+
+def digest(data: bytes, field: str) -> str:
+    """A SHA-256 as hex, or empty: none."""
+    return exactly(data, 32, field).hex() if data else ""
 
 
 def size(bytes_: int, most: int, what: str) -> None:
@@ -203,6 +221,66 @@ def _rest_fault(spec: JobSpec) -> str | None:
     return None
 
 
+def _data_fault(spec: JobSpec) -> str | None:
+    """What it runs in and on: hashes, image, paths, inputs."""
+    if spec.package and not _is_sha256(spec.package):
+        return f"package is {_seen(spec.package)}; it takes the hash of a manifest: 64 hex digits"
+    if spec.image and not _is_image(spec.image):
+        return f"image is {_seen(spec.image)}; it takes a name like registry/name:tag or name@sha256:…"
+    if ((spec.image or spec.requirements) and spec.dockerfile) or (spec.image and spec.requirements):
+        return "a job has an image, a Dockerfile or Python requirements, not several of them"
+    for field, path in (("dockerfile", spec.dockerfile), ("requirements", spec.requirements)):
+        if path and not _is_inside(path):
+            return f"{field} is {_seen(path)}; it takes the path of a file in the package"
+        if path and not spec.package:
+            return f"{field} names a file of the package, but there is no package"
+    if spec.checkpoint_ms and not CHECKPOINT_MS_MIN <= spec.checkpoint_ms <= limits.MILLISECONDS_MAX:
+        return f"checkpoint_ms is {spec.checkpoint_ms}; it may be 0 (no checkpoints) or {CHECKPOINT_MS_MIN} and more"
+    return _inputs_fault(spec)
+
+
+def _inputs_fault(spec: JobSpec) -> str | None:
+    if len(spec.inputs) > limits.INPUTS_MAX:
+        return f"there are {len(spec.inputs)} inputs; {limits.INPUTS_MAX} are allowed"
+    names = [item.name for item in spec.inputs]
+    if len({name.casefold() for name in names}) != len(names):
+        return "two inputs have the same name"
+    for item in spec.inputs:
+        if not _is_input_name(item.name):
+            return f"an input is called {_seen(item.name)}; names take letters, digits, '.', '_' and '-'"
+        if bool(item.manifest) == bool(item.url):
+            return f"the input {item.name} needs a manifest or an address, one of the two"
+        if item.url and not _is_address(item.url):
+            return f"the input {item.name} has the address {_seen(item.url)}; it takes http://, https:// or s3://"
+        if any(hash_ and not _is_sha256(hash_) for hash_ in (item.manifest, item.sha256)):
+            return f"a hash of the input {item.name} is not 64 hex digits"
+        if not 0 <= item.bytes_max <= limits.BYTES_MAX:
+            return f"bytes_max of the input {item.name} is {item.bytes_max}; it may be 0 to {limits.BYTES_MAX}"
+    words = [spec.image, spec.dockerfile, spec.requirements, *names, *(item.url for item in spec.inputs)]
+    taken = _utf8_size(words)
+    if taken is None or taken > limits.REFERENCES_BYTES_MAX:
+        return f"image, paths and inputs take more than {limits.REFERENCES_BYTES_MAX} bytes together"
+    return None
+
+
+def _is_inside(path: str) -> bool:
+    parts = path.split("/")
+    return len(path) <= 512 and path.isprintable() and not any(part in ("", ".", "..") for part in parts)
+
+
+def _need_fault(spec: JobSpec) -> str | None:
+    need = spec.need
+    for field, version in (("gpu_driver_min", need.gpu_driver_min), ("cuda_min", need.cuda_min)):
+        if version and not _is_version(version):
+            return f"{field} is {_seen(version)}; versions are numbers with dots between"
+    unknown = [feature for feature in need.features if feature not in FEATURES]
+    if unknown or len(need.features) > limits.FEATURES_MAX:
+        return f"features has {_seen(unknown[0] if unknown else '…')}; there are {', '.join(FEATURES)}"
+    if bool(spec.image or spec.dockerfile) and CONTAINER not in need.features:
+        return "an image needs a node with a container engine: features lacks `container`"
+    return None
+
+
 def _utf8_size(texts: tuple[str, ...] | list[str]) -> int | None:
     try:
         return sum(len(text.encode()) + 1 for text in texts)
@@ -210,4 +288,10 @@ def _utf8_size(texts: tuple[str, ...] | list[str]) -> int | None:
         return None
 
 
-_SPEC_FAULTS: tuple[Callable[[JobSpec], str | None], ...] = (_argv_fault, _env_fault, _rest_fault)
+_SPEC_FAULTS: tuple[Callable[[JobSpec], str | None], ...] = (
+    _argv_fault,
+    _env_fault,
+    _rest_fault,
+    _data_fault,
+    _need_fault,
+)

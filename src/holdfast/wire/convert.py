@@ -5,7 +5,7 @@
     hello_to_frame                      ->  hello_from_frame
     answer_from_frame                   <-  welcome_to_frame, orchestrator_to_frame (Refusal)
     node_to_frame                       ->  node_from_frame            Report, Pong, Leaving
-    orchestrator_from_frame             <-  orchestrator_to_frame      Start, Go, Discard, Renewed, Ping …
+    orchestrator_from_frame             <-  orchestrator_to_frame      Start, Go, Discard, Renewed, Ping, Save …
     chunk_to_wire                       ->  chunk_from_wire            LogPiece
     ack_from_wire                       <-  ack_to_wire                LogDurable
 
@@ -31,6 +31,7 @@ from holdfast.model.messages import (
     Refusal,
     Renewed,
     Report,
+    Save,
     Start,
     Welcome,
 )
@@ -71,6 +72,8 @@ class SignedHello(msgspec.Struct, frozen=True):
 class Admitted(msgspec.Struct, frozen=True):
     welcome: Welcome
     bulk_key: str
+    data_url: str = ""
+    """Where files are fetched and delivered; without a host: the one that was dialled. Empty: nowhere."""
 
     def __repr__(self) -> str:
         return f"Admitted({self.welcome!r})"  # the key must not reach a log
@@ -146,6 +149,7 @@ def hello_to_frame(hello: Hello, protocol: int, signature: bytes, token_secret: 
             site=checks.clean(hello.site, _LABEL),
             held=[parts.held_to(held, detail) for held in hello.held],
             epoch_seen=hello.epoch_seen,
+            features=hello.features,
         )
         return pb.NodeFrame(hello=said)
 
@@ -178,13 +182,19 @@ def hello_from_frame(frame: pb.NodeFrame) -> SignedHello:
         token_sha256=sha256(said.token_secret).hexdigest() if token_id else "",
         name=checks.label(said.name, "name"),
         site=checks.label(said.site, "site"),
+        features=_features(said),
         held=parts.all_held_from(said.held),
         epoch_seen=checks.number(said.epoch_seen, _COUNT, "epoch_seen"),
     )
     return SignedHello(hello, common, checks.exactly(said.signature, 64, "signature"))
 
 
-def welcome_to_frame(welcome: Welcome, bulk_key: str) -> pb.OrchestratorFrame:
+def _features(said: pb.SignedHello) -> tuple[str, ...]:
+    checks.count(len(said.features), limits.FEATURES_MAX, "features")
+    return parts.features_from(said.features)
+
+
+def welcome_to_frame(welcome: Welcome, bulk_key: str, data_url: str = "") -> pb.OrchestratorFrame:
     try:
         said = pb.Welcome(
             node=welcome.node,
@@ -195,6 +205,7 @@ def welcome_to_frame(welcome: Welcome, bulk_key: str) -> pb.OrchestratorFrame:
             orphan_ms_max=welcome.orphan_ms_max,
             stop_grace_ms=welcome.stop_grace_ms,
             bulk_key=bulk_key,
+            data_url=data_url,
         )
     except _UNSAYABLE as cause:
         raise _unsayable("Welcome", cause) from None
@@ -218,7 +229,7 @@ def answer_from_frame(frame: pb.OrchestratorFrame) -> Admitted | Refusal:
         orphan_ms_max=checks.number(said.orphan_ms_max, _MS, "orphan_ms_max"),
         stop_grace_ms=checks.number(said.stop_grace_ms, _MS, "stop_grace_ms"),
     )
-    return Admitted(welcome, checks.key(said.bulk_key, "bulk_key"))
+    return Admitted(welcome, checks.key(said.bulk_key, "bulk_key"), checks.data_url(said.data_url))
 
 
 # --- node to orchestrator ---
@@ -274,11 +285,11 @@ def _report_from(said: pb.Report) -> Report:
 # --- orchestrator to node ---
 
 
-def orchestrator_to_frame(message: Refusal | Start | Go | Discard | Renewed | Ping) -> pb.OrchestratorFrame:
+def orchestrator_to_frame(message: Refusal | Start | Go | Discard | Renewed | Ping | Save) -> pb.OrchestratorFrame:
     return _fitting(lambda _: _command_to(message))
 
 
-def _command_to(message: Refusal | Start | Go | Discard | Renewed | Ping) -> pb.OrchestratorFrame:
+def _command_to(message: Refusal | Start | Go | Discard | Renewed | Ping | Save) -> pb.OrchestratorFrame:
     match message:
         case Start():
             return pb.OrchestratorFrame(
@@ -290,6 +301,7 @@ def _command_to(message: Refusal | Start | Go | Discard | Renewed | Ping) -> pb.
                     spec=parts.spec_to(message.spec),
                     time_limit_ms=message.time_limit_ms,
                     lease_ms=message.lease_ms,
+                    checkpoint=bytes.fromhex(message.checkpoint),
                 )
             )
         case Go():
@@ -310,6 +322,9 @@ def _command_to(message: Refusal | Start | Go | Discard | Renewed | Ping) -> pb.
             return pb.OrchestratorFrame(
                 renewed=pb.Renewed(epoch=message.epoch, seq=message.seq, attempts=message.attempts)
             )
+        case Save():
+            said = pb.Save(epoch=message.epoch, attempt=message.attempt, fence=message.fence)
+            return pb.OrchestratorFrame(save=said)
         case Ping():
             return pb.OrchestratorFrame(ping=pb.Ping(epoch=message.epoch, nonce=message.nonce))
         case Refusal():
@@ -317,7 +332,7 @@ def _command_to(message: Refusal | Start | Go | Discard | Renewed | Ping) -> pb.
             return pb.OrchestratorFrame(refusal=pb.Refusal(code=message.code, says=says, final=message.final))
 
 
-def orchestrator_from_frame(frame: pb.OrchestratorFrame) -> Refusal | Start | Go | Discard | Renewed | Ping:
+def orchestrator_from_frame(frame: pb.OrchestratorFrame) -> Refusal | Start | Go | Discard | Renewed | Ping | Save:
     """Any frame of an orchestrator after its welcome."""
     kind = _kind(frame)
     if kind == "start":
@@ -326,6 +341,9 @@ def orchestrator_from_frame(frame: pb.OrchestratorFrame) -> Refusal | Start | Go
         said = frame.go
         seq = checks.number(said.seq, _COUNT, "seq")
         return Go(_epoch(said.epoch), checks.attempt(said.attempt), _fence(said.fence), seq)
+    if kind == "save":
+        said = frame.save
+        return Save(_epoch(said.epoch), checks.attempt(said.attempt), _fence(said.fence))
     if kind == "discard":
         said = frame.discard
         reason = checks.words(said.reason, "reason")
@@ -354,6 +372,7 @@ def _start_from(said: pb.Start) -> Start:
         parts.spec_from(said.spec),
         checks.number(said.time_limit_ms, _MS, "time_limit_ms", least=1),
         checks.number(said.lease_ms, _MS, "lease_ms"),
+        checks.digest(said.checkpoint, "checkpoint"),
     )
 
 

@@ -6,7 +6,16 @@
     GET    /v1/jobs/{id}            -> JobView                       a unique prefix of an id is enough
     GET    /v1/jobs/{id}/explain    -> kernel explanation (ExplainView)
     POST   /v1/jobs/{id}/stop       -> JobView
+    POST   /v1/jobs/{id}/received   -> JobView                       the files it made have arrived
+    POST   /v1/jobs/{id}/rerun      -> JobView                       the same again; header Idempotency-Key
+    GET    /v1/jobs/{id}/output/{attempt}/{stdout|stderr}  ?offset= -> bytes, up to 1 MiB; empty at the end
     GET    /v1/jobs/{id}/logs       ?stream=stdout|stderr|both&follow= -> SSE of LogLine; Last-Event-ID resumes
+    POST   /v1/blobs/missing        BlobsRequest -> Missing          which of these must be sent
+    POST   /v1/blobs/links          BlobsRequest -> Urls             where to
+    POST   /v1/manifests            TakeRequest -> ManifestView      take over what was sent
+    GET    /v1/manifests/{name}     -> bytes
+    POST   /v1/manifests/{name}/links  LinksRequest -> Urls          where to fetch its blobs
+    PUT, GET /blobs/{key}?…         the signed addresses of a network that keeps blobs in a folder; no token
     GET    /v1/nodes                -> list[NodeView]
     GET    /v1/nodes/{id}           -> NodeView with recent journal
     POST   /v1/nodes/{id}/drain     ?on=true|false -> NodeView
@@ -22,6 +31,18 @@ owner is `admin` and everything is seen. A stream closes with `event: end`; one 
 """
 
 import msgspec
+
+
+class InputRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Something the job reads as `inputs/<name>`: exactly one of manifest, url and job."""
+
+    name: str
+    manifest: str = ""
+    url: str = ""
+    job: str = ""
+    """Id of an earlier job of the same owner: the files it made."""
+    sha256: str = ""
+    bytes_max: int = 0
 
 
 class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,6 +65,18 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempts_max: int | None = None
     key: str | None = None
     """Idempotency key; the header wins where both are given (single submit)."""
+    gpu_driver_min: str = ""
+    cuda_min: str = ""
+    network: bool = False
+    package: str = ""
+    """Name of a manifest that was delivered before (POST /v1/manifests)."""
+    image: str = ""
+    dockerfile: str = ""
+    """Path in the package."""
+    requirements: str = ""
+    """Path in the package."""
+    inputs: list[InputRequest] = []
+    checkpoint_ms: int = 0
 
 
 class FailureView(msgspec.Struct, frozen=True):
@@ -66,6 +99,35 @@ class AttemptView(msgspec.Struct, frozen=True):
     ended_ms: int | None
     revoked: FailureView | None
     failure: FailureView | None
+
+
+class FilesView(msgspec.Struct, frozen=True):
+    """The files a job made."""
+
+    manifest: str
+    files: int
+    bytes: int
+    received: bool = False
+    """Its owner said that they arrived; the network may forget them."""
+
+
+class CheckpointView(msgspec.Struct, frozen=True):
+    manifest: str
+    attempt: str
+    parent: str | None
+    bytes: int
+    made_ms: int
+
+
+class ProgressView(msgspec.Struct, frozen=True):
+    """How far an attempt is. `total` 0: not known."""
+
+    attempt: str
+    stage: str
+    done: int
+    total: int
+    cpu_ms: int
+    memory_mib: int
 
 
 class EventView(msgspec.Struct, frozen=True):
@@ -101,6 +163,12 @@ class JobView(msgspec.Struct, frozen=True):
     events: list[EventView] = []
     again: bool = False
     """This submission repeated an earlier one with the same key."""
+    files: FilesView | None = None
+    checkpoint: CheckpointView | None = None
+    progress: list[ProgressView] = []
+    """Of the attempts that are under way; not kept."""
+    accepted: str | None = None
+    """The attempt whose result counts."""
 
 
 class JobList(msgspec.Struct, frozen=True):
@@ -154,6 +222,53 @@ class LogLine(msgspec.Struct, frozen=True):
     offset: int
     text: str
     at_ms: int = 0
+
+
+# --- content: see holdfast.blobs for what blobs and manifests are ---
+
+
+class BlobRef(msgspec.Struct, frozen=True, array_like=True):
+    sha256: str
+    size: int
+
+
+class BlobsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """At most 4,096 at a time."""
+
+    blobs: list[BlobRef]
+
+
+class Missing(msgspec.Struct, frozen=True):
+    missing: list[str]
+    """Hashes of those that must be sent."""
+
+
+class Urls(msgspec.Struct, frozen=True):
+    """Signed addresses, one for each blob that was asked for. Without a host: of the door that answered."""
+
+    urls: dict[str, str]
+
+
+class LinksRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    blobs: list[str]
+
+
+class TakeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    manifest: str
+    """Its name. It was sent like any blob, and so was all that it names."""
+
+
+class ManifestView(msgspec.Struct, frozen=True):
+    name: str
+    files: int
+    bytes: int
+    missing: list[str] = []
+    """Blobs that did not arrive whole. While there are any, nothing is taken over."""
+
+
+class SavedView(msgspec.Struct, frozen=True):
+    says: str = ""
+    """Empty: it stands. Else why another one does."""
 
 
 class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -27,6 +27,10 @@ ARGV_BYTES_MAX = 32 * 1024
 ENV_ITEMS_MAX = 256
 ENV_BYTES_MAX = 16 * 1024
 """Together with argv it leaves a quarter of a frame to everything else in a Start."""
+FEATURES_MAX = 32
+INPUTS_MAX = 64
+REFERENCES_BYTES_MAX = 12 * 1024
+"""Image, paths, names and addresses of inputs, all together: with argv and env they fit into a frame."""
 
 COUNT_MAX = 2**62
 """Fences, sequence numbers, epochs, nonces: never negative, and with room to count on."""
@@ -62,7 +66,9 @@ def client_options(server_name: str | None = None) -> Options:
         # The node redials by its own back-off, with a new handshake; gRPC must not repeat a stream by itself.
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.min_reconnect_backoff_ms", 2_000),
+        # The time one try to connect has, TLS included: less than a busy orchestrator needs for its whole fleet makes
+        # every node try again and again, and none get through.
+        ("grpc.min_reconnect_backoff_ms", 10_000),
         ("grpc.max_reconnect_backoff_ms", 5_000),
         # One process may hold many nodes (tests, measurements): each has its own connection.
         ("grpc.use_local_subchannel_pool", 1),

@@ -129,7 +129,7 @@ class NodeFrame(_message.Message):
     def __init__(self, hello: _Optional[_Union[SignedHello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
 
 class OrchestratorFrame(_message.Message):
-    __slots__ = ("challenge", "welcome", "refusal", "start", "go", "discard", "renewed", "ping")
+    __slots__ = ("challenge", "welcome", "refusal", "start", "go", "discard", "renewed", "ping", "save")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,7 @@ class OrchestratorFrame(_message.Message):
     DISCARD_FIELD_NUMBER: _ClassVar[int]
     RENEWED_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     refusal: Refusal
@@ -146,7 +147,8 @@ class OrchestratorFrame(_message.Message):
     discard: Discard
     renewed: Renewed
     ping: Ping
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., go: _Optional[_Union[Go, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+    save: Save
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., go: _Optional[_Union[Go, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce", "protocol_min", "protocol_max", "version")
@@ -161,7 +163,7 @@ class Challenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
 
 class SignedHello(_message.Message):
-    __slots__ = ("protocol", "protocol_min", "protocol_max", "node", "version", "public_key", "signature", "instance", "token_id", "token_secret", "hardware", "offered", "isolation", "name", "site", "held", "epoch_seen")
+    __slots__ = ("protocol", "protocol_min", "protocol_max", "node", "version", "public_key", "signature", "instance", "token_id", "token_secret", "hardware", "offered", "isolation", "name", "site", "held", "epoch_seen", "features")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MIN_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +181,7 @@ class SignedHello(_message.Message):
     SITE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     EPOCH_SEEN_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     protocol_min: int
     protocol_max: int
@@ -196,10 +199,11 @@ class SignedHello(_message.Message):
     site: str
     held: _containers.RepeatedCompositeFieldContainer[Held]
     epoch_seen: int
-    def __init__(self, protocol: _Optional[int] = ..., protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., instance: _Optional[str] = ..., token_id: _Optional[str] = ..., token_secret: _Optional[bytes] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., offered: _Optional[_Union[Resources, _Mapping]] = ..., isolation: _Optional[str] = ..., name: _Optional[str] = ..., site: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., epoch_seen: _Optional[int] = ...) -> None: ...
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., instance: _Optional[str] = ..., token_id: _Optional[str] = ..., token_secret: _Optional[bytes] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., offered: _Optional[_Union[Resources, _Mapping]] = ..., isolation: _Optional[str] = ..., name: _Optional[str] = ..., site: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., epoch_seen: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("node", "epoch", "heartbeat_ms", "keepalive_ms", "lease_ms", "orphan_ms_max", "stop_grace_ms", "bulk_key")
+    __slots__ = ("node", "epoch", "heartbeat_ms", "keepalive_ms", "lease_ms", "orphan_ms_max", "stop_grace_ms", "bulk_key", "data_url")
     NODE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -208,6 +212,7 @@ class Welcome(_message.Message):
     ORPHAN_MS_MAX_FIELD_NUMBER: _ClassVar[int]
     STOP_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     BULK_KEY_FIELD_NUMBER: _ClassVar[int]
+    DATA_URL_FIELD_NUMBER: _ClassVar[int]
     node: str
     epoch: int
     heartbeat_ms: int
@@ -216,7 +221,8 @@ class Welcome(_message.Message):
     orphan_ms_max: int
     stop_grace_ms: int
     bulk_key: str
-    def __init__(self, node: _Optional[str] = ..., epoch: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., keepalive_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., orphan_ms_max: _Optional[int] = ..., stop_grace_ms: _Optional[int] = ..., bulk_key: _Optional[str] = ...) -> None: ...
+    data_url: str
+    def __init__(self, node: _Optional[str] = ..., epoch: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., keepalive_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., orphan_ms_max: _Optional[int] = ..., stop_grace_ms: _Optional[int] = ..., bulk_key: _Optional[str] = ..., data_url: _Optional[str] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("code", "says", "final")
@@ -241,14 +247,18 @@ class Resources(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_mib: _Optional[int] = ..., disk_mib: _Optional[int] = ..., gpus: _Optional[int] = ...) -> None: ...
 
 class Gpu(_message.Message):
-    __slots__ = ("model", "memory_mib", "driver")
+    __slots__ = ("model", "memory_mib", "driver", "cuda", "id")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     DRIVER_FIELD_NUMBER: _ClassVar[int]
+    CUDA_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     model: str
     memory_mib: int
     driver: str
-    def __init__(self, model: _Optional[str] = ..., memory_mib: _Optional[int] = ..., driver: _Optional[str] = ...) -> None: ...
+    cuda: str
+    id: str
+    def __init__(self, model: _Optional[str] = ..., memory_mib: _Optional[int] = ..., driver: _Optional[str] = ..., cuda: _Optional[str] = ..., id: _Optional[str] = ...) -> None: ...
 
 class Hardware(_message.Message):
     __slots__ = ("arch", "os", "cpu_model", "hostname", "total", "gpus", "network")
@@ -293,28 +303,50 @@ class Failure(_message.Message):
     def __init__(self, code: _Optional[_Union[FailureCode, str]] = ..., detail: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("stdout_sha256", "stdout_bytes", "stderr_bytes")
+    __slots__ = ("stdout_sha256", "stdout_bytes", "stderr_bytes", "manifest", "files", "files_bytes")
     STDOUT_SHA256_FIELD_NUMBER: _ClassVar[int]
     STDOUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     STDERR_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    FILES_BYTES_FIELD_NUMBER: _ClassVar[int]
     stdout_sha256: bytes
     stdout_bytes: int
     stderr_bytes: int
-    def __init__(self, stdout_sha256: _Optional[bytes] = ..., stdout_bytes: _Optional[int] = ..., stderr_bytes: _Optional[int] = ...) -> None: ...
+    manifest: bytes
+    files: int
+    files_bytes: int
+    def __init__(self, stdout_sha256: _Optional[bytes] = ..., stdout_bytes: _Optional[int] = ..., stderr_bytes: _Optional[int] = ..., manifest: _Optional[bytes] = ..., files: _Optional[int] = ..., files_bytes: _Optional[int] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("stage", "done", "total", "cpu_ms", "memory_mib")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CPU_MS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    done: int
+    total: int
+    cpu_ms: int
+    memory_mib: int
+    def __init__(self, stage: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., cpu_ms: _Optional[int] = ..., memory_mib: _Optional[int] = ...) -> None: ...
 
 class Held(_message.Message):
-    __slots__ = ("attempt", "fence", "phase", "result", "failure")
+    __slots__ = ("attempt", "fence", "phase", "result", "failure", "progress")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     attempt: str
     fence: int
     phase: HeldPhase
     result: Result
     failure: Failure
-    def __init__(self, attempt: _Optional[str] = ..., fence: _Optional[int] = ..., phase: _Optional[_Union[HeldPhase, str]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    progress: Progress
+    def __init__(self, attempt: _Optional[str] = ..., fence: _Optional[int] = ..., phase: _Optional[_Union[HeldPhase, str]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("seq", "full", "held", "load", "renew")
@@ -345,19 +377,39 @@ class Leaving(_message.Message):
     def __init__(self, grace_ms: _Optional[int] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class Need(_message.Message):
-    __slots__ = ("resources", "arch", "gpu_model", "gpu_memory_mib")
+    __slots__ = ("resources", "arch", "gpu_model", "gpu_memory_mib", "gpu_driver_min", "cuda_min", "features")
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     ARCH_FIELD_NUMBER: _ClassVar[int]
     GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
     GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    GPU_DRIVER_MIN_FIELD_NUMBER: _ClassVar[int]
+    CUDA_MIN_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     resources: Resources
     arch: str
     gpu_model: str
     gpu_memory_mib: int
-    def __init__(self, resources: _Optional[_Union[Resources, _Mapping]] = ..., arch: _Optional[str] = ..., gpu_model: _Optional[str] = ..., gpu_memory_mib: _Optional[int] = ...) -> None: ...
+    gpu_driver_min: str
+    cuda_min: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, resources: _Optional[_Union[Resources, _Mapping]] = ..., arch: _Optional[str] = ..., gpu_model: _Optional[str] = ..., gpu_memory_mib: _Optional[int] = ..., gpu_driver_min: _Optional[str] = ..., cuda_min: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Input(_message.Message):
+    __slots__ = ("name", "manifest", "url", "sha256", "bytes_max")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    manifest: bytes
+    url: str
+    sha256: bytes
+    bytes_max: int
+    def __init__(self, name: _Optional[str] = ..., manifest: _Optional[bytes] = ..., url: _Optional[str] = ..., sha256: _Optional[bytes] = ..., bytes_max: _Optional[int] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("argv", "name", "env", "need", "workload", "recovery", "priority", "time_limit_ms", "queue_limit_ms", "attempts_max")
+    __slots__ = ("argv", "name", "env", "need", "workload", "recovery", "priority", "time_limit_ms", "queue_limit_ms", "attempts_max", "package", "image", "dockerfile", "requirements", "inputs", "checkpoint_ms")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -375,6 +427,12 @@ class JobSpec(_message.Message):
     TIME_LIMIT_MS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_LIMIT_MS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    PACKAGE_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    DOCKERFILE_FIELD_NUMBER: _ClassVar[int]
+    REQUIREMENTS_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_MS_FIELD_NUMBER: _ClassVar[int]
     argv: _containers.RepeatedScalarFieldContainer[str]
     name: str
     env: _containers.ScalarMap[str, str]
@@ -385,10 +443,16 @@ class JobSpec(_message.Message):
     time_limit_ms: int
     queue_limit_ms: int
     attempts_max: int
-    def __init__(self, argv: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., need: _Optional[_Union[Need, _Mapping]] = ..., workload: _Optional[_Union[Workload, str]] = ..., recovery: _Optional[_Union[Recovery, str]] = ..., priority: _Optional[int] = ..., time_limit_ms: _Optional[int] = ..., queue_limit_ms: _Optional[int] = ..., attempts_max: _Optional[int] = ...) -> None: ...
+    package: bytes
+    image: str
+    dockerfile: str
+    requirements: str
+    inputs: _containers.RepeatedCompositeFieldContainer[Input]
+    checkpoint_ms: int
+    def __init__(self, argv: _Optional[_Iterable[str]] = ..., name: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., need: _Optional[_Union[Need, _Mapping]] = ..., workload: _Optional[_Union[Workload, str]] = ..., recovery: _Optional[_Union[Recovery, str]] = ..., priority: _Optional[int] = ..., time_limit_ms: _Optional[int] = ..., queue_limit_ms: _Optional[int] = ..., attempts_max: _Optional[int] = ..., package: _Optional[bytes] = ..., image: _Optional[str] = ..., dockerfile: _Optional[str] = ..., requirements: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., checkpoint_ms: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("epoch", "attempt", "fence", "job", "spec", "time_limit_ms", "lease_ms")
+    __slots__ = ("epoch", "attempt", "fence", "job", "spec", "time_limit_ms", "lease_ms", "checkpoint")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -396,6 +460,7 @@ class Start(_message.Message):
     SPEC_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_MS_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     attempt: str
     fence: int
@@ -403,7 +468,8 @@ class Start(_message.Message):
     spec: JobSpec
     time_limit_ms: int
     lease_ms: int
-    def __init__(self, epoch: _Optional[int] = ..., attempt: _Optional[str] = ..., fence: _Optional[int] = ..., job: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., time_limit_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+    checkpoint: bytes
+    def __init__(self, epoch: _Optional[int] = ..., attempt: _Optional[str] = ..., fence: _Optional[int] = ..., job: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., time_limit_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., checkpoint: _Optional[bytes] = ...) -> None: ...
 
 class Go(_message.Message):
     __slots__ = ("epoch", "attempt", "fence", "seq")
@@ -440,6 +506,16 @@ class Renewed(_message.Message):
     seq: int
     attempts: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., attempts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Save(_message.Message):
+    __slots__ = ("epoch", "attempt", "fence")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    attempt: str
+    fence: int
+    def __init__(self, epoch: _Optional[int] = ..., attempt: _Optional[str] = ..., fence: _Optional[int] = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ("epoch", "nonce")

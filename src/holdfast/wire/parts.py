@@ -11,6 +11,7 @@ from holdfast.model import (
     FailureCode,
     Gpu,
     Hardware,
+    Input,
     JobSpec,
     Need,
     Recovery,
@@ -18,7 +19,7 @@ from holdfast.model import (
     Result,
     Workload,
 )
-from holdfast.model.messages import Held, HeldPhase, Load
+from holdfast.model.messages import Held, HeldPhase, Load, Progress
 from holdfast.wire import checks, limits
 from holdfast.wire import node_pb2 as pb
 from holdfast.wire.checks import BadMessage
@@ -45,6 +46,7 @@ def held_to(held: Held, detail: int) -> pb.Held:
         phase=_PHASE_NUMBERS[held.phase],
         result=None if held.result is None else _result_to(held.result),
         failure=None if held.failure is None else _failure_to(held.failure, detail),
+        progress=None if held.progress is None else _progress_to(held.progress),
     )
 
 
@@ -69,7 +71,29 @@ def _held_from(said: pb.Held) -> Held:
         raise BadMessage("missing", f"{attempt} is finished, but says neither result nor failure")
     if phase is HeldPhase.REFUSED and failure is None:
         raise BadMessage("missing", f"{attempt} is refused, but no reason is given")
-    return Held(attempt, checks.number(said.fence, limits.COUNT_MAX, "fence", least=1), phase, result, failure)
+    fence = checks.number(said.fence, limits.COUNT_MAX, "fence", least=1)
+    progress = _progress_from(said.progress) if said.HasField("progress") else None
+    return Held(attempt, fence, phase, result, failure, progress)
+
+
+def _progress_to(progress: Progress) -> pb.Progress:
+    return pb.Progress(
+        stage=progress.stage,
+        done=progress.done,
+        total=progress.total,
+        cpu_ms=progress.cpu_ms,
+        memory_mib=progress.memory_mib,
+    )
+
+
+def _progress_from(said: pb.Progress) -> Progress:
+    return Progress(
+        checks.word(said.stage, "progress.stage"),
+        checks.number(said.done, limits.BYTES_MAX, "progress.done"),
+        checks.number(said.total, limits.BYTES_MAX, "progress.total"),
+        checks.number(said.cpu_ms, limits.COUNT_MAX, "progress.cpu_ms"),
+        checks.number(said.memory_mib, limits.MEMORY_MIB_MAX, "progress.memory_mib"),
+    )
 
 
 def _result_to(result: Result) -> pb.Result:
@@ -79,6 +103,9 @@ def _result_to(result: Result) -> pb.Result:
         stdout_sha256=bytes.fromhex(result.stdout_sha256),
         stdout_bytes=result.stdout_bytes,
         stderr_bytes=result.stderr_bytes,
+        manifest=bytes.fromhex(result.manifest),
+        files=result.files,
+        files_bytes=result.files_bytes,
     )
 
 
@@ -87,6 +114,9 @@ def _result_from(said: pb.Result) -> Result:
         checks.exactly(said.stdout_sha256, 32, "stdout_sha256").hex(),
         checks.number(said.stdout_bytes, limits.BYTES_MAX, "stdout_bytes"),
         checks.number(said.stderr_bytes, limits.BYTES_MAX, "stderr_bytes"),
+        manifest=checks.digest(said.manifest, "manifest"),
+        files=checks.number(said.files, limits.COUNT_MAX, "files"),
+        files_bytes=checks.number(said.files_bytes, limits.BYTES_MAX, "files_bytes"),
     )
 
 
@@ -156,6 +186,8 @@ def hardware_to(hardware: Hardware) -> pb.Hardware:
                 model=checks.clean(gpu.model, _LABEL),
                 memory_mib=gpu.memory_mib,
                 driver=checks.clean(gpu.driver, _LABEL),
+                cuda=checks.clean(gpu.cuda, _LABEL),
+                id=checks.clean(gpu.id, _LABEL),
             )
             for gpu in hardware.gpus
         ],
@@ -178,11 +210,18 @@ def hardware_from(said: pb.Hardware) -> Hardware:
                 checks.label(gpu.model, "gpu model"),
                 checks.number(gpu.memory_mib, limits.MEMORY_MIB_MAX, "gpu memory_mib"),
                 checks.label(gpu.driver, "gpu driver"),
+                checks.label(gpu.cuda, "gpu cuda"),
+                checks.label(gpu.id, "gpu id"),
             )
             for gpu in said.gpus
         ),
         network=tuple(checks.label(line, "network") for line in said.network),
     )
+
+
+def features_from(said: Iterable[str]) -> tuple[str, ...]:
+    """Sorted, each once: two nodes that can the same are of one kind."""
+    return tuple(sorted({checks.word(feature, "feature") for feature in said}))
 
 
 def spec_to(spec: JobSpec) -> pb.JobSpec:
@@ -196,6 +235,9 @@ def spec_to(spec: JobSpec) -> pb.JobSpec:
             arch=need.arch,
             gpu_model=need.gpu_model,
             gpu_memory_mib=need.gpu_memory_mib,
+            gpu_driver_min=need.gpu_driver_min,
+            cuda_min=need.cuda_min,
+            features=need.features,
         ),
         workload=_WORKLOAD_NUMBERS[spec.workload],
         recovery=_RECOVERY_NUMBERS[spec.recovery],
@@ -203,6 +245,21 @@ def spec_to(spec: JobSpec) -> pb.JobSpec:
         time_limit_ms=spec.time_limit_ms,
         queue_limit_ms=spec.queue_limit_ms,
         attempts_max=spec.attempts_max,
+        package=bytes.fromhex(spec.package),
+        image=spec.image,
+        dockerfile=spec.dockerfile,
+        requirements=spec.requirements,
+        inputs=[
+            pb.Input(
+                name=item.name,
+                manifest=bytes.fromhex(item.manifest),
+                url=item.url,
+                sha256=bytes.fromhex(item.sha256),
+                bytes_max=item.bytes_max,
+            )
+            for item in spec.inputs
+        ],
+        checkpoint_ms=spec.checkpoint_ms,
     )
 
 
@@ -211,17 +268,42 @@ def spec_from(said: pb.JobSpec) -> JobSpec:
     if workload is None or recovery is None:
         raise BadMessage("bad_enum", "the job's workload or recovery class is not known to this version")
     need = said.need
+    checks.count(len(need.features), limits.FEATURES_MAX, "need.features")
+    checks.count(len(said.inputs), limits.INPUTS_MAX, "inputs")
     spec = JobSpec(
         argv=tuple(said.argv),
         name=said.name,
         env=dict(said.env),
-        need=Need(resources_from(need.resources, "need"), need.arch, need.gpu_model, need.gpu_memory_mib),
+        need=Need(
+            resources_from(need.resources, "need"),
+            need.arch,
+            need.gpu_model,
+            need.gpu_memory_mib,
+            need.gpu_driver_min,
+            need.cuda_min,
+            features_from(need.features),
+        ),
         workload=workload,
         recovery=recovery,
         priority=said.priority,
         time_limit_ms=said.time_limit_ms if said.HasField("time_limit_ms") else None,
         queue_limit_ms=said.queue_limit_ms if said.HasField("queue_limit_ms") else None,
         attempts_max=said.attempts_max if said.HasField("attempts_max") else None,
+        package=checks.digest(said.package, "package"),
+        image=said.image,
+        dockerfile=said.dockerfile,
+        requirements=said.requirements,
+        inputs=tuple(
+            Input(
+                item.name,
+                checks.digest(item.manifest, "input manifest"),
+                item.url,
+                checks.digest(item.sha256, "input sha256"),
+                checks.number(item.bytes_max, limits.BYTES_MAX, "input bytes_max"),
+            )
+            for item in said.inputs
+        ),
+        checkpoint_ms=said.checkpoint_ms,
     )
     fault = checks.spec_fault(spec)
     if fault:

@@ -1,0 +1,34 @@
+"""Decides how long the files of an ended job are kept: until its owner has them, and not for ever.
+
+Only hashes are known here. What a live job refers to is kept because it lives; this is about the time after.
+"""
+
+from holdfast.kernel.decision import Answer, Done, Rejected
+from holdfast.kernel.events import FilesReceived
+from holdfast.kernel.world import World
+from holdfast.model import Job, Keep, Result, after
+
+
+def manifests_of(job: Job, result: Result | None) -> tuple[str, ...]:
+    """What running it again, or fetching what it made, needs; each once, sorted."""
+    spec = job.spec
+    named = {spec.package, *(item.manifest for item in spec.inputs), result.manifest if result is not None else ""}
+    return tuple(sorted(named - {""}))
+
+
+def keep_files(w: World, job: Job, result: Result | None) -> None:
+    """The job ends now."""
+    manifests = manifests_of(job, result)
+    if manifests:
+        w.changes.append(Keep(job.id, job.owner, manifests, after(w.now, w.settings.files_keep_ms)))
+
+
+def received(w: World, event: FilesReceived) -> Answer:
+    """The owner has what the job made: the network may forget it, after a while in which it may be run again."""
+    job = event.job
+    if job.id in w.jobs or job.live:
+        return Rejected("not_ended", f"{job.id} has not ended: there is nothing to receive yet")
+    until = after(w.now, w.settings.files_keep_received_ms)
+    w.changes.append(Keep(job.id, job.owner, manifests_of(job, job.result), until, received=True))
+    w.note("job.received", "its owner has the files", job.id)
+    return Done()
