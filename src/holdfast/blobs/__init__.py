@@ -1,0 +1,93 @@
+"""Content: chunks, manifests, content addresses, safe unpacking, stores. Used by client, node and orchestrator.
+
+Sending a folder (client; a node sends results and checkpoints the same way):
+
+    scanned = scan(folder, ignore=Ignore.of_folder(folder), index=index, strict=True)
+    data = scanned.manifest.to_bytes();  name = sha_of(data)               # the name that travels
+    blobs = (*scanned.manifest.blobs, Blob(name, len(data)))
+    source = FirstOf(BytesSource({name: data}), FolderSource(folder, scanned.manifest))
+    await transfer.upload(blobs, source, door, http, progress=...)         # door: asks the orchestrator
+    keep(scanned.index.to_bytes())                                         # unchanged files are not read next time
+
+Results are `scan(work, base=what_was_put_there, index=what_unpacking_returned)`. A checkpoint is
+`scan(checkpoint, steady=True, index=..., stash=BlobCache(...))`, sent from `FirstOf(cache, FolderSource(...))`.
+
+Fetching (node, or a client getting results):
+
+    manifest = Manifest.from_bytes(data, Limits(total_bytes=disk), name=name)
+    unpacking = Unpacking(folder, manifest, bytes_max=disk, owner=(uid, gid))
+    await transfer.download(unpacking.prepare(), unpacking.put, door, http, cache=cache, progress=...)
+    index = unpacking.finish(durable=True)                                 # prepare, put and finish block: use threads
+
+The orchestrator:
+
+    store = FolderStore(root, LinkSigner(secret, base_url)) or S3Store(place);  await store.probe()
+    await missing(store, uploader, owner_hash(owner), blobs)               # answers a door's `missing`
+    await store.sign("PUT", incoming_key(uploader, sha), size=..., expires_s=600)
+    grant = signer.check(method, key, query, now_s);  await store.receive(grant, body)      # folder store only
+    accepted = await accept(store, uploader, owner_hash(owner), name)      # verified and promoted, or what is missing
+    Collector(...)                                                         # garbage: its docstring lists the duties
+
+All errors are `BlobError`s with stable codes; see `blobs.errors`. `transfer` (httpx) and `s3` (obstore) are imported by
+name, so that whoever needs neither does not load them.
+"""
+
+from holdfast.blobs import errors
+from holdfast.blobs.cache import BlobCache
+from holdfast.blobs.folder import FolderStore
+from holdfast.blobs.garbage import Collector, Root
+from holdfast.blobs.ignore import IGNORE_FILE, Ignore
+from holdfast.blobs.index import Index
+from holdfast.blobs.keys import Stored, client_uploader, incoming_key, owned_key, owner_hash, parse_key, sha_of
+from holdfast.blobs.manifest import CHUNK_BYTES, Blob, Entry, File, Folder, Limits, Manifest, Piece, Symlink
+from holdfast.blobs.scanning import Scan, scan
+from holdfast.blobs.signing import Grant, LinkSigner, shown_link
+from holdfast.blobs.source import BytesSource, FirstOf, FolderSource, Source
+from holdfast.blobs.store import Abilities, Accepted, BlobStore, accept, fetch_manifest, missing
+from holdfast.blobs.unpacking import Unpacking, unpack
+from holdfast.blobs.walk import LeftOut
+
+__all__ = [
+    "CHUNK_BYTES",
+    "IGNORE_FILE",
+    "Abilities",
+    "Accepted",
+    "Blob",
+    "BlobCache",
+    "BlobStore",
+    "BytesSource",
+    "Collector",
+    "Entry",
+    "File",
+    "FirstOf",
+    "Folder",
+    "FolderSource",
+    "FolderStore",
+    "Grant",
+    "Ignore",
+    "Index",
+    "LeftOut",
+    "Limits",
+    "LinkSigner",
+    "Manifest",
+    "Piece",
+    "Root",
+    "Scan",
+    "Source",
+    "Stored",
+    "Symlink",
+    "Unpacking",
+    "accept",
+    "client_uploader",
+    "errors",
+    "fetch_manifest",
+    "incoming_key",
+    "missing",
+    "owned_key",
+    "owner_hash",
+    "parse_key",
+    "scan",
+    "sha_of",
+    "shown_link",
+    "unpack",
+]

@@ -1,0 +1,105 @@
+"""Blobs that were fetched or made before, in a folder of bounded size: the least recently used ones go first.
+
+Every read is hashed, so a damaged file is a missing one. Used from several threads of one process; knows no network.
+"""
+
+import contextlib
+import os
+import secrets
+from collections import OrderedDict
+from pathlib import Path
+from threading import Lock
+
+from holdfast.blobs.errors import BlobMissing
+from holdfast.blobs.keys import is_sha, sha_of
+
+_TEMPORARY = ".new-"
+
+
+class BlobCache:
+    def __init__(self, folder: Path, bytes_max: int) -> None:
+        """What an earlier process left there is used again, in the order of its last use."""
+        self._folder = folder
+        self._bytes_max = bytes_max
+        self._lock = Lock()
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        """Least recently used first."""
+        self._total = 0
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found: list[tuple[int, str, int]] = []
+        with os.scandir(folder) as listing:
+            for entry in listing:
+                if entry.name.startswith(_TEMPORARY):
+                    os.unlink(entry.path)
+                elif is_sha(entry.name):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime_ns, entry.name, status.st_size))
+        for _, sha, size in sorted(found):
+            self._sizes[sha] = size
+            self._total += size
+        with self._lock:
+            self._shrink()
+
+    @property
+    def total_bytes(self) -> int:
+        return self._total
+
+    def get(self, sha: str) -> bytes | None:
+        """The blob, or None if it is not here or not whole any more."""
+        with self._lock:
+            if sha not in self._sizes:
+                return None
+            self._sizes.move_to_end(sha)
+        path = self._folder / sha
+        try:
+            data = path.read_bytes()
+            if sha_of(data) == sha:
+                os.utime(path)
+                return data
+        except OSError:
+            pass  # as good as not there
+        self.drop(sha)
+        return None
+
+    def read(self, sha: str) -> bytes:
+        """As a source of blobs to send."""
+        data = self.get(sha)
+        if data is None:
+            raise BlobMissing(f"blob {sha} is not in the cache any more")
+        return data
+
+    def __contains__(self, sha: str) -> bool:
+        """Whether it was here; only `get` tells whether it is whole."""
+        return sha in self._sizes
+
+    def put(self, sha: str, data: bytes | bytearray | memoryview) -> None:
+        """Keep a blob, whose hash the caller has checked. A cache that cannot write is slow, not broken."""
+        if len(data) > self._bytes_max or sha in self._sizes:
+            return
+        temporary = self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+            temporary.replace(self._folder / sha)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            return
+        with self._lock:
+            if sha not in self._sizes:
+                self._total += len(data)
+            self._sizes[sha] = len(data)
+            self._shrink()
+
+    def drop(self, sha: str) -> None:
+        with self._lock:
+            self._total -= self._sizes.pop(sha, 0)
+            with contextlib.suppress(OSError):
+                (self._folder / sha).unlink()
+
+    def _shrink(self) -> None:
+        while self._total > self._bytes_max:
+            sha, size = self._sizes.popitem(last=False)
+            self._total -= size
+            with contextlib.suppress(OSError):
+                (self._folder / sha).unlink()

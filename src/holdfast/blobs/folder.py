@@ -1,0 +1,274 @@
+"""A blob store in a folder of this machine. The orchestrator itself answers at the addresses that it signs.
+
+A blob is written under a name that nobody knows, synced, and renamed: under its key it is whole or it is not there.
+What was acknowledged survives a loss of power. Blocking calls run in threads.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import ParamSpec, Protocol, TypeVar
+
+from holdfast.blobs.errors import (
+    BlobExists,
+    BlobMissing,
+    LinkRefused,
+    Mismatch,
+    StoreError,
+    StoreFull,
+    StoreGone,
+    StoreRefused,
+    StoreSlow,
+)
+from holdfast.blobs.keys import Stored, incoming_key, parse_key, sha_of
+from holdfast.blobs.signing import Grant, LinkSigner
+from holdfast.blobs.store import Abilities, same_sha
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TIMEOUT_S = 60.0
+STALE_S = 24 * 3600.0
+"""A temporary file of this age belongs to nobody."""
+_BATCH = 1_000
+_Batch = list[Stored]
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class FolderStore:
+    def __init__(self, root: Path, signer: LinkSigner | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+        """`signer`: where addresses are to be handed out."""
+        self._root = root
+        self._temporary = root / "tmp"
+        self._signer = signer
+        self._timeout_s = timeout_s
+
+    # --- the store's duties ---
+
+    async def probe(self) -> Abilities:
+        return await self._in_thread(self._probe)
+
+    async def put(self, key: str, data: bytes, *, create_only: bool = False) -> None:
+        await self._in_thread(self._put, key, data, create_only)
+
+    async def get(self, key: str, *, bytes_max: int) -> bytes:
+        return await self._in_thread(self._get, key, bytes_max)
+
+    async def head(self, key: str) -> Stored | None:
+        return await self._in_thread(self._head, key)
+
+    async def list(self, prefix: str) -> AsyncIterator[Sequence[Stored]]:
+        batches = self._walk(prefix)
+        while batch := await self._in_thread(partial(next, batches, [])):
+            yield batch
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._in_thread(self._delete, keys)
+
+    async def promote(self, incoming: str, owned: str, size: int) -> None:
+        await self._in_thread(self._promote, incoming, owned, size)
+
+    async def sign(self, method: str, key: str, *, size: int, expires_s: int) -> str:
+        if self._signer is None:
+            raise StoreRefused(f"the store in {self._root} has no signer")
+        if parse_key(key) is None:
+            raise LinkRefused(f"{key[:160]!r} is no key")
+        return self._signer.make(method, key, size, int(time.time()) + expires_s)
+
+    # --- what stands behind a signed address ---
+
+    async def receive(self, grant: Grant, body: AsyncIterable[bytes]) -> None:
+        """Take the bytes of a PUT as they come. More or fewer than were granted, or with another hash, and nothing is
+        kept: Mismatch."""
+        key = parse_key(grant.key)
+        if grant.method != "PUT" or key is None:
+            raise LinkRefused("this address is not for writing")
+        temporary = self._temporary / secrets.token_hex(16)
+        digest, size = sha256(), 0
+        file = await self._in_thread(self._open_new, temporary)
+        try:
+            async for part in body:
+                size += len(part)
+                if size > grant.size:
+                    raise Mismatch(f"more than the granted {grant.size} bytes came for blob {key.sha}")
+                await self._in_thread(_write_and_hash, file, part, digest)
+            if size != grant.size or digest.hexdigest() != key.sha:
+                raise Mismatch(f"what came for blob {key.sha} has {size} bytes of {grant.size}, or another hash")
+            await self._in_thread(self._settle, file, temporary, grant.key)
+        finally:
+            os.close(file)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+    # --- blocking ---
+
+    async def _in_thread(self, do: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.to_thread(do, *args, **kwargs)
+        except TimeoutError:
+            raise StoreSlow(f"the disk of {self._root} did not answer within {self._timeout_s:g} s") from None
+        except OSError as error:
+            raise self._trouble(error) from None
+
+    def _trouble(self, error: OSError) -> StoreError:
+        what = error.strerror or str(error)
+        if error.errno in _NO_ROOM:
+            return StoreFull(f"the store in {self._root} is full", hint="Give it more room, or let old results go.")
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return StoreRefused(f"the store in {self._root} may not be written to: {what}")
+        return StoreGone(f"the store in {self._root} does not work: {what}")
+
+    def _path(self, key: str) -> Path:
+        """Only keys that our own rules make have a place: nothing else ever becomes a path."""
+        if parse_key(key) is None:
+            raise LinkRefused(f"{key[:160]!r} is no key")
+        return self._root / key
+
+    def _probe(self) -> Abilities:
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._temporary.mkdir(exist_ok=True, mode=0o700)
+        for left in self._temporary.iterdir():
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > STALE_S:
+                    left.unlink()
+        data = secrets.token_bytes(32)
+        key = incoming_key("probe", sha_of(data))
+        self._put(key, data, True)
+        if self._get(key, 32) != data:
+            raise StoreGone(f"the store in {self._root} does not give back what was put in")
+        try:
+            self._put(key, data, True)
+            create_only = False
+        except BlobExists:
+            create_only = True
+        self._delete([key])
+        return Abilities(create_only)
+
+    def _open_new(self, path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+    def _put(self, key: str, data: bytes, create_only: bool) -> None:
+        self._path(key)
+        temporary = self._temporary / secrets.token_hex(16)
+        file = self._open_new(temporary)
+        try:
+            _write(file, data)
+            self._settle(file, temporary, key, create_only)
+        finally:
+            os.close(file)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+    def _settle(self, file: int, temporary: Path, key: str, create_only: bool = False) -> None:
+        """From written to acknowledged: sync the bytes, give them their name, sync the name."""
+        target = self._path(key)
+        os.fsync(file)
+        self._make_parents(target)
+        if create_only:
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                raise BlobExists(f"{key} is there already") from None
+        else:
+            os.replace(temporary, target)
+        _sync_folder(target.parent)
+
+    def _make_parents(self, target: Path) -> None:
+        missing = [p for p in target.parents if p.is_relative_to(self._root) and not p.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True, mode=0o700)
+            _sync_folder(folder.parent)
+
+    def _get(self, key: str, bytes_max: int) -> bytes:
+        try:
+            with self._path(key).open("rb") as file:
+                data = file.read(bytes_max + 1)
+        except FileNotFoundError:
+            raise BlobMissing(f"the store holds nothing under {key}") from None
+        if len(data) > bytes_max:
+            raise Mismatch(f"{key} holds more than {bytes_max} bytes")
+        return data
+
+    def _head(self, key: str) -> Stored | None:
+        try:
+            status = self._path(key).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Stored(key, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def _walk(self, prefix: str) -> Iterator[_Batch]:
+        batch: _Batch = []
+        top = self._root / prefix.rpartition("/")[0]
+        for folder, _, names in os.walk(top):
+            for name in names:
+                key = (Path(folder) / name).relative_to(self._root).as_posix()
+                if key.startswith(prefix) and parse_key(key) is not None and (stored := self._head(key)) is not None:
+                    batch.append(stored)
+                    if len(batch) == _BATCH:
+                        yield batch
+                        batch = []
+        if batch:
+            yield batch
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            with contextlib.suppress(FileNotFoundError):
+                self._path(key).unlink()
+
+    def _promote(self, incoming: str, owned: str, size: int) -> None:
+        """Writers replace names and never change a file in place. So a second name for the file holds on to exactly
+        the bytes that are verified, whatever is sent to the first name meanwhile."""
+        sha = same_sha(incoming, owned)
+        held = self._temporary / secrets.token_hex(16)
+        try:
+            os.link(self._path(incoming), held)
+        except FileNotFoundError:
+            raise BlobMissing(f"the store holds nothing under {incoming}") from None
+        try:
+            with held.open("rb", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size != size or _hash(file.fileno()) != sha:
+                    raise Mismatch(f"what came for blob {sha} has another size or hash")
+                os.utime(file.fileno())  # its age counts from now on
+                self._settle(file.fileno(), held, owned)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(held)
+        self._delete([incoming])
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _write_and_hash(file: int, data: bytes, digest: "_Digest") -> None:
+    _write(file, data)
+    digest.update(data)
+
+
+class _Digest(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+
+
+def _hash(file: int) -> str:
+    digest = sha256()
+    while part := os.read(file, 1024 * 1024):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

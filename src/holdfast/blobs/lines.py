@@ -1,0 +1,162 @@
+"""Plain HTTP connections for bulk bytes, used through httpx: blocking sockets in threads, many bytes at a time.
+
+httpx's own transport takes 64 KiB at a time through several layers of Python; for content that is most of the work.
+Here a thread waits in the kernel and copies once, so receiving, hashing and writing go on at the same time on several
+cores. Speaks HTTP/1.1 to one server at a time, follows nothing, uses no proxy. Knows no blobs.
+"""
+
+import asyncio
+import contextlib
+import http.client
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import ParamSpec, TypeVar
+
+import httpx
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+AT_ONCE = 32
+"""Threads of one transport; they wait most of the time."""
+PART_BYTES = 4 * 1024 * 1024
+"""What is read before it is handed on: a whole chunk, so that it is copied once."""
+QUIET_S = 120.0
+"""For a single read or write. Whoever asks has limits of their own; this one only frees threads of dead lines."""
+
+Origin = tuple[str, str, int]
+
+
+class ThreadTransport(httpx.AsyncBaseTransport):
+    """`httpx.AsyncClient(transport=ThreadTransport(context))`. `verify`: whom to trust at https addresses."""
+
+    def __init__(self, verify: ssl.SSLContext | None = None, *, connect_s: float = 10.0) -> None:
+        self._verify = verify
+        self._connect_s = connect_s
+        self._idle: dict[Origin, list[http.client.HTTPConnection]] = {}
+        self._turn = Lock()
+        self._threads = ThreadPoolExecutor(AT_ONCE, "holdfast-line")
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        body = [part async for part in request.stream]  # type: ignore[union-attr]
+        origin = (request.url.scheme, request.url.host, request.url.port or {"http": 80}.get(request.url.scheme, 443))
+        line = self._kept(origin)
+        if line is not None:
+            # The server may have hung up meanwhile, and nothing of the request reached it then.
+            with contextlib.suppress(httpx.TransportError):
+                return await self._ask(line, origin, request, body)
+        return await self._ask(self._new(origin), origin, request, body)
+
+    async def aclose(self) -> None:
+        with self._turn:
+            lines = [line for lines in self._idle.values() for line in lines]
+            self._idle.clear()
+        for line in lines:
+            line.close()
+        self._threads.shutdown(wait=False)
+
+    # --- lines ---
+
+    def _kept(self, origin: Origin) -> http.client.HTTPConnection | None:
+        with self._turn:
+            lines = self._idle.get(origin)
+            return lines.pop() if lines else None
+
+    def _keep(self, origin: Origin, line: http.client.HTTPConnection) -> None:
+        with self._turn:
+            self._idle.setdefault(origin, []).append(line)
+
+    def _new(self, origin: Origin) -> http.client.HTTPConnection:
+        scheme, host, port = origin
+        if scheme == "https":
+            context = self._verify or ssl.create_default_context()
+            return http.client.HTTPSConnection(host, port, timeout=self._connect_s, context=context)
+        return http.client.HTTPConnection(host, port, timeout=self._connect_s)
+
+    # --- asking ---
+
+    async def _ask(
+        self, line: http.client.HTTPConnection, origin: Origin, request: httpx.Request, body: list[bytes]
+    ) -> httpx.Response:
+        answer = await self._in_thread(line, _ask, line, request, body)
+        return httpx.Response(
+            answer.status, headers=answer.getheaders(), stream=_Stream(self._parts(line, origin, answer))
+        )
+
+    async def _parts(
+        self, line: http.client.HTTPConnection, origin: Origin, answer: http.client.HTTPResponse
+    ) -> AsyncIterator[bytes]:
+        whole = False
+        try:
+            while part := await self._in_thread(line, _read, answer):
+                yield part
+            whole = answer.isclosed() and not answer.will_close
+        finally:
+            if whole:
+                self._keep(origin, line)
+            else:
+                line.close()
+
+    async def _in_thread(
+        self, line: http.client.HTTPConnection, do: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run it where it may block. Whoever stops waiting cuts the line, so that the thread is free again."""
+        work = asyncio.get_running_loop().run_in_executor(self._threads, lambda: do(*args, **kwargs))
+        try:
+            return await work
+        except asyncio.CancelledError:
+            _cut(line)
+            raise
+        except TimeoutError:
+            line.close()
+            raise httpx.ReadTimeout("nothing came for too long") from None
+        except (OSError, http.client.HTTPException) as error:
+            line.close()
+            raise httpx.ReadError(type(error).__name__) from None
+
+
+class _Stream(httpx.AsyncByteStream):
+    def __init__(self, parts: AsyncIterator[bytes]) -> None:
+        self._parts = parts
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._parts
+
+    async def aclose(self) -> None:
+        close = getattr(self._parts, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _ask(line: http.client.HTTPConnection, request: httpx.Request, body: list[bytes]) -> http.client.HTTPResponse:
+    if line.sock is None:
+        line.connect()
+        opened: socket.socket = line.sock
+        opened.settimeout(QUIET_S)
+    line.putrequest(request.method, request.url.raw_path.decode("ascii"), skip_host=True, skip_accept_encoding=True)
+    for name, value in request.headers.raw:
+        line.putheader(name, value)
+    line.endheaders(body or None)  # type: ignore[arg-type]
+    return line.getresponse()
+
+
+def _read(answer: http.client.HTTPResponse) -> bytearray:
+    room = bytearray(0 if answer.length == 0 else min(PART_BYTES, answer.length or PART_BYTES))
+    view, done = memoryview(room), 0
+    while done < len(room) and (got := answer.readinto(view[done:])):
+        done += got
+    if done < len(room) and answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
+    if answer.length == 0:
+        answer.close()
+    return room if done == len(room) else room[:done]
+
+
+def _cut(line: http.client.HTTPConnection) -> None:
+    """End a line that a thread may be waiting on: closing alone would leave the thread where it is."""
+    with contextlib.suppress(OSError, AttributeError):
+        line.sock.shutdown(socket.SHUT_RDWR)
+    line.close()

@@ -1,0 +1,234 @@
+"""What a folder holds, as one list: names, sizes, and which bytes of which blob make up each file. Pure.
+
+A manifest is a blob itself: its bytes are canonical JSON, and their sha256 is its name. `Manifest.from_bytes` takes the
+word of nobody: whatever it returns keeps every rule of `check`, and the same content has only one spelling.
+"""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Annotated, Self
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.blobs.errors import ManifestRefused
+from holdfast.blobs.keys import sha_of
+from holdfast.blobs.paths import Names, shown, why_not_a_path, why_not_a_target
+
+VERSION = 1
+CHUNK_BYTES = 4 * 1024 * 1024
+"""No blob of content is larger. A retry costs little, and four in flight fit into anybody's memory."""
+PACKED_BELOW_BYTES = 1024 * 1024
+"""Smaller files share a blob with their neighbours."""
+_TOTAL_MAX = 2**50
+
+Sha = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Count = Annotated[int, Meta(ge=0, le=_TOTAL_MAX)]
+Size = Annotated[int, Meta(ge=1, le=_TOTAL_MAX)]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a manifest may name before it is refused."""
+
+    manifest_bytes: int = 64 * 1024 * 1024
+    """Room for some 400,000 files; read into memory as a whole."""
+    entries: int = 500_000
+    blobs: int = 500_000
+    """Two TiB in whole chunks."""
+    total_bytes: int = _TOTAL_MAX
+    """The sum of all file sizes, which is what unpacking writes, however few blobs there are."""
+
+
+class Blob(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    sha: Sha
+    size: Size
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A run of bytes of one blob."""
+
+    blob: Count
+    """Its place in the manifest's list."""
+    offset: Count
+    length: Size
+
+
+class File(msgspec.Struct, frozen=True, tag="file", array_like=True, forbid_unknown_fields=True, gc=False):
+    path: str
+    size: Count
+    executable: bool
+    pieces: tuple[Piece, ...]
+    sha: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")] = ""
+    """Of the content, where the file shares its blob with others. Else empty: its blobs are its hashes."""
+
+
+class Folder(msgspec.Struct, frozen=True, tag="folder", array_like=True, forbid_unknown_fields=True, gc=False):
+    """One that would not be there otherwise, because it is empty."""
+
+    path: str
+
+
+class Symlink(msgspec.Struct, frozen=True, tag="symlink", array_like=True, forbid_unknown_fields=True, gc=False):
+    path: str
+    target: str
+
+
+Entry = File | Folder | Symlink
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    blobs: tuple[Blob, ...]
+    """In the order of their first use; each used, each once."""
+    entries: tuple[Entry, ...]
+    """Sorted by path."""
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry], blobs: Iterable[Blob] = ()) -> Self:
+        """A manifest in its one spelling. `blobs` are what the pieces of `entries` count; unused ones are dropped."""
+        old = tuple(blobs)
+        new: dict[str, int] = {}
+        ordered: list[Entry] = []
+        for entry in sorted(entries, key=lambda e: e.path):
+            if isinstance(entry, File) and entry.pieces:
+                pieces = tuple(
+                    Piece(new.setdefault(old[p.blob].sha, len(new)), p.offset, p.length) for p in entry.pieces
+                )
+                entry = File(entry.path, entry.size, entry.executable, pieces, entry.sha)
+            ordered.append(entry)
+        sizes = {b.sha: b.size for b in old}
+        made = cls(VERSION, tuple(Blob(sha, sizes[sha]) for sha in new), tuple(ordered))
+        check(made)
+        return made
+
+    @classmethod
+    def from_bytes(cls, data: bytes, limits: Limits | None = None, *, name: str = "") -> Self:
+        """Read what somebody sent. `name`: what it must hash to. Raises ManifestRefused."""
+        limits = limits or Limits()
+        if len(data) > limits.manifest_bytes:
+            raise ManifestRefused(f"a manifest of {len(data)} bytes is over the limit of {limits.manifest_bytes}")
+        if name and sha_of(data) != name:
+            raise ManifestRefused(f"the bytes of manifest {name[:80]} do not have that hash")
+        try:
+            version = msgspec.json.decode(data, type=_Version).version
+            if version != VERSION:
+                raise ManifestRefused(
+                    f"a manifest has version {version}, and this program reads version {VERSION}",
+                    hint="Use the same version of holdfast on both sides.",
+                )
+            made = msgspec.json.decode(data, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ManifestRefused(f"a manifest cannot be read: {error}") from None
+        check(made, limits)
+        if made.to_bytes() != data:
+            raise ManifestRefused("a manifest is not in its canonical form")
+        return made
+
+    def to_bytes(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @property
+    def name(self) -> str:
+        """Hashes the whole list: keep the answer."""
+        return sha_of(self.to_bytes())
+
+    @property
+    def total_bytes(self) -> int:
+        """What its files hold, which may be more than its blobs do: equal content is kept once."""
+        return sum(e.size for e in self.entries if isinstance(e, File))
+
+    @property
+    def blob_bytes(self) -> int:
+        return sum(b.size for b in self.blobs)
+
+    def content_of(self, file: File) -> str:
+        """Equal for files with equal bytes, in whatever manifest they are."""
+        if file.sha:
+            return file.sha
+        if len(file.pieces) == 1:
+            return self.blobs[file.pieces[0].blob].sha
+        return content_name([self.blobs[p.blob].sha for p in file.pieces])
+
+
+class _Version(msgspec.Struct):
+    version: int = 0
+
+
+def content_name(shas: list[str]) -> str:
+    """One name for the content that whole chunks make up."""
+    return shas[0] if len(shas) == 1 else sha256("".join(shas).encode()).hexdigest()
+
+
+def check(manifest: Manifest, limits: Limits | None = None) -> None:
+    """Raise ManifestRefused unless every rule holds. Types, signs and the form of hashes are msgspec's part."""
+    limits = limits or Limits()
+    if len(manifest.entries) > limits.entries:
+        raise ManifestRefused(f"a manifest names {len(manifest.entries)} entries; at most {limits.entries} are taken")
+    if len(manifest.blobs) > limits.blobs:
+        raise ManifestRefused(f"a manifest names {len(manifest.blobs)} blobs; at most {limits.blobs} are taken")
+    _check_names(manifest)
+    total = manifest.total_bytes
+    if total > limits.total_bytes:
+        raise ManifestRefused(f"a manifest names {total} bytes; at most {limits.total_bytes} are taken")
+    _check_blobs(manifest, _ranges(manifest))
+
+
+def _check_names(manifest: Manifest) -> None:
+    names, last = Names(), ""
+    for entry in manifest.entries:
+        if why := why_not_a_path(entry.path):
+            raise ManifestRefused(f"the name {shown(entry.path)} {why}")
+        if entry.path <= last:
+            raise ManifestRefused(f"the name {shown(entry.path)} is out of order or there twice")
+        last = entry.path
+        if why := names.add(entry.path, isinstance(entry, Folder)):
+            raise ManifestRefused(f"the name {shown(entry.path)} {why}")
+        if isinstance(entry, Symlink) and (why := why_not_a_target(entry.path, entry.target)):
+            raise ManifestRefused(f"the link {shown(entry.path)} {why}")
+
+
+def _ranges(manifest: Manifest) -> list[set[tuple[int, int]]]:
+    """The runs of each blob that files use. Checks what a file's own pieces must keep."""
+    blobs = manifest.blobs
+    used: list[set[tuple[int, int]]] = [set() for _ in blobs]
+    upcoming = 0
+    for entry in manifest.entries:
+        if not isinstance(entry, File):
+            continue
+        size = 0
+        whole = True
+        for piece in entry.pieces:
+            if size % CHUNK_BYTES:
+                raise ManifestRefused(f"{shown(entry.path)} is not cut at every {CHUNK_BYTES} bytes")
+            if piece.blob > upcoming or piece.blob >= len(blobs):
+                raise ManifestRefused(f"{shown(entry.path)} uses blob {piece.blob} out of order or out of range")
+            upcoming = max(upcoming, piece.blob + 1)
+            if piece.offset + piece.length > blobs[piece.blob].size:
+                raise ManifestRefused(f"{shown(entry.path)} uses bytes past the end of blob {piece.blob}")
+            whole = whole and piece.length == blobs[piece.blob].size
+            used[piece.blob].add((piece.offset, piece.length))
+            size += piece.length
+        if size != entry.size:
+            raise ManifestRefused(f"{shown(entry.path)} says {entry.size} bytes and its pieces have {size}")
+        if whole is bool(entry.sha) or not (whole or len(entry.pieces) == 1):
+            raise ManifestRefused(f"{shown(entry.path)} must be made of whole blobs, or of one piece with a hash")
+    return used
+
+
+def _check_blobs(manifest: Manifest, used: list[set[tuple[int, int]]]) -> None:
+    if len({b.sha for b in manifest.blobs}) != len(manifest.blobs):
+        raise ManifestRefused("a manifest names a blob twice")
+    for blob, ranges in zip(manifest.blobs, used, strict=True):
+        if blob.size > CHUNK_BYTES:
+            raise ManifestRefused(f"blob {blob.sha} has {blob.size} bytes; at most {CHUNK_BYTES} are taken")
+        # A file may be just what its neighbours' pack holds: `split` makes such folders.
+        shared = ranges - {(0, blob.size)}
+        end = blob.size if not shared and ranges else 0
+        for offset, length in sorted(shared):
+            if offset != end:
+                raise ManifestRefused(
+                    f"the pieces of blob {blob.sha} overlap or leave a gap at byte {min(offset, end)}"
+                )
+            end = offset + length
+        if end != blob.size:
+            raise ManifestRefused(f"the pieces of blob {blob.sha} cover {end} of its {blob.size} bytes")

@@ -1,0 +1,188 @@
+"""A blob store in an S3 bucket, at whatever endpoint: addresses are pre-signed by the store's own rules.
+
+Such an address binds neither size nor hash, so `promote` reads what came and writes exactly the bytes it verified: a
+copy inside the store could pick up what was sent a moment later.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from datetime import timedelta
+from typing import Literal, TypeVar, cast
+
+import msgspec
+import obstore
+from obstore import exceptions
+from obstore.store import S3Store as Bucket
+
+from holdfast.blobs.errors import (
+    BlobExists,
+    BlobMissing,
+    LinkRefused,
+    Mismatch,
+    StoreError,
+    StoreFull,
+    StoreGone,
+    StoreRefused,
+    StoreSlow,
+)
+from holdfast.blobs.keys import Stored, incoming_key, parse_key, sha_of
+from holdfast.blobs.signing import METHODS
+from holdfast.blobs.store import Abilities, same_sha, verify
+
+T = TypeVar("T")
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_FULL = {"InsufficientStorage", "QuotaExceeded", "StorageFull", "XMinioStorageFull"}
+_REFUSED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "PermanentRedirect"}
+_DELETED_AT_ONCE = 1_000
+
+
+class S3Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the bucket is, and who we are there."""
+
+    bucket: str
+    endpoint: str = ""
+    """Empty: the region's own."""
+    region: str = "us-east-1"
+    access_key_id: str = ""
+    """Empty: from the environment, as every S3 program does."""
+    secret_access_key: str = ""
+    prefix: str = ""
+    timeout_s: float = 30.0
+
+    def __repr__(self) -> str:
+        return f"S3Place(bucket={self.bucket!r}, endpoint={self.endpoint!r}, prefix={self.prefix!r})"
+
+
+class S3Store:
+    def __init__(self, place: S3Place) -> None:
+        self._place = place
+        options: dict[str, object] = {"region": place.region}
+        if place.endpoint:
+            options["endpoint"] = place.endpoint
+        if place.access_key_id:
+            options |= {"access_key_id": place.access_key_id, "secret_access_key": place.secret_access_key}
+        self._bucket = Bucket(
+            place.bucket,
+            prefix=place.prefix or None,
+            client_options={
+                "allow_http": place.endpoint.startswith("http://"),
+                "timeout": timedelta(seconds=place.timeout_s),
+                "connect_timeout": timedelta(seconds=min(5.0, place.timeout_s)),
+            },
+            # Trying again is the caller's business, who knows how long it is worth it.
+            retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=place.timeout_s)},
+            **options,  # type: ignore[arg-type]
+        )
+
+    async def probe(self) -> Abilities:
+        data = b"holdfast looks whether this store can be used"
+        key = incoming_key("probe", sha_of(data))
+        await self.delete([key])
+        await self.put(key, data)
+        if await self.get(key, bytes_max=len(data)) != data:
+            raise StoreGone(f"bucket {self._place.bucket} does not give back what was put in")
+        try:
+            await self.put(key, data, create_only=True)
+            create_only = False
+        except BlobExists:
+            create_only = True
+        except StoreError:
+            create_only = False  # it does not know the condition at all
+        await self.delete([key])
+        return Abilities(create_only)
+
+    async def put(self, key: str, data: bytes, *, create_only: bool = False) -> None:
+        mode: Literal["create", "overwrite"] = "create" if create_only else "overwrite"
+        # One request: several parts would need several round trips, and leave remains when cut.
+        await self._ask(obstore.put_async(self._bucket, _key(key), data, mode=mode, use_multipart=False), key)
+
+    async def get(self, key: str, *, bytes_max: int) -> bytes:
+        answer = await self._ask(obstore.get_async(self._bucket, _key(key)), key)
+        if answer.meta["size"] > bytes_max:
+            raise Mismatch(f"{key} holds more than {bytes_max} bytes")
+        return bytes(await self._ask(answer.bytes_async(), key))
+
+    async def head(self, key: str) -> Stored | None:
+        try:
+            meta = await self._ask(obstore.head_async(self._bucket, _key(key)), key)
+        except BlobMissing:
+            return None
+        return Stored(key, meta["size"], int(meta["last_modified"].timestamp() * 1000))
+
+    async def list(self, prefix: str) -> AsyncIterator[Sequence[Stored]]:
+        # Everything below the last folder of the prefix: S3 lists by whole parts here.
+        listing = aiter(obstore.list(self._bucket, prefix.rpartition("/")[0] or None))
+        while True:
+            try:
+                batch = await self._ask(anext(listing), prefix)
+            except StopAsyncIteration:
+                return
+            found = [Stored(m["path"], m["size"], int(m["last_modified"].timestamp() * 1000)) for m in batch]
+            if wanted := [s for s in found if s.key.startswith(prefix) and parse_key(s.key) is not None]:
+                yield wanted
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for start in range(0, len(keys), _DELETED_AT_ONCE):
+            some = [_key(key) for key in keys[start : start + _DELETED_AT_ONCE]]
+            try:
+                await self._ask(obstore.delete_async(self._bucket, some), some[0])
+            except BlobMissing:
+                if len(some) > 1:
+                    for key in some:
+                        await self.delete([key])
+
+    async def promote(self, incoming: str, owned: str, size: int) -> None:
+        sha = same_sha(incoming, owned)
+        data = await self.get(incoming, bytes_max=size)
+        await asyncio.to_thread(verify, sha, size, data)
+        await self.put(owned, data)
+        await self.delete([incoming])
+
+    async def sign(self, method: str, key: str, *, size: int, expires_s: int) -> str:
+        if method not in METHODS:
+            raise LinkRefused(f"no address is made for {method[:16]!r}")
+        signed = obstore.sign_async(
+            self._bucket, cast(Literal["GET", "PUT"], method), _key(key), timedelta(seconds=expires_s)
+        )
+        return await self._ask(signed, key)
+
+    async def _ask(self, asked: Awaitable[T], key: str) -> T:
+        try:
+            async with asyncio.timeout(self._place.timeout_s * 2):
+                return await asked
+        except TimeoutError:
+            raise StoreSlow(f"bucket {self._place.bucket} did not answer within {self._place.timeout_s:g} s") from None
+        except FileNotFoundError:
+            raise BlobMissing(f"the store holds nothing under {key}") from None
+        except exceptions.AlreadyExistsError:
+            raise BlobExists(f"{key} is there already") from None
+        except exceptions.BaseError as error:
+            raise self._trouble(error) from None
+
+    def _trouble(self, error: exceptions.BaseError) -> StoreError:
+        """The library has one class for most of it; the rest stands in its text, which is never shown as it is."""
+        text, where = str(error), f"bucket {self._place.bucket}"
+        status, code = _first(_STATUS, text), _first(_CODE, text)
+        denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+        if denied or code in _REFUSED:
+            return StoreRefused(f"{where} does not let us in", hint="Check the key, its rights and the bucket's name.")
+        if status == "507" or code in _FULL:
+            return StoreFull(f"{where} is full", hint="Give it more room, or let old results go.")
+        if "TimedOut" in text:
+            return StoreSlow(f"{where} did not answer within {self._place.timeout_s:g} s")
+        answered = f"it answered {status} {code}".rstrip() if status else "nobody answers there"
+        return StoreGone(f"{where} cannot be used right now: {answered}")
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return found[1] if found else ""
+
+
+def _key(key: str) -> str:
+    if parse_key(key) is None:
+        raise LinkRefused(f"{key[:160]!r} is no key")
+    return key

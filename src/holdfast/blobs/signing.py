@@ -1,0 +1,74 @@
+"""Addresses that open one key, for one method, for a short time: made and checked. For stores that cannot sign.
+
+What is signed: method, key, size and the second it ends. Whoever changes any of them has an address that opens nothing.
+Nothing here is logged; `shown_link` is how an address may be shown.
+"""
+
+import hmac
+from collections.abc import Mapping
+from hashlib import sha256
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from holdfast.blobs.errors import LinkExpired, LinkRefused
+from holdfast.blobs.keys import parse_key
+
+KEY_BYTES_MIN = 32
+METHODS = ("GET", "PUT")
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What an address allows."""
+
+    method: str
+    key: str
+    size: int
+    """For PUT: how many bytes must come, no more and no less. For GET: how many there are."""
+    expires_s: int
+
+
+class LinkSigner:
+    """Holds the secret. Whoever has it can make addresses, so only the orchestrator does."""
+
+    def __init__(self, secret: bytes, base_url: str) -> None:
+        """`base_url`: where the door stands that checks these addresses; the key comes after it."""
+        if len(secret) < KEY_BYTES_MIN:
+            raise ValueError(f"a signing secret needs {KEY_BYTES_MIN} bytes")
+        self._secret = secret
+        self._base = base_url.rstrip("/")
+
+    def make(self, method: str, key: str, size: int, expires_s: int) -> str:
+        grant = Grant(method, key, size, expires_s)
+        query = urlencode({"size": size, "expires": expires_s, "signature": self._signature(grant)})
+        return f"{self._base}/{quote(key)}?{query}"
+
+    def check(self, method: str, key: str, query: Mapping[str, str], now_s: float) -> Grant:
+        """What this request may do. Raises LinkRefused, or LinkExpired for what was right once."""
+        size, expires = _number(query.get("size", "")), _number(query.get("expires", ""))
+        grant = Grant(method, key, size, expires)
+        right = self._signature(grant)
+        given = query.get("signature", "")
+        # The signature first: how long a forged address would have lived is nobody's business.
+        if not hmac.compare_digest(right.encode(), given.encode("utf-8", "replace")):
+            raise LinkRefused("this address was not made here, or was changed", hint="Ask for a new one.")
+        if method not in METHODS or parse_key(key) is None:
+            raise LinkRefused("this address names nothing that may be opened")
+        if now_s >= expires:
+            raise LinkExpired("this address has expired", hint="Ask for a new one.")
+        return grant
+
+    def _signature(self, grant: Grant) -> str:
+        said = f"holdfast blob link 1\n{grant.method}\n{grant.key}\n{grant.size}\n{grant.expires_s}"
+        return hmac.new(self._secret, said.encode("utf-8", "replace"), sha256).hexdigest()
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 16 else -1
+
+
+def shown_link(url: str) -> str:
+    """An address without what makes it one: for messages and logs."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"

@@ -1,0 +1,191 @@
+"""What a blob store can do, whatever it is made of, and the steps that every store takes alike. Knows no HTTP.
+
+A store keeps bytes under keys (see `keys`). Only the orchestrator holds one. Everybody else reaches single keys through
+short-lived signed addresses, and what they wrote counts for nothing until `promote` has verified it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from holdfast.blobs.errors import BlobMissing, LinkRefused, Mismatch
+from holdfast.blobs.keys import Incoming, Owned, Stored, incoming_key, owned_key, parse_key, sha_of
+from holdfast.blobs.manifest import Blob, Limits, Manifest
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 8
+"""Requests to the store under way for one task."""
+
+
+class Abilities(msgspec.Struct, frozen=True):
+    """What a probe found out."""
+
+    create_only: bool
+    """Whether a write that must not replace anything is refused where something is."""
+
+
+class BlobStore(Protocol):
+    """Raises StoreError and its kinds. Every call has a time limit of its own."""
+
+    async def probe(self) -> Abilities:
+        """Write, read and delete something. Raises where the store cannot be used."""
+        ...
+
+    async def put(self, key: str, data: bytes, *, create_only: bool = False) -> None:
+        """Durable when it returns. `create_only`: BlobExists where something is there; see `probe`."""
+        ...
+
+    async def get(self, key: str, *, bytes_max: int) -> bytes: ...
+
+    async def head(self, key: str) -> Stored | None: ...
+
+    def list(self, prefix: str) -> AsyncIterator[Sequence[Stored]]:
+        """In batches, in no order."""
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Keys that hold nothing are no error."""
+        ...
+
+    async def promote(self, incoming: str, owned: str, size: int) -> None:
+        """Verify size and hash, then put exactly the verified bytes under the owned key and drop the incoming one."""
+        ...
+
+    async def sign(self, method: str, key: str, *, size: int, expires_s: int) -> str:
+        """An address that opens one key for one method, for that many seconds."""
+        ...
+
+
+def verify(sha: str, size: int, data: bytes | bytearray) -> None:
+    """The one way from hostile bytes to content: they have the size and hash that name them, or Mismatch."""
+    if len(data) != size:
+        raise Mismatch(f"blob {sha} came with {len(data)} bytes instead of {size}")
+    if sha_of(data) != sha:
+        raise Mismatch(f"the bytes that came for blob {sha} do not have that hash")
+
+
+def same_sha(incoming: str, owned: str) -> str:
+    """The hash that both keys of a promotion name."""
+    source, target = parse_key(incoming), parse_key(owned)
+    if not isinstance(source, Incoming) or not isinstance(target, Owned) or source.sha != target.sha:
+        raise LinkRefused(f"nothing is promoted from {incoming[:160]!r} to {owned[:160]!r}")
+    return target.sha
+
+
+async def each(items: Iterable[T], do: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE) -> list[R]:
+    """The answers in order; a few at a time. The first error ends all."""
+    todo = enumerate(items)
+    answers: dict[int, R] = {}
+
+    async def work() -> None:
+        for number, item in todo:
+            answers[number] = await do(item)
+
+    workers = [asyncio.create_task(work()) for _ in range(at_once)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+    return [answers[n] for n in range(len(answers))]
+
+
+Hold = Callable[[str], bool]
+"""Whether the owner's blob of this hash may be relied on from now on: `Collector.may_promote`. Always asked before the
+store is looked at, for what is not held may be deleted between a look and its answer."""
+
+
+async def missing(
+    store: BlobStore, uploader: str, owner: str, blobs: Sequence[Blob], hold: Hold | None = None
+) -> list[str]:
+    """Which of these an uploader must send: those that the owner does not have and that did not arrive before."""
+
+    async def absent(blob: Blob) -> bool:
+        keys = [incoming_key(uploader, blob.sha)]
+        if hold is None or hold(blob.sha):
+            keys.insert(0, owned_key(owner, blob.sha))
+        for key in keys:
+            there = await store.head(key)
+            if there is not None and there.size == blob.size:
+                return False
+        return True
+
+    absences = await each(blobs, absent)
+    return [blob.sha for blob, gone in zip(blobs, absences, strict=True) if gone]
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A manifest whose every blob is verified and owned; or what is not there yet."""
+
+    manifest: Manifest
+    missing: tuple[Blob, ...] = ()
+    """To be sent (again). While this is not empty, nothing is accepted."""
+    promoted_bytes: int = 0
+
+
+async def accept(
+    store: BlobStore,
+    uploader: str,
+    owner: str,
+    name: str,
+    *,
+    hold: Hold | None = None,
+    limits: Limits | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Accepted:
+    """Take over what an uploader sent: every blob of the manifest `name`, and the manifest itself last of all.
+
+    So a manifest under an owned key has all its blobs under owned keys. May be repeated after any interruption. A blob
+    that is not what its name says is deleted and counts as missing, and so does one that is not to be held on to just
+    now. Raises ManifestRefused for a bad manifest, BlobMissing where it did not come.
+    """
+    manifest = await fetch_manifest(store, uploader, owner, name, limits)
+    promoted = 0
+
+    async def take(blob: Blob) -> bool:
+        nonlocal promoted
+        if hold is not None and not hold(blob.sha):
+            return False
+        key = owned_key(owner, blob.sha)
+        there = await store.head(key)
+        if there is None or there.size != blob.size:
+            incoming = incoming_key(uploader, blob.sha)
+            try:
+                await store.promote(incoming, key, blob.size)
+            except Mismatch:
+                await store.delete([incoming])
+                return False
+            except BlobMissing:
+                return False
+            promoted += blob.size
+        if progress is not None:
+            progress(blob.size)
+        return True
+
+    taken = await each(manifest.blobs, take)
+    lacking = tuple(blob for blob, ok in zip(manifest.blobs, taken, strict=True) if not ok)
+    if not lacking:
+        data = manifest.to_bytes()
+        own = Blob(name, len(data))
+        if hold is not None and not hold(name):
+            return Accepted(manifest, (own,), promoted)
+        await store.put(owned_key(owner, name), data)
+        await store.delete([incoming_key(uploader, name)])
+    return Accepted(manifest, lacking, promoted)
+
+
+async def fetch_manifest(
+    store: BlobStore, uploader: str, owner: str, name: str, limits: Limits | None = None
+) -> Manifest:
+    """The manifest `name`, as the owner has it or as the uploader sent it. Raises BlobMissing, ManifestRefused."""
+    bytes_max = (limits or Limits()).manifest_bytes
+    try:
+        data = await store.get(owned_key(owner, name), bytes_max=bytes_max)
+    except BlobMissing:
+        data = await store.get(incoming_key(uploader, name), bytes_max=bytes_max)
+    return await asyncio.to_thread(Manifest.from_bytes, data, limits, name=name)

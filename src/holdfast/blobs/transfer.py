@@ -1,0 +1,304 @@
+"""Moves blobs between this machine and a store, through signed addresses, and does not give up easily.
+
+Only blobs that are missing are moved, so a transfer that was cut goes on where it was. Each blob has a time limit of
+its own; a store that is full, slow or gone for a while is tried again until patience ends; every byte that comes in is
+hashed before anybody sees it. Knows neither the store's kind nor the orchestrator: a `Door` answers for both.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+import httpx
+import msgspec
+
+from holdfast.blobs.cache import BlobCache
+from holdfast.blobs.errors import (
+    BlobError,
+    BlobMissing,
+    LinkExpired,
+    LinkRefused,
+    Mismatch,
+    StoreFull,
+    StoreGone,
+    StoreSlow,
+    TransferExpired,
+)
+from holdfast.blobs.manifest import Blob
+from holdfast.blobs.signing import shown_link
+from holdfast.blobs.source import Source
+from holdfast.blobs.store import verify
+
+LINKS_AT_ONCE = 64
+"""How many addresses are asked for in one call. They are short-lived: more would expire unused."""
+ASKED_AT_ONCE = 2_000
+WRONG_TIMES_MAX = 3
+"""How often one blob may come damaged, be missing, or be refused under a fresh address."""
+
+
+class Door(Protocol):
+    """Who knows what the store has and who may sign: the orchestrator, seen from here."""
+
+    async def missing(self, blobs: Sequence[Blob]) -> Collection[str]:
+        """The hashes of those that must be sent."""
+        ...
+
+    async def links(self, method: str, blobs: Sequence[Blob]) -> Mapping[str, str]:
+        """A fresh signed address for each, by hash."""
+        ...
+
+
+class Progress(msgspec.Struct, frozen=True):
+    bytes_done: int
+    bytes_total: int
+    blobs_done: int
+    blobs_total: int
+    bytes_moved: int
+    """Over the wire. The rest of what is done was there already."""
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    give_up_s: float = 120.0
+    """Without a single blob arriving. A store that is away for a minute is waited for."""
+    deadline_s: float | None = None
+    """For the whole transfer, however well it goes."""
+    blob_s: float = 60.0
+    """For one blob at the first try; each further try gets twice as long, up to eight times: lines may be slow."""
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 5.0
+    at_once: int = 4
+    """Blobs in flight. Each is held in memory."""
+
+
+async def upload(
+    blobs: Sequence[Blob],
+    source: Source,
+    door: Door,
+    http: httpx.AsyncClient,
+    *,
+    patience: Patience | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Progress:
+    """Send what the store lacks. Raises TransferExpired, FolderChanged and what the door raises."""
+    flight = _Flight("PUT", blobs, door, http, patience or Patience(), progress)
+    lacking: set[str] = set()
+    for start in range(0, len(blobs), ASKED_AT_ONCE):
+        lacking |= set(await door.missing(blobs[start : start + ASKED_AT_ONCE]))
+
+    async def send(blob: Blob) -> bool:
+        data = await asyncio.to_thread(source.read, blob.sha)
+        await flight.put(await flight.link(blob), data)
+        return True
+
+    return await flight.run([b for b in blobs if b.sha in lacking], send)
+
+
+async def download(
+    blobs: Sequence[Blob],
+    put: Callable[[str, bytes | bytearray], None],
+    door: Door,
+    http: httpx.AsyncClient,
+    *,
+    cache: BlobCache | None = None,
+    patience: Patience | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Progress:
+    """Fetch these and hand each to `put` (in a thread, verified, in no order). Raises TransferExpired, BlobMissing,
+    Mismatch, and what `put` and the door raise."""
+    flight = _Flight("GET", blobs, door, http, patience or Patience(), progress)
+
+    def from_cache(blob: Blob) -> bool:
+        data = cache.get(blob.sha) if cache is not None else None
+        if data is not None:
+            put(blob.sha, data)
+        return data is not None
+
+    def keep(blob: Blob, data: bytes | bytearray) -> None:
+        verify(blob.sha, blob.size, data)
+        if cache is not None:
+            cache.put(blob.sha, data)
+        put(blob.sha, data)
+
+    async def fetch(blob: Blob) -> bool:
+        if cache is not None and await asyncio.to_thread(from_cache, blob):
+            return False
+        data = await flight.get(await flight.link(blob), blob)
+        await asyncio.to_thread(keep, blob, data)
+        return True
+
+    return await flight.run(blobs, fetch)
+
+
+Move = Callable[[Blob], Awaitable[bool]]
+"""Moves one blob; whether that took a request."""
+
+
+class _Body(httpx.AsyncByteStream):
+    """The bytes of one request."""
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self.data = data
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self.data  # type: ignore[misc]
+
+
+class _Flight:
+    """One transfer under way."""
+
+    def __init__(
+        self,
+        method: str,
+        blobs: Sequence[Blob],
+        door: Door,
+        http: httpx.AsyncClient,
+        patience: Patience,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._method = method
+        self._door = door
+        self._http = http
+        self._patience = patience
+        self._tell = progress
+        self._sizes = {b.sha: b.size for b in blobs}
+        self._bytes_total = sum(self._sizes.values())
+        self._began = self._alive = time.monotonic()
+        self._links: dict[str, str] = {}
+        self._asking = asyncio.Lock()
+        self._to_do: list[Blob] = []
+        self._bytes_done = self._bytes_moved = self._blobs_done = 0
+
+    async def run(self, wanted: Sequence[Blob], move: Move) -> Progress:
+        unique = {b.sha: b for b in wanted}
+        self._to_do = list(unique.values())[::-1]
+        there = self._sizes.keys() - unique.keys()
+        self._bytes_done = sum(self._sizes[sha] for sha in there)
+        self._blobs_done = len(there)
+        self._told()
+        workers = [asyncio.create_task(self._work(move)) for _ in range(min(self._patience.at_once, len(unique)))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        return self._progress()
+
+    async def _work(self, move: Move) -> None:
+        while self._to_do:
+            blob = self._to_do.pop()
+            moved = await self._insist(blob, move)
+            self._alive = time.monotonic()
+            self._bytes_done += blob.size
+            self._bytes_moved += blob.size if moved else 0
+            self._blobs_done += 1
+            self._told()
+
+    async def _insist(self, blob: Blob, move: Move) -> bool:
+        """One blob, until it is moved or there is no use in trying."""
+        tries = wrong = 0
+        trouble: BlobError | None = None
+        while True:
+            limit_s, left_s = self._patience.blob_s * min(8, 2**tries), self._left()
+            try:
+                async with asyncio.timeout(min(limit_s, left_s)):
+                    return await move(blob)
+            except LinkExpired as error:
+                self._links.clear()  # the others were made in the same moment
+                trouble = error
+            except (BlobMissing, Mismatch, LinkRefused) as error:
+                wrong += 1
+                if wrong >= WRONG_TIMES_MAX:
+                    raise
+                trouble = error
+            except (StoreFull, StoreGone, StoreSlow) as error:
+                trouble = error
+            except TimeoutError:
+                # Where it was only our patience that ended, what went wrong before is the better reason.
+                if trouble is None or limit_s < left_s:
+                    trouble = StoreSlow(f"blob {blob.sha} was not moved within {min(limit_s, left_s):.3g} s")
+            except httpx.TransportError as error:
+                trouble = StoreGone(f"the store did not answer: {type(error).__name__}")
+            self._links.pop(blob.sha, None)
+            tries += 1
+            wait_s = min(self._patience.longest_wait_s, self._patience.first_wait_s * 2 ** min(tries - 1, 16))
+            if self._left() <= 0:
+                raise self._expired(blob, trouble)
+            await asyncio.sleep(min(self._left(), wait_s * (0.5 + random.random() / 2)))
+
+    def _left(self) -> float:
+        """Seconds of patience."""
+        now = time.monotonic()
+        left = self._patience.give_up_s - (now - self._alive)
+        if self._patience.deadline_s is not None:
+            left = min(left, self._patience.deadline_s - (now - self._began))
+        return max(0.0, left)
+
+    def _expired(self, blob: Blob, trouble: BlobError) -> TransferExpired:
+        done = self._progress()
+        return TransferExpired(
+            f"{done.bytes_done} of {done.bytes_total} bytes were moved; then blob {blob.sha} was not: {trouble.says}",
+            hint="Try again: what arrived is not moved twice.",
+            code=trouble.code if isinstance(trouble, StoreFull | StoreGone | StoreSlow) else None,
+        )
+
+    async def link(self, blob: Blob) -> str:
+        """A signed address, used once: a further try asks for another."""
+        async with self._asking:
+            if blob.sha not in self._links:
+                upcoming = self._to_do[-LINKS_AT_ONCE + 1 :] if not self._links else []
+                self._links |= await self._door.links(self._method, [blob, *upcoming])
+            if blob.sha not in self._links:
+                raise BlobMissing(f"no address was given for blob {blob.sha}")
+            return self._links.pop(blob.sha)
+
+    # --- HTTP ---
+
+    async def put(self, url: str, data: bytes | bytearray) -> None:
+        body = _Body(data)
+        headers = {"content-length": str(len(data)), "content-type": "application/octet-stream"}
+        try:
+            response = await self._http.put(url, content=body, headers=headers, timeout=None, follow_redirects=False)
+        finally:
+            body.data = b""  # requests and responses hold each other; their bytes must not wait for that to be noticed
+        _judge(response.status_code, url)
+
+    async def get(self, url: str, blob: Blob) -> bytes | bytearray:
+        headers = {"accept-encoding": "identity"}
+        parts: list[bytes] = []
+        size = 0
+        async with self._http.stream("GET", url, headers=headers, timeout=None, follow_redirects=False) as response:
+            _judge(response.status_code, url)
+            async for part in response.aiter_raw():
+                size += len(part)
+                if size > blob.size:
+                    raise Mismatch(f"more than {blob.size} bytes came for blob {blob.sha}")
+                parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _progress(self) -> Progress:
+        return Progress(self._bytes_done, self._bytes_total, self._blobs_done, len(self._sizes), self._bytes_moved)
+
+    def _told(self) -> None:
+        if self._tell is not None:
+            self._tell(self._progress())
+
+
+def _judge(status: int, url: str) -> None:
+    """What an answer's status means for the blob. The address is shown without its signature."""
+    if 200 <= status < 300:
+        return
+    where = shown_link(url)
+    if status in (401, 403, 410):
+        raise LinkExpired(f"{where} does not open any more ({status})")
+    if status == 404:
+        raise BlobMissing(f"{where} holds nothing")
+    if status == 507:
+        raise StoreFull(f"the store behind {where} is full")
+    if status in (408, 425, 429) or status >= 500:
+        raise StoreGone(f"{where} answered {status}")
+    if status in (409, 412, 413, 422):
+        raise Mismatch(f"{where} did not take the bytes ({status})")
+    raise LinkRefused(f"{where} answered {status}")

@@ -1,0 +1,368 @@
+"""Puts the content of a manifest into a folder, and touches nothing outside of it.
+
+Blobs come in any order, from any thread; none of their bytes counts before its hash is checked. A file is written under
+a name of its own and renamed when it is whole, so that an unfinished one is never taken for a finished one. What an
+earlier try left is kept where its hash is right: whole files, and whole chunks of large ones. Declared sizes are the
+bound of what is written. Modes are 644 and 755; no owner, no time, no special bit comes from a manifest. Symlinks are
+made last, when nothing is written any more. Knows no store and no network.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+
+from holdfast.blobs.beneath import Beneath, NotAFile, Seen, read_exactly, write_exactly
+from holdfast.blobs.errors import BlobError, BlobMissing, DiskFull, InTheWay, Mismatch
+from holdfast.blobs.index import SETTLED_HERE_NS, Index, Known, pack_key
+from holdfast.blobs.keys import sha_of
+from holdfast.blobs.manifest import CHUNK_BYTES, PACKED_BELOW_BYTES, Blob, File, Folder, Manifest, Piece, Symlink
+from holdfast.blobs.paths import shown
+from holdfast.blobs.source import Source
+
+_PART = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRONG_KIND = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST, errno.ENOTEMPTY, errno.ENXIO}
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class _Growing(msgspec.Struct):
+    """A large file on its way."""
+
+    left: set[int]
+    """Numbers of the pieces that are not there yet."""
+    hollow: bool = True
+    """It was made by us, just now: what was not written to is zero."""
+
+
+class Unpacking:
+    """One manifest going into one folder: `prepare`, `put` each blob that it asks for, `finish`."""
+
+    def __init__(
+        self, folder: Path, manifest: Manifest, *, bytes_max: int | None = None, owner: tuple[int, int] | None = None
+    ) -> None:
+        """`bytes_max`: the most that the content may take. `owner`: uid and gid of what is made, if not our own."""
+        self._root = folder
+        self._manifest = manifest
+        self._bytes_max = bytes_max
+        self._owner = owner
+        self._files = [e for e in manifest.entries if isinstance(e, File)]
+        self._uses: dict[str, list[tuple[File, int, int]]] = {b.sha: [] for b in manifest.blobs}
+        """Hash -> the files that want it, with the piece's number and its place in the file."""
+        for file in self._files:
+            offset = 0
+            for number, piece in enumerate(file.pieces):
+                self._uses[manifest.blobs[piece.blob].sha].append((file, number, offset))
+                offset += piece.length
+        self._growing: dict[str, _Growing] = {}
+        self._done: dict[str, Seen] = {}
+        self._under_way: set[str] = set()
+        self._turn = Lock()
+
+    # --- before ---
+
+    def prepare(self) -> tuple[Blob, ...]:
+        """Make the folders, see what is there already, check that the rest has room. The blobs that are wanted."""
+        total = self._manifest.total_bytes
+        if self._bytes_max is not None and total > self._bytes_max:
+            raise DiskFull(
+                f"the content has {total} bytes, and {self._root} may hold {self._bytes_max}",
+                hint="Ask for more disk, or send less.",
+            )
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            with Beneath(self._root, owner=self._owner) as tree:
+                fresh = not os.listdir(tree.root)
+                for entry in self._manifest.entries:
+                    self._prepare(tree, entry, fresh)
+                self._check_room(tree)
+        except OSError as error:
+            raise self._trouble(error) from None
+        return self.wanted()
+
+    def _prepare(self, tree: Beneath, entry: File | Folder | Symlink, fresh: bool) -> None:
+        if isinstance(entry, Folder):
+            tree.folder(entry.path, make=True)
+            return
+        folder, name = tree.parent(entry.path, make=True)
+        if not isinstance(entry, File):
+            return
+        if not fresh and self._whole(tree, entry):
+            return
+        if not entry.pieces:
+            os.close(self._new_part(folder, entry))
+            self._put_in_place(folder, name, entry)
+        elif len(entry.pieces) > 1:
+            self._growing[entry.path] = self._resumed(folder, entry, fresh)
+
+    def _whole(self, tree: Beneath, file: File) -> bool:
+        """Whether the file is there already, byte for byte. Then it gets its mode and is left alone."""
+        try:
+            fd = tree.open_file(file.path)
+        except (FileNotFoundError, NotAFile):
+            return False
+        try:
+            status = os.fstat(fd)
+            if status.st_size != file.size or status.st_nlink != 1 or not self._same(fd, file):
+                return False
+            self._dress(fd, file)
+            self._done[file.path] = Seen.of(os.fstat(fd))
+            return True
+        finally:
+            os.close(fd)
+
+    def _same(self, fd: int, file: File) -> bool:
+        return all(self._holds(fd, file, number) for number in range(len(file.pieces)))
+
+    def _holds(self, fd: int, file: File, number: int) -> bool:
+        """Whether a piece is where it should be. A file of several pieces has whole chunks before this one."""
+        piece = file.pieces[number]
+        buffer = memoryview(bytearray(piece.length))
+        whole = read_exactly(fd, number * CHUNK_BYTES, buffer) == piece.length
+        return whole and sha_of(buffer) == (file.sha or self._manifest.blobs[piece.blob].sha)
+
+    def _resumed(self, folder: int, file: File, fresh: bool) -> _Growing:
+        everything = set(range(len(file.pieces)))
+        if fresh:
+            return _Growing(everything)
+        try:
+            fd = self._open_part(folder, file)
+        except FileNotFoundError:
+            return _Growing(everything)
+        try:
+            if os.fstat(fd).st_size != file.size:
+                return _Growing(everything, hollow=False)
+            return _Growing({n for n in everything if not self._holds(fd, file, n)}, hollow=False)
+        finally:
+            os.close(fd)
+
+    def _check_room(self, tree: Beneath) -> None:
+        room = os.fstatvfs(tree.root)
+        free = room.f_bavail * room.f_frsize
+        blobs, holes = self._manifest.blobs, _sha_of_zeros()
+        need = sum(p.length for p in self._wanted_pieces() if blobs[p.blob].sha != holes)
+        if need > free:
+            raise DiskFull(
+                f"{self._root} has {free} bytes free, and the content needs {need} more", hint="Make room there."
+            )
+
+    def wanted(self) -> tuple[Blob, ...]:
+        """The blobs that are still needed, in the order of the manifest."""
+        return tuple(self._manifest.blobs[number] for number in sorted({p.blob for p in self._wanted_pieces()}))
+
+    def _wanted_pieces(self) -> Iterator[Piece]:
+        for file in self._files:
+            if file.path not in self._done:
+                growing = self._growing.get(file.path)
+                yield from (p for n, p in enumerate(file.pieces) if growing is None or n in growing.left)
+
+    # --- content ---
+
+    def put(self, sha: str, data: bytes | bytearray) -> None:
+        """One blob, into all the files that want it. Bytes that do not hash to `sha` are refused with Mismatch."""
+        uses = self._uses.get(sha)
+        if uses is None:
+            raise Mismatch(f"blob {sha[:80]} is not one of this content")
+        if sha_of(data) != sha:
+            raise Mismatch(f"the bytes that came for blob {sha} do not have that hash")
+        with self._turn:
+            if sha in self._under_way:
+                return  # the other thread writes the same bytes; `finish` tells if it failed
+            self._under_way.add(sha)
+        try:
+            self._write(uses, memoryview(data))
+        except OSError as error:
+            raise self._trouble(error) from None
+        finally:
+            with self._turn:
+                self._under_way.discard(sha)
+
+    def _write(self, uses: list[tuple[File, int, int]], data: memoryview) -> None:
+        with Beneath(self._root, owner=self._owner) as tree:
+            for file, number, offset in uses:
+                if file.path in self._done:
+                    continue
+                piece = file.pieces[number]
+                part = data[piece.offset : piece.offset + piece.length]
+                folder, name = tree.parent(file.path)
+                if len(file.pieces) == 1:
+                    self._write_whole(folder, name, file, part)
+                else:
+                    self._write_piece(folder, name, file, number, offset, part)
+
+    def _write_whole(self, folder: int, name: str, file: File, data: memoryview) -> None:
+        if file.sha and sha_of(data) != file.sha:
+            raise Mismatch(f"{shown(file.path)} does not have the hash that its manifest gives it")
+        fd = self._new_part(folder, file)
+        try:
+            write_exactly(fd, 0, data)
+        finally:
+            os.close(fd)
+        self._put_in_place(folder, name, file)
+
+    def _write_piece(self, folder: int, name: str, file: File, number: int, offset: int, data: memoryview) -> None:
+        growing = self._growing[file.path]
+        with self._turn:
+            if number not in growing.left:
+                return
+            try:
+                fd = self._open_part(folder, file)
+            except FileNotFoundError:
+                fd = self._new_part(folder, file)
+        try:
+            blob = self._manifest.blobs[file.pieces[number].blob]
+            if not (growing.hollow and blob.sha == _sha_of_zeros()):
+                write_exactly(fd, offset, data)
+            with self._turn:
+                growing.left.discard(number)
+                last = not growing.left and file.path not in self._done
+            if last:
+                os.ftruncate(fd, file.size)
+                self._dress(fd, file)
+        finally:
+            os.close(fd)
+        if last:
+            self._put_in_place(folder, name, file)
+
+    def _new_part(self, folder: int, file: File) -> int:
+        """A new file with a name of its own. Whatever had that name is gone: it cannot be ours and unfinished."""
+        name = part_name(file.path)
+        try:
+            fd = os.open(name, _PART | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+        except FileExistsError:
+            os.unlink(name, dir_fd=folder)
+            fd = os.open(name, _PART | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+        try:
+            if len(file.pieces) > 1:
+                os.ftruncate(fd, file.size)
+            else:
+                self._dress(fd, file)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def _open_part(self, folder: int, file: File) -> int:
+        """The unfinished file that we left. One that somebody else put there, or linked elsewhere, is thrown away."""
+        name = part_name(file.path)
+        try:
+            fd = os.open(name, _PART, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EACCES):
+                raise
+        else:
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == os.geteuid():
+                return fd
+            os.close(fd)
+        os.unlink(name, dir_fd=folder)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+    def _dress(self, fd: int, file: File) -> None:
+        os.fchmod(fd, 0o755 if file.executable else 0o644)
+        if self._owner is not None:
+            os.fchown(fd, *self._owner)
+
+    def _put_in_place(self, folder: int, name: str, file: File) -> None:
+        os.rename(part_name(file.path), name, src_dir_fd=folder, dst_dir_fd=folder)
+        self._done[file.path] = Seen.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+
+    # --- after ---
+
+    def finish(self, *, durable: bool = False) -> Index:
+        """Check that all is there and make the symlinks. `durable`: it also survives a loss of power.
+
+        The answer vouches for what was put there: a scan that gets it reads only what was changed afterwards.
+        """
+        if missing := [f.path for f in self._files if f.path not in self._done]:
+            raise BlobMissing(f"{len(missing)} files are not whole yet, such as {shown(missing[0])}")
+        try:
+            with Beneath(self._root, owner=self._owner) as tree:
+                for entry in self._manifest.entries:
+                    if isinstance(entry, Symlink):
+                        self._link(*tree.parent(entry.path), entry)
+                if durable:
+                    _sync(tree.root)
+        except OSError as error:
+            raise self._trouble(error) from None
+        return self._index()
+
+    def _link(self, folder: int, name: str, link: Symlink) -> None:
+        try:
+            if os.readlink(name, dir_fd=folder) == link.target:
+                return
+        except OSError:
+            pass  # nothing there, or no link
+        part = part_name(link.path)
+        try:
+            os.symlink(link.target, part, dir_fd=folder)
+        except FileExistsError:
+            os.unlink(part, dir_fd=folder)
+            os.symlink(link.target, part, dir_fd=folder)
+        if self._owner is not None:
+            os.chown(part, *self._owner, dir_fd=folder, follow_symlinks=False)
+        os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def _index(self) -> Index:
+        blobs = self._manifest.blobs
+        known: dict[str, Known] = {}
+        members: dict[int, list[tuple[int, str]]] = {}
+        for file in self._files:
+            shas = (file.sha,) if file.sha else tuple(blobs[p.blob].sha for p in file.pieces)
+            known[file.path] = Known(self._done[file.path], shas)
+            if 0 < file.size < PACKED_BELOW_BYTES:
+                members.setdefault(file.pieces[0].blob, []).append((file.pieces[0].offset, shas[0]))
+        packs = {pack_key([sha for _, sha in sorted(files)]): blobs[number] for number, files in members.items()}
+        return Index(time.time_ns(), known, packs, SETTLED_HERE_NS)
+
+    def _trouble(self, error: OSError) -> BlobError:
+        what = error.strerror or str(error)
+        if error.errno in _NO_ROOM:
+            return DiskFull(f"{self._root} is full: {what}", hint="Make room there; what arrived is kept.")
+        if error.errno in _WRONG_KIND:
+            name = f" ({shown(str(error.filename))})" if error.filename else ""
+            return InTheWay(
+                f"something in {self._root} stands where content belongs{name}: {what}",
+                hint="Move it away; links are never followed and folders never replaced.",
+            )
+        return BlobError(f"{self._root} cannot be written to: {what}", code="disk_refused")
+
+
+def unpack(
+    manifest: Manifest,
+    folder: Path,
+    source: Source,
+    *,
+    bytes_max: int | None = None,
+    owner: tuple[int, int] | None = None,
+    durable: bool = False,
+) -> Index:
+    """All at once, from blobs that are at hand."""
+    unpacking = Unpacking(folder, manifest, bytes_max=bytes_max, owner=owner)
+    for blob in unpacking.prepare():
+        unpacking.put(blob.sha, source.read(blob.sha))
+    return unpacking.finish(durable=durable)
+
+
+def part_name(path: str) -> str:
+    """What an unfinished file is called, in the folder where it will stand."""
+    return f".{sha256(path.encode()).hexdigest()[:24]}.holdfast-part"
+
+
+@cache
+def _sha_of_zeros() -> str:
+    """Of a whole chunk: what the holes of large files are made of."""
+    return sha_of(bytes(CHUNK_BYTES))
+
+
+def _sync(fd: int) -> None:
+    """Everything of the file system that the folder is on: one call, where a call for each file would take minutes."""
+    if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+        raise OSError(ctypes.get_errno(), "cannot be made durable")

@@ -1,0 +1,138 @@
+"""Finds what lies in a folder: files, empty folders and symlinks, each as the kernel described it. Reads no content.
+
+The folder may belong to somebody hostile who is at work in it. No symlink is followed; pipes, sockets and devices are
+never opened; a name that could not be unpacked elsewhere is left out with a reason.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.blobs.beneath import Beneath, Seen
+from holdfast.blobs.errors import FolderRefused
+from holdfast.blobs.ignore import Ignore
+from holdfast.blobs.manifest import Folder, Limits, Symlink
+from holdfast.blobs.paths import Names, shown, why_not_a_path, why_not_a_target
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """Something in the folder that is not sent, and why. Ignored files are not among these."""
+
+    path: str
+    why: str
+
+
+class Found(msgspec.Struct):
+    files: dict[str, Seen]
+    """Sorted by path."""
+    others: list[Folder | Symlink]
+    left_out: list[LeftOut]
+
+
+def walk(root: Path, ignore: Ignore | None = None, limits: Limits | None = None) -> Found:
+    """Everything in a folder. Raises FolderRefused if it cannot be entered or holds too much."""
+    limits = limits or Limits()
+    found = Found({}, [], [])
+    names = Names()
+    try:
+        with Beneath(root) as tree:
+            for path, status, target in _everything(tree, ignore, found.left_out):
+                _sort_in(found, names, path, status, target)
+                if len(found.files) + len(found.others) > limits.entries:
+                    raise FolderRefused(
+                        f"{root} holds more than {limits.entries} files",
+                        hint="Leave some out with a .holdfastignore file, or pack them.",
+                    )
+    except OSError as error:
+        raise FolderRefused(f"{root} cannot be read: {error.strerror or error}") from None
+    found.files = dict(sorted(found.files.items()))
+    return found
+
+
+def _sort_in(found: Found, names: Names, path: str, status: os.stat_result | None, target: str) -> None:
+    why = why_not_a_path(path)
+    if not why and target:
+        why = why_not_a_target(path, target)
+    if not why:
+        why = names.add(path, folder=status is None)
+    if why:
+        found.left_out.append(LeftOut(path, why))
+    elif status is None:
+        found.others.append(Folder(path))
+    elif target:
+        found.others.append(Symlink(path, target))
+    else:
+        found.files[path] = Seen.of(status)
+
+
+def _everything(
+    tree: Beneath, ignore: Ignore | None, left_out: list[LeftOut]
+) -> Iterator[tuple[str, os.stat_result | None, str]]:
+    """(path, status, symlink's target) of each thing; an empty folder has no status."""
+    to_do = [""]
+    while to_do:
+        folder = to_do.pop()
+        try:
+            fd = tree.folder(folder)
+            with os.scandir(fd) as listing:
+                children = sorted(listing, key=lambda e: e.name)
+        except (FileNotFoundError, NotADirectoryError):
+            if not folder:
+                raise
+            continue  # gone since it was listed
+        except OSError as error:
+            if not folder:
+                raise
+            left_out.append(LeftOut(folder, f"cannot be entered: {error.strerror}"))
+            continue
+        empty = True
+        below: list[str] = []
+        for child in children:
+            path = f"{folder}/{child.name}" if folder else child.name
+            try:
+                status = os.stat(child.name, dir_fd=fd, follow_symlinks=False)
+                target = os.readlink(child.name, dir_fd=fd) if stat.S_ISLNK(status.st_mode) else ""
+            except OSError:
+                continue  # gone since it was listed
+            is_folder = stat.S_ISDIR(status.st_mode)
+            if ignore is not None and ignore.leaves_out(path, is_folder):
+                continue
+            if is_folder and not why_not_a_path(path):
+                below.append(path)
+            elif why := _why_no_content(status, path, is_folder):
+                left_out.append(LeftOut(path, why))
+            else:
+                yield path, status, target
+            empty = False
+        if empty and folder:
+            yield folder, None, ""
+        to_do.extend(reversed(below))
+
+
+_KINDS = {
+    stat.S_IFIFO: "is a pipe",
+    stat.S_IFSOCK: "is a socket",
+    stat.S_IFCHR: "is a device",
+    stat.S_IFBLK: "is a device",
+}
+
+
+def _why_no_content(status: os.stat_result, path: str, is_folder: bool) -> str:
+    if is_folder:
+        return why_not_a_path(path)
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "")
+
+
+def refuse(root: Path, left_out: list[LeftOut]) -> None:
+    """Say to a person what in their folder cannot be sent."""
+    if not left_out:
+        return
+    first = left_out[0]
+    more = f" (and {len(left_out) - 1} more like it)" if len(left_out) > 1 else ""
+    raise FolderRefused(
+        f"{shown(first.path)} in {root} cannot be sent: it {first.why}{more}",
+        hint="Rename or remove it, or name it in .holdfastignore.",
+    )
