@@ -75,7 +75,9 @@ def test_a_killed_agent_comes_back_and_goes_on_with_what_runs(tmp_path: Path) ->
         async with stage(tmp_path) as (orchestrator, agent):
             await ready(orchestrator)
             mark = tmp_path / "node" / "attempts" / ATT / "work" / "end"
-            orchestrator.say(start(ATT, "sh", "-c", "echo begun; while [ ! -e end ]; do sleep 0.05; done; echo done"))
+            orchestrator.say(
+                start(ATT, "sh", "-c", "echo begun; while [ ! -e end ]; do sleep 0.05; done; rm -f end; echo done")
+            )
             await orchestrator.until_phase(ATT, HeldPhase.RUNNING)
             shim = read_identity(agent.attempts / ATT)
             agent.signal(signal.SIGKILL)
@@ -232,7 +234,7 @@ def test_sigterm_lets_work_finish_then_says_goodbye(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as (orchestrator, agent):
             await ready(orchestrator)
-            orchestrator.say(start(ATT, "sh", "-c", "while [ ! -e end ]; do sleep 0.05; done"))
+            orchestrator.say(start(ATT, "sh", "-c", "while [ ! -e end ]; do sleep 0.05; done; rm -f end"))
             await orchestrator.until_phase(ATT, HeldPhase.RUNNING)
             agent.signal(signal.SIGTERM)
             await orchestrator.until(lambda: Leaving(60_000) in orchestrator.heard, "the word that it leaves")

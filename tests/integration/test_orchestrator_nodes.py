@@ -16,6 +16,7 @@ from holdfast.identity.proof import prove
 from holdfast.identity.tokens import parse
 from holdfast.model import AttemptId, Result
 from holdfast.model.messages import HeldPhase, Refusal, Report
+from holdfast.orchestrator.nodes import HANDSHAKES_PER_ADDRESS_MAX
 from holdfast.testing.processes import wait_for
 from holdfast.wire import convert, limits
 from holdfast.wire import node_pb2 as pb
@@ -236,6 +237,24 @@ def test_a_silent_handshake_is_ended(line: Line) -> None:
     # Then it is refused for good within seconds, without being asked
     said = convert.answer_from_frame(line.hear())
     assert isinstance(said, Refusal) and said.code == "too_slow"
+
+
+@pytest.mark.spec("A11", "N6")
+def test_strangers_who_say_nothing_keep_their_own_address_waiting_and_nobody_is_turned_away(
+    orchestrator: OrchestratorProcess, client: Client
+) -> None:
+    # Given so many silent streams from one address that all of its places are taken
+    silent = [Line(orchestrator.listen) for _ in range(HANDSHAKES_PER_ADDRESS_MAX)]
+    try:
+        for line in silent:
+            line.hear()
+        # When a node dials from there, then it waits in line, and is let in when the silent ones have had their time
+        with WireNode(orchestrator.listen, client.tokens.create().token, name="patient") as node:
+            node.wait_welcome()
+            assert client.nodes.get("patient").connected
+    finally:
+        for line in silent:
+            line.close()
 
 
 @pytest.mark.spec("H2", "H4")

@@ -254,6 +254,26 @@ def test_a_store_that_stalls_moves_the_deadlines(sqlite_url: str) -> None:
     with_leader(sqlite_url, story)
 
 
+@pytest.mark.spec("J5", "J14")
+def test_no_deadline_runs_out_while_nodes_wait_to_be_let_in_by_a_new_leader(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(leader: Leader, store: Moody, outside: Nowhere) -> None:
+        late = leader.metrics.late_ms._value
+        # Given a leader that has just begun, when nodes stand in line at its door, then that time is its own lateness
+        leader.crowded = lambda: True
+        await until(lambda: late.get() > 500)
+        # And once the line is empty, time goes on
+        leader.crowded = lambda: False
+        await until(lambda: not leader._held_up())
+        # And long after its start no line can make time stand still: a stranger could keep one up for ever
+        monkeypatch.setattr(loop_module, "CROWD_MS_MAX", 0)
+        leader.crowded = lambda: True
+        assert not leader._held_up()
+
+    with_leader(sqlite_url, story)
+
+
 @pytest.mark.spec("J14")
 def test_an_event_that_breaks_the_kernel_costs_only_itself(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(leader: Leader, store: Moody, outside: Nowhere) -> None:

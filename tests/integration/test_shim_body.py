@@ -6,10 +6,11 @@ import signal
 import socket
 
 import pytest
-from shim_attempts import RUNTIMES, Attempts, all_dead, now
 
+from holdfast.testing.attempts import Attempts, all_dead, now
 from holdfast.testing.processes import wait_for
 
+RUNTIMES = ("bubblewrap", "process")
 both_runtimes = pytest.mark.parametrize("runtime", RUNTIMES)
 LEASED = {"lease_ms": 60_000, "wait_for_go": True}
 
@@ -54,6 +55,21 @@ def test_both_streams_are_kept_apart_in_order_and_with_the_digest_of_stdout(atte
     assert status["stdout_sha256"] == hashlib.sha256(expected.encode()).hexdigest()
     assert (status["stdout_bytes"], status["stderr_bytes"]) == (len(expected), 6)
     assert (status["stdout_cut"], status["stderr_cut"]) == (0, 0)
+
+
+@pytest.mark.spec("J4", "N4")
+@both_runtimes
+def test_a_log_that_was_cut_says_so_at_its_end(attempts: Attempts, runtime: str) -> None:
+    # when a body prints more than a log may hold
+    words = "head -c 300000 /dev/zero | tr '\\0' x; echo done >&2"
+    attempt = attempts.start("sh", "-c", words, runtime=runtime, log_bytes_max=8192)
+    status = attempt.ended()
+
+    # then the log ends with a word about it, stays within its cap, and its digest is that of the file
+    log = attempt.log("stdout")
+    assert log.endswith("[holdfast: more than 8192 bytes were printed; the rest is cut]\n")
+    assert len(log) == status["stdout_bytes"] <= 8192
+    assert status["stdout_sha256"] == hashlib.sha256(log.encode()).hexdigest()
 
 
 @pytest.mark.spec("N4")

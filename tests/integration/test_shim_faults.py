@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shim_attempts import RUNTIMES, Attempt, Attempts, all_dead, now
 
 from holdfast.node import linux
 from holdfast.node.attempts import end_processes
 from holdfast.node.launcher import Launcher, LauncherError
+from holdfast.testing.attempts import Attempt, Attempts, all_dead, now
 from holdfast.testing.processes import wait_for
 
+RUNTIMES = ("bubblewrap", "process")
 both_runtimes = pytest.mark.parametrize("runtime", RUNTIMES)
 WAITS = "echo here; while [ ! -e finish ]; do sleep 0.02; done; echo whole"
 
@@ -316,11 +317,10 @@ def test_on_a_disk_that_is_full_from_the_start_no_shim_is_started(attempts: Atte
 
 @pytest.mark.spec("J7")
 def test_a_sandbox_that_cannot_be_set_up_is_the_nodes_fault_not_the_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, public_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given a machine whose bwrap does not work
-    broken = tmp_path / "bin" / "bwrap"
-    broken.parent.mkdir()
+    broken = public_folder / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{broken.parent}:/usr/bin:/bin")

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shim_attempts import RUNTIMES, Attempts
 
 from holdfast.node import linux
 from holdfast.node.launcher import Launcher
+from holdfast.testing.attempts import Attempts
 from holdfast.testing.processes import wait_for
 
 SMALL_BYTES = 160 << 20
@@ -45,9 +45,9 @@ def small_machine() -> Iterator[SmallMachine]:
 
 
 @pytest.mark.spec("J7", "N4")
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(("runtime", "asked_mib"), [("bubblewrap", 0), ("bubblewrap", 1024), ("process", 0)])
 def test_a_machine_out_of_memory_is_told_apart_from_a_program_that_died(
-    small_machine: SmallMachine, tmp_path: Path, runtime: str
+    small_machine: SmallMachine, tmp_path: Path, runtime: str, asked_mib: int
 ) -> None:
     # given a launcher on a machine with little memory
     launcher = Launcher()
@@ -58,7 +58,7 @@ def test_a_machine_out_of_memory_is_told_apart_from_a_program_that_died(
         before = linux.oom_kills()
         # when a body needs more than there is
         greedy = "x = bytearray(1 << 30)\nfor i in range(0, len(x), 4096): x[i] = 1"
-        attempt = attempts.start("python3", "-c", greedy, runtime=runtime)
+        attempt = attempts.start("python3", "-c", greedy, runtime=runtime, resources={"memory_mib": asked_mib})
         outcome = attempt.outcome()
         # then the kernel took the body and not the shim, and the machine is to blame
         assert linux.oom_kills() > before

@@ -6,10 +6,12 @@ import socket
 from pathlib import Path
 
 import pytest
-from shim_attempts import RUNTIMES, Attempts
 
 from holdfast.node.launcher import Launcher
 from holdfast.node.runtimes.runtime import runtime_named
+from holdfast.testing.attempts import Attempts
+
+RUNTIMES = ("bubblewrap", "process")
 
 
 def told_by(attempts: Attempts, script: str, **changes: object) -> object:
@@ -174,15 +176,15 @@ def test_a_deep_folder_is_no_hindrance(attempts: Attempts, tmp_path: Path) -> No
 
 
 @pytest.mark.spec("J2", "N1")
-def test_whether_a_sandbox_works_is_found_by_trying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_whether_a_sandbox_works_is_found_by_trying(monkeypatch: pytest.MonkeyPatch, public_folder: Path) -> None:
     assert runtime_named("bubblewrap").works() == (True, "")
     assert runtime_named("process").works() == (True, "")
     before = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(public_folder))
     works, why = runtime_named("bubblewrap").works()
     assert not works
     assert "bwrap is not installed" in why
-    fake = tmp_path / "bwrap"
+    fake = public_folder / "bwrap"
     fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     fake.chmod(0o755)
     assert runtime_named("bubblewrap").works() == (False, "bwrap: No permissions to create new namespace")

@@ -11,7 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.state import Snapshot, Store, StoreFailed
+from holdfast.model import Job
+from holdfast.state import LeadershipLost, Snapshot, Store, StoreFailed
 from holdfast.state.engines import STALLED_WRITER_MS, open_engines
 from holdfast.testing.store import a_job, an_entry
 
@@ -137,11 +138,18 @@ def cut(admin: psycopg.Connection, pids: list[int]) -> None:
     wait_until(lambda: not set(pids) & set(others(admin)), "the connections to be gone")
 
 
+def take_key(admin: psycopg.Connection, job: Job) -> None:
+    """Whoever writes this job next waits until the admin's transaction has ended."""
+    admin.execute(
+        "INSERT INTO jobs (id, owner, name, phase, submitted_ms, doc) VALUES (%s, '', '', 'ended', 0, '{}')", (job.id,)
+    )
+
+
 @pytest.mark.spec("J14", "A9")
 def test_a_connection_lost_in_the_middle_of_a_commit_loses_all_of_it(
     postgres_url: str, admin: psycopg.Connection
 ) -> None:
-    # Given a commit that has written some of its rows and waits for a lock before the next
+    # Given a commit that has written some of its rows and waits for a lock on the next
     store = Store.open(postgres_url)
     try:
         epoch = store.take_lead("me")
@@ -150,16 +158,16 @@ def test_a_connection_lost_in_the_middle_of_a_commit_loses_all_of_it(
 
         def write() -> None:
             try:
-                store.commit([an_entry(1), an_entry(2), a_job(2)], epoch)
+                store.commit([a_job(2), a_job(3), an_entry(1), an_entry(2)], epoch)
             except StoreFailed as failure:
                 failures.append(failure)
 
-        with admin.transaction():
-            admin.execute("LOCK TABLE jobs IN EXCLUSIVE MODE")
+        with admin.transaction(force_rollback=True):
+            take_key(admin, a_job(3))
             writer = threading.Thread(target=write)
             writer.start()
             wait_until(lambda: bool(others(admin, "wait_event_type = 'Lock'")), "the commit to wait")
-            assert store.entries() == [], "a reader saw what was not committed"
+            assert store.jobs() == [a_job(1)] and store.entries() == [], "a reader saw what was not committed"
 
             # When its connection is cut
             stuck = others(admin, "wait_event_type = 'Lock'")
@@ -218,8 +226,8 @@ def test_the_lead_is_not_taken_between_a_leaders_look_at_the_epoch_and_its_commi
             done.append("lead")
 
         writer, usurper = threading.Thread(target=write), threading.Thread(target=overtake)
-        with admin.transaction():
-            admin.execute("LOCK TABLE jobs IN EXCLUSIVE MODE")
+        with admin.transaction(force_rollback=True):
+            take_key(admin, a_job(1))
             writer.start()
             wait_until(lambda: len(others(admin, "wait_event_type = 'Lock'")) == 1, "the commit to wait")
 
@@ -235,6 +243,38 @@ def test_the_lead_is_not_taken_between_a_leaders_look_at_the_epoch_and_its_commi
         assert rival.jobs() == [a_job(1)]
     finally:
         rival.close()
+        store.close()
+
+
+@pytest.mark.spec("J5", "A9")
+def test_a_commit_that_met_a_change_of_leader_halfway_writes_nothing(
+    postgres_url: str, admin: psycopg.Connection
+) -> None:
+    # Given another orchestrator that is taking the lead, and has not committed that yet
+    store = Store.open(postgres_url)
+    try:
+        epoch = store.take_lead("me")
+        lost: list[LeadershipLost] = []
+
+        def write() -> None:
+            try:
+                store.commit([a_job(1), an_entry(1)], epoch)
+            except LeadershipLost as loss:
+                lost.append(loss)
+
+        writer = threading.Thread(target=write)
+        with admin.transaction():
+            admin.execute("UPDATE leader SET epoch = epoch + 1, holder = 'rival'")
+
+            # When the old leader commits in that moment, and only then the new one's lead stands
+            writer.start()
+            wait_until(lambda: bool(others(admin, "wait_event_type = 'Lock'")), "the commit to wait")
+        writer.join(20)
+
+        # Then the old one hears who leads, and nothing was written
+        assert len(lost) == 1 and "rival" in lost[0].says
+        assert store.jobs() == [] and store.entries() == []
+    finally:
         store.close()
 
 

@@ -33,11 +33,11 @@ from holdfast.node.core.admission import Limits
 from holdfast.node.core.core import NodeCore
 from holdfast.node.core.stimuli import (
     Connected,
+    Delivered,
     Disconnected,
     HangUp,
     LeaveAsked,
     LoadMeasured,
-    LogsDelivered,
     NodeAction,
     NodeEvent,
     Recovered,
@@ -120,7 +120,7 @@ def test_a_job_goes_from_start_to_gone() -> None:
 
     assert said(bench.shim(Phase.RUNNING)) == [Held(ATT, 7, HeldPhase.RUNNING)]
     assert said(bench.shim(Phase.ENDED, EXIT_0)) == [Held(ATT, 7, HeldPhase.UPLOADING)]
-    assert said(bench.do(LogsDelivered(ATT))) == [
+    assert said(bench.do(Delivered(ATT))) == [
         Held(ATT, 7, HeldPhase.FINISHED, result=Result("ab" * 32, 3, 2)),
     ]
 
@@ -374,7 +374,7 @@ def test_work_goes_on_while_cut_off_and_its_end_is_told_on_return() -> None:
     assert bench.shim(Phase.ENDED, EXIT_0) == []
     (full,) = reports(bench.do(Connected(WELCOME)))
     assert [h.phase for h in full.held] == [HeldPhase.UPLOADING]
-    assert said(bench.do(LogsDelivered(ATT)))[0].phase is HeldPhase.FINISHED
+    assert said(bench.do(Delivered(ATT)))[0].phase is HeldPhase.FINISHED
 
 
 @pytest.mark.spec("J5")
@@ -406,7 +406,7 @@ def test_every_end_has_its_own_code(outcome: Outcome | None, code: FailureCode) 
     bench = Bench()
     bench.told(start())
     bench.shim(Phase.ENDED, outcome)
-    (held,) = said(bench.do(LogsDelivered(ATT)))
+    (held,) = said(bench.do(Delivered(ATT)))
     assert held.result is None and held.failure is not None and held.failure.code is code
 
 
@@ -457,7 +457,7 @@ def test_a_leaving_node_takes_nothing_finishes_what_it_has_and_says_goodbye() ->
     (refused,) = said(bench.told(start(OTHER)))
     assert refused.failure == Failure(FailureCode.REFUSED, "the node is leaving")
     bench.shim(Phase.ENDED, EXIT_0)
-    bench.do(LogsDelivered(ATT))
+    bench.do(Delivered(ATT))
     bench.told(Discard(5, ATT, 7, "accepted", accepted=True))
     assert Say(Leaving(0, done=True)) in bench.do(Removed(ATT))
     assert bench.core.left

@@ -9,9 +9,9 @@ from holdfast.model.messages import Discard, Go, HeldPhase, Ping, Renewed, Repor
 from holdfast.node.core.core import NodeCore
 from holdfast.node.core.stimuli import (
     Connected,
+    Delivered,
     Disconnected,
     LeaveAsked,
-    LogsDelivered,
     NodeAction,
     NodeEvent,
     Remove,
@@ -64,7 +64,7 @@ events: st.SearchStrategy[NodeEvent] = st.one_of(
     st.builds(ShimSaid, attempts, statuses),
     st.builds(ShimDied, attempts, st.just("gone")),
     st.builds(SpawnFailed, attempts, st.just(Failure(FailureCode.RUNTIME_FAULT))),
-    st.builds(LogsDelivered, attempts),
+    st.builds(Delivered, attempts),
     st.builds(Removed, attempts),
     st.just(Tick()),
     st.just(Disconnected()),

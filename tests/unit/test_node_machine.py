@@ -10,8 +10,14 @@ import pytest
 from holdfast.errors import Misconfigured
 from holdfast.model import Gpu
 from holdfast.node import attempts, hardware
+from holdfast.node.core.stimuli import Luggage
 from holdfast.node.core.warden import Order, Phase
 from holdfast.node.home import NodeHome
+
+
+def prepared(folder: Path, order: Order) -> None:
+    attempts.make(folder)
+    attempts.write_order(folder, order, Luggage())
 
 
 @pytest.mark.spec("N1")
@@ -105,9 +111,9 @@ ORDER = Order("att_aaaaaaaaaaaaaa.1", 7, "job_aaaaaaaaaaaaaa", ("true",), 1_000,
 
 @pytest.mark.spec("N9")
 def test_a_scan_tells_attempts_from_litter(tmp_path: Path) -> None:
-    attempts.prepare(tmp_path / ORDER.attempt, ORDER)
+    prepared(tmp_path / ORDER.attempt, ORDER)
     (tmp_path / "half-made").mkdir()
-    attempts.prepare(tmp_path / "renamed", ORDER)
+    prepared(tmp_path / "renamed", ORDER)
     found, litter = attempts.scan(tmp_path)
     assert [left.order for left in found] == [ORDER] and found[0].status is None
     assert [folder.name for folder in litter] == ["half-made", "renamed"]
@@ -130,7 +136,7 @@ def test_a_status_that_makes_no_sense_is_no_status(raw: object) -> None:
 
 @pytest.mark.spec("J5")
 def test_an_attempt_whose_place_is_taken_gets_no_shim(tmp_path: Path) -> None:
-    attempts.prepare(tmp_path / ORDER.attempt, ORDER)
+    prepared(tmp_path / ORDER.attempt, ORDER)
     assert attempts.claim(tmp_path / ORDER.attempt)
     assert not attempts.claim(tmp_path / ORDER.attempt)
     identity = attempts.read_identity(tmp_path / ORDER.attempt)
@@ -140,7 +146,7 @@ def test_an_attempt_whose_place_is_taken_gets_no_shim(tmp_path: Path) -> None:
 @pytest.mark.spec("N9")
 def test_everything_of_an_attempt_can_be_removed_whatever_its_rights(tmp_path: Path) -> None:
     folder = tmp_path / ORDER.attempt
-    attempts.prepare(folder, ORDER)
+    prepared(folder, ORDER)
     inner = folder / "work" / "deep"
     inner.mkdir(parents=True)
     (inner / "file").write_text("x")

@@ -4,31 +4,46 @@ Decides nothing itself. Imports no gRPC: the link does, after the launcher was s
 """
 
 import asyncio
-import contextlib
-import errno
 import logging
 import secrets
 import signal
 from collections import deque
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 import msgspec
 
 from holdfast import __version__
+from holdfast.blobs import BlobCache
 from holdfast.identity.keys import NodeKey, node_id
 from holdfast.identity.tokens import Ticket
 from holdfast.model import AttemptId, Failure, Hardware, Instant, Resources
-from holdfast.model.messages import Discard, Go, Hello, Leaving, Ping, Pong, Renewed, Report, Start, Welcome
+from holdfast.model.messages import (
+    Discard,
+    Go,
+    Hello,
+    Leaving,
+    Ping,
+    Pong,
+    Renewed,
+    Report,
+    Save,
+    Start,
+    Welcome,
+)
 from holdfast.node import attempts, linux
+from holdfast.node.carrying import Carrier
 from holdfast.node.config import NodeConfig
+from holdfast.node.core.admission import Means
 from holdfast.node.core.core import NodeCore
 from holdfast.node.core.stimuli import (
+    Capture,
     Connected,
     Disconnected,
     HangUp,
     LeaveAsked,
     LoadMeasured,
-    LogsDelivered,
+    Luggage,
     NodeAction,
     NodeEvent,
     Recovered,
@@ -36,28 +51,27 @@ from holdfast.node.core.stimuli import (
     Remove,
     Removed,
     Say,
-    ShimDied,
-    ShimSaid,
-    ShimStatus,
     Spawn,
-    SpawnFailed,
     Tell,
     Tick,
     Told,
 )
-from holdfast.node.core.verdicts import spawn_failure
-from holdfast.node.core.warden import Order, Phase
+from holdfast.node.core.warden import Order
+from holdfast.node.door import DataDoor, Door
 from holdfast.node.hardware import measure_load
 from holdfast.node.home import NodeHome
-from holdfast.node.launcher import Launcher, LauncherError
+from holdfast.node.images import Images
+from holdfast.node.launcher import Launcher
 from holdfast.node.logs import Courier
-from holdfast.node.shims import ShimWatch
+from holdfast.node.preparing import Preparer
+from holdfast.node.tenant import Services, Tenant
+from holdfast.node.venvs import Venvs
 
 LOAD_S = 5.0
 """How often the load is measured; how often it is told is the orchestrator's wish."""
 FAILURES_SHOWN = 20
-LAST_LOGS_S = 2.0
-"""A discarded attempt's logs may still be delivered for this long before they are deleted."""
+CACHE_BYTES_MAX = 4 << 30
+"""Of content that was fetched before: packages of jobs that come again and again."""
 REMOVE_AGAIN_S = 1.0
 
 log = logging.getLogger("holdfast.node")
@@ -85,7 +99,7 @@ class Agent:
         hardware: Hardware,
         offered: Resources,
         isolation: str,
-        runtime: str,
+        means: Means,
     ) -> None:
         self._config = config
         self._home = home
@@ -95,10 +109,17 @@ class Agent:
         self._hardware = hardware
         self._isolation = isolation
         node = node_id(home.uuid(config.uuid))
-        self.core = NodeCore(node, secrets.token_hex(8), home.epoch_seen(), offered, runtime)
-        self.courier = Courier(lambda attempt: self.feed(LogsDelivered(attempt)))
+        self.core = NodeCore(node, secrets.token_hex(8), home.epoch_seen(), offered, means)
+        self.courier = Courier(self._logs_delivered)
+        self.door = DataDoor()
+        carrier = Carrier(self.door, BlobCache(home.path / "cache", CACHE_BYTES_MAX))
+        venvs = Venvs(home.path / "venvs", home.attempts)
+        venvs.sweep()
+        images = Images(means.engine, home.path, private=config.private_inputs) if means.engine else None
+        preparer = Preparer(carrier, venvs, images, private_inputs=config.private_inputs)
+        self._services = Services(launcher, self.courier, carrier, self.door, preparer, self.feed, self._begin)
         self._line: Line | None = None
-        self._watches: dict[AttemptId, ShimWatch] = {}
+        self._tenants: dict[AttemptId, Tenant] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._left = asyncio.Event()
@@ -131,9 +152,13 @@ class Agent:
                 if self._line is not None:
                     self._line.say(message)
             case Tell(attempt, do, at_ms, reason):
-                self._tell(attempt, do, at_ms, reason)
-            case Spawn(order):
-                self._begin(self._spawn(order))
+                if attempt in self._tenants:
+                    self._tenants[attempt].tell(do, at_ms, reason)
+            case Spawn(order, luggage):
+                self._spawn(order, luggage)
+            case Capture(attempt):
+                if attempt in self._tenants:
+                    self._tenants[attempt].capture()
             case Remove(attempt):
                 self._begin(self._remove(attempt))
             case RememberEpoch(epoch):
@@ -142,17 +167,6 @@ class Agent:
                 if self._line is not None:
                     self._line.hang_up(why)
 
-    def _tell(self, attempt: AttemptId, do: str, at_ms: int, reason: str) -> None:
-        watch = self._watches.get(attempt)
-        if watch is None:
-            return
-        details: dict[str, dict[str, Any]] = {
-            "lease": {"until_ms": at_ms},
-            "contact": {"at_ms": at_ms},
-            "stop": {"reason": reason},
-        }
-        watch.tell({"do": do, **details.get(do, {})})
-
     def _remember(self, epoch: int) -> None:
         try:
             self._home.remember_epoch(epoch)
@@ -160,10 +174,15 @@ class Agent:
             # Going on is safe as long as this agent lives: the core knows. The load report tells of the disk.
             log.error("epoch %s could not be written down: %s", epoch, wrong.strerror)
 
-    def _begin(self, chore: Any) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(chore)
+    def _logs_delivered(self, attempt: AttemptId) -> None:
+        if attempt in self._tenants:
+            self._tenants[attempt].logs_delivered()
+
+    def _begin(self, chore: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(chore)
         self._chores.add(task)
         task.add_done_callback(self._done_with)
+        return task
 
     def _done_with(self, task: "asyncio.Task[None]") -> None:
         self._chores.discard(task)
@@ -187,14 +206,16 @@ class Agent:
             token_sha256=ticket.secret_sha256 if ticket else "",
             name=self._config.name,
             site=self._config.site,
+            features=self.core.means.features,
             held=self.core.held(),
             epoch_seen=self.core.epoch_seen,
         )
 
-    def connected(self, welcome: Welcome) -> None:
+    def connected(self, welcome: Welcome, door: Door | None) -> None:
+        self.door.open(door)
         self.feed(Connected(welcome))
 
-    def told(self, command: Start | Go | Discard | Renewed | Ping) -> None:
+    def told(self, command: Start | Go | Discard | Renewed | Ping | Save) -> None:
         held = self.core.holding(command.attempt) if isinstance(command, Discard) else None
         wanted = held is not None and not held.unwanted
         self.feed(Told(command))
@@ -202,55 +223,29 @@ class Agent:
             log.info("%s is no longer wanted: %s", held.attempt, held.unwanted)
 
     def disconnected(self, why: str) -> None:
+        self.door.shut()
         self.feed(Disconnected())
 
     # --- attempts ---
 
-    async def _spawn(self, order: Order) -> None:
-        attempt = AttemptId(order.attempt)
-        folder = self._home.attempts / attempt
+    def _spawn(self, order: Order, luggage: Luggage) -> None:
         # Not its arguments: they may hold somebody's secret.
-        log.info("%s of %s starts", attempt, order.job)
-        try:
-            await asyncio.to_thread(attempts.prepare, folder, order)
-            await self._launcher.spawn(str(folder))
-        except OSError as wrong:
-            name = errno.errorcode.get(wrong.errno or 0, "")
-            self.feed(SpawnFailed(attempt, spawn_failure(name, f"no shim could be started: {wrong.strerror}")))
-            return
-        except LauncherError as wrong:
-            # It may have got through all the same; then the shim has taken its place and this fails.
-            if attempts.claim(folder):
-                self.feed(SpawnFailed(attempt, spawn_failure(wrong.errno_name, str(wrong))))
-                return
-        self._stand_by(order, fresh=True)
+        log.info("%s of %s starts", order.attempt, order.job)
+        tenant = self._tenant(order, luggage)
+        self._begin(tenant.begin())
 
-    def _stand_by(self, order: Order, fresh: bool) -> None:
+    def _tenant(self, order: Order, luggage: Luggage) -> Tenant:
         attempt = AttemptId(order.attempt)
-        folder = self._home.attempts / attempt
-
-        def said(status: ShimStatus) -> None:
-            self.feed(ShimSaid(attempt, status))
-            sizes = {"stdout": status.stdout_bytes, "stderr": status.stderr_bytes}
-            self.courier.grew(attempt, sizes, final=status.phase is Phase.ENDED)
-
-        def died(why: str) -> None:
-            log.error("%s: %s", attempt, why)
-            self.feed(ShimDied(attempt, why))
-            self.courier.grew(attempt, attempts.log_sizes(folder), final=False)
-
-        self.courier.follow(attempt, order.fence, folder, fresh)
-        watch = self._watches[attempt] = ShimWatch(attempt, folder, said, died)
-        self._begin(watch.run(fresh))
+        tenant = self._tenants[attempt] = Tenant(order, luggage, self._home.attempts / attempt, self._services)
+        return tenant
 
     async def _remove(self, attempt: AttemptId) -> None:
-        if self._line is not None and self._line.up:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_LOGS_S):
-                    await self.courier.until_delivered(attempt)
-        self.courier.forget(attempt)
-        self._watches.pop(attempt, None)
+        tenant = self._tenants.get(attempt)
+        if tenant is not None:
+            await tenant.end(patient=self._line is not None and self._line.up)
+            del self._tenants[attempt]
         await self._sweep(attempt)
+        await self._services.preparer.release(attempt)
         self.feed(Removed(attempt))
 
     async def _sweep(self, name: str) -> None:
@@ -268,7 +263,8 @@ class Agent:
         found, litter = attempts.scan(self._home.attempts)
         for left in found:
             self.feed(Recovered(left.order, left.status))
-            self._stand_by(left.order, fresh=False)
+            self._services.preparer.adopt(left.order)
+            self._tenant(left.order, left.luggage).stand_by(fresh=False)
         for folder in litter:
             self._begin(self._sweep(folder.name))
         if found:
@@ -297,10 +293,12 @@ class Agent:
             if linking.done():
                 linking.result()
         finally:
+            self.door.shut()
             tasks = (measuring, linking, leaving, *self._chores)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._services.preparer.close()
         await self._put_away()
 
     def leave(self) -> None:

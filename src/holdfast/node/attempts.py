@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import secrets
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -20,9 +19,10 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.node import linux
-from holdfast.node.core.stimuli import ShimStatus
+from holdfast.node.core.stimuli import Luggage, ShimStatus
 from holdfast.node.core.warden import Order, Outcome, Phase
 from holdfast.node.home import write_durably
+from holdfast.node.runtimes import runtime as runtimes
 
 FILE_BYTES_MAX = 1 << 20
 SWEEP_S = 0.02
@@ -36,18 +36,28 @@ class Found(msgspec.Struct, frozen=True):
     """An attempt that an earlier agent left behind."""
 
     order: Order
+    luggage: Luggage
     status: ShimStatus | None
     folder: Path
 
 
-def prepare(folder: Path, order: Order) -> None:
-    """Make the folder with its order. OSError where that fails; then nothing is left of it."""
+def make(folder: Path) -> None:
+    """The folder, for the node's eyes only. Until it holds an order it is litter. OSError where that fails."""
     folder.mkdir(mode=0o700)
+
+
+def write_order(folder: Path, order: Order, luggage: Luggage) -> None:
+    """What a shim is to carry out, and what was brought for it. From now on the attempt can be found again."""
+    write_durably(folder / "luggage.json", msgspec.json.encode(luggage))
+    write_durably(folder / "order.json", json.dumps(order.to_dict()).encode())
+
+
+def _read_luggage(folder: Path) -> Luggage:
+    """Without it an attempt can still be ended and its logs delivered."""
     try:
-        write_durably(folder / "order.json", json.dumps(order.to_dict()).encode())
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        return msgspec.json.decode((folder / "luggage.json").read_bytes(), type=Luggage)
+    except (OSError, msgspec.DecodeError):
+        return Luggage()
 
 
 def scan(attempts: Path) -> tuple[list[Found], list[Path]]:
@@ -61,7 +71,7 @@ def scan(attempts: Path) -> tuple[list[Found], list[Path]]:
             litter.append(folder)
             continue
         if order.attempt == folder.name and not folder.is_symlink():
-            found.append(Found(order, read_status(folder), folder))
+            found.append(Found(order, _read_luggage(folder), read_status(folder), folder))
         else:
             litter.append(folder)
     return found, litter
@@ -189,8 +199,9 @@ async def until_ended(folder: Path) -> None:
 
 
 async def until_removed(folder: Path) -> None:
-    """Ended and deleted."""
+    """Ended, gone from the machine, and deleted."""
     await _alone(end_processes, folder)
+    await _alone(clean, folder)
     await _alone(remove, folder)
 
 
@@ -211,6 +222,12 @@ def _is_dead(pid: int) -> bool:
     except (OSError, IndexError):
         return True
     return state in (b"Z", b"X")
+
+
+def clean(folder: Path) -> None:
+    """Take everything of an attempt off the machine that is no process and no plain file: mounts, loop devices,
+    control groups, containers. Its scratch is unreadable afterwards. OSError while something is left. Blocking."""
+    runtimes.clean(str(folder))
 
 
 def remove(folder: Path) -> None:

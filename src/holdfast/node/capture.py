@@ -3,6 +3,10 @@
 import os
 from hashlib import sha256
 
+_NOTICE_BYTES = 128
+_NOTICE_FROM_BYTES = 4_096
+"""A log that may not even hold this gets no notice: it would be half of what is shown."""
+
 
 class Capture:
     """One stream: the pipe the body writes to and the file it ends up in."""
@@ -12,6 +16,10 @@ class Capture:
         self.cut = 0
         """Bytes read beyond the cap. They are dropped, so that a talkative body is never blocked by its log."""
         self.last_words = b""
+        self._notice = b""
+        if bytes_max >= _NOTICE_FROM_BYTES:
+            self._notice = f"\n[holdfast: more than {bytes_max} bytes were printed; the rest is cut]\n".encode()
+            bytes_max -= _NOTICE_BYTES
         self._max = bytes_max
         self._digest = sha256()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -30,14 +38,16 @@ class Capture:
         if not chunk:
             return False
         self.last_words = (self.last_words + chunk)[-500:]
-        keep = memoryview(chunk)[: self._max - self.kept]
+        keep = memoryview(chunk)[: max(0, self._max - self.kept)]
         self.cut += len(chunk) - len(keep)
+        if self.cut and self._notice:
+            keep, self._notice = memoryview(bytes(keep) + self._notice), b""
         while keep:
             try:
                 written = os.write(self._file, keep)
             except OSError:
                 self.cut += len(keep)
-                self._max = self.kept  # room found later belongs to the shim's last word
+                self._max, self._notice = self.kept, b""  # room found later belongs to the shim's last word
                 raise
             self._digest.update(keep[:written])
             self.kept += written

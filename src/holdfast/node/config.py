@@ -41,6 +41,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = None
     unsafe_process_runtime: bool = False
     """Run jobs as plain processes where no sandbox works. Shown in every listing."""
+    engine: str = ""
+    """The socket of a container engine; empty: the one that is usually meant, if there is one; `none`: none."""
+    private_inputs: bool = False
+    """Jobs may name addresses and registries inside the node's own network."""
+    network: bool = True
+    """Jobs that ask for it may use the network, through a router of their own."""
     grace_ms: int = 60_000
     """How long running work may take to finish when the node is asked to leave."""
     origins: dict[str, str] = {}
@@ -132,6 +138,9 @@ SETTINGS: dict[str, Setting] = {
     "disk_mib": Setting("HOLDFAST_NODE_DISK_MIB", _number(0, 2**36)),
     "gpus": Setting("HOLDFAST_NODE_GPUS", _number(0, 64)),
     "unsafe_process_runtime": Setting("HOLDFAST_UNSAFE_PROCESS_RUNTIME", _flag),
+    "engine": Setting("HOLDFAST_NODE_ENGINE", _text),
+    "private_inputs": Setting("HOLDFAST_NODE_PRIVATE_INPUTS", _flag),
+    "network": Setting("HOLDFAST_NODE_NETWORK", _flag),
     "grace_ms": Setting("HOLDFAST_NODE_GRACE_MS", _number(0, 7 * 24 * 3_600_000)),
 }
 """Every setting: its name as a flag and in the file, its environment variable, and how it is read."""

@@ -19,7 +19,21 @@ from holdfast.identity import proof
 from holdfast.identity.certificates import SERVER_NAME, client_credentials, fetch_pinned, needs_tls
 from holdfast.identity.keys import NodeKey
 from holdfast.identity.tokens import Ticket
-from holdfast.model.messages import Discard, Go, Hello, Leaving, Ping, Pong, Refusal, Renewed, Report, Start, Welcome
+from holdfast.model.messages import (
+    Discard,
+    Go,
+    Hello,
+    Leaving,
+    Ping,
+    Pong,
+    Refusal,
+    Renewed,
+    Report,
+    Save,
+    Start,
+    Welcome,
+)
+from holdfast.node.door import Door
 from holdfast.node.logs import Courier, SilentOrchestrator
 from holdfast.policy.backoff import backoff_ms
 from holdfast.wire import convert
@@ -28,7 +42,9 @@ from holdfast.wire.convert import Admitted, Challenge, LogDurable, LogPiece
 from holdfast.wire.limits import BULK_KEY_METADATA, client_options
 from holdfast.wire.node_pb2_grpc import NodeLinkStub
 
-CHALLENGE_S_MAX = 10.0
+CHALLENGE_S_MAX = 20.0
+"""An orchestrator whose whole fleet comes back at once lets it in one after another. Waiting in that line costs
+nothing; leaving it would throw away the connection and lengthen the line. A dead address fails sooner."""
 WELCOME_S_MAX = 20.0
 """Admission waits for a commit; an orchestrator that rebuilds its state may take a while."""
 SAYINGS_MAX = 256
@@ -39,6 +55,9 @@ REDIAL_MS_MAX = 1_000
 AWAY_S = 60.0
 AWAY_REDIAL_MS_MAX = 5_000
 """Once it was away this long, seconds no longer matter, and a fleet must not knock on a door all day."""
+CROWD_REDIAL_MS = 5_000
+"""Told that there is no room in the line, a node stays away for a while: each try costs the orchestrator a handshake,
+and thousands of nodes that try every second would leave it time for nothing else."""
 STEADY_S = 10.0
 """A session that stood this long was a good one: back-off starts anew."""
 GOODBYE_S = 2.0
@@ -48,6 +67,10 @@ log = logging.getLogger("holdfast.node")
 
 class SessionOver(Exception):
     """The session ended; the text says why."""
+
+
+class Crowded(SessionOver):
+    """So many nodes are dialling that this one was not even put in line."""
 
 
 class RefusedForGood(HoldfastError):
@@ -60,8 +83,8 @@ class Hears(Protocol):
     """Whoever the link works for."""
 
     def hello(self) -> Hello: ...
-    def connected(self, welcome: Welcome) -> None: ...
-    def told(self, command: Start | Go | Discard | Renewed | Ping) -> None: ...
+    def connected(self, welcome: Welcome, door: Door | None) -> None: ...
+    def told(self, command: Start | Go | Discard | Renewed | Ping | Save) -> None: ...
     def disconnected(self, why: str) -> None: ...
 
 
@@ -121,6 +144,7 @@ class Link:
         met = clock()
         while not self._goodbye:
             begun = clock()
+            crowded = False
             try:
                 why = await self._session()
             except RefusedForGood:
@@ -131,7 +155,7 @@ class Link:
                     raise
                 why = wrong.says
             except (SessionOver, HoldfastError, BadMessage, TimeoutError, OSError, grpc.aio.AioRpcError) as wrong:
-                why = _words(wrong)
+                why, crowded = _words(wrong), isinstance(wrong, Crowded)
             if self._up:
                 known, met = True, clock()
             self._close(why)
@@ -140,8 +164,7 @@ class Link:
                 log.warning("no session with %s: %s", self.address, why)
             last = why
             if not self._goodbye:
-                slowest_ms = REDIAL_MS_MAX if clock() - met < AWAY_S else AWAY_REDIAL_MS_MAX
-                await asyncio.sleep(backoff_ms(failures, REDIAL_MS, slowest_ms, secrets.randbits(64)) / 1000)
+                await asyncio.sleep(redial_ms(failures, clock() - met, crowded, secrets.randbits(64)) / 1000)
 
     def _close(self, why: str) -> None:
         if self._up:
@@ -161,10 +184,18 @@ class Link:
             log.info("session with %s stands (epoch %s)", self.address, admitted.welcome.epoch)
             self._hung_up = asyncio.get_running_loop().create_future()
             self._up = True
-            self._hears.connected(admitted.welcome)
+            self._hears.connected(admitted.welcome, self._door(admitted))
             return await self._converse(stub, call, frames, admitted.bulk_key)
         finally:
             await channel.close()
+
+    def _door(self, admitted: Admitted) -> Door | None:
+        """Where files go in this session. A door without a host is at the address that was dialled."""
+        if not admitted.data_url:
+            return None
+        scheme, _, place = admitted.data_url.partition("://")
+        url = f"{scheme}://{self._host}{place}" if place.startswith(":") else admitted.data_url
+        return Door(url, admitted.bulk_key, self._pem)
 
     async def _channel(self) -> grpc.aio.Channel:
         if not self._pin:
@@ -251,6 +282,17 @@ class Link:
             await asyncio.sleep(backoff_ms(failures, REDIAL_MS, REDIAL_MS_MAX, secrets.randbits(64)) / 1000)
 
 
+def redial_ms(failures: int, away_s: float, crowded: bool, draw: int) -> int:
+    """How long to wait before dialling again. `away_s`: since the last session; `draw`: 64 random bits.
+
+    Quick after the first break (a second contender may be about to start), and soon spread over half a second and more:
+    the nodes of a fleet lose their orchestrator in the same moment.
+    """
+    if crowded:
+        return backoff_ms(1, CROWD_REDIAL_MS, CROWD_REDIAL_MS, draw)
+    return backoff_ms(failures, REDIAL_MS, REDIAL_MS_MAX if away_s < AWAY_S else AWAY_REDIAL_MS_MAX, draw)
+
+
 async def _write(call: Any, frame: Any) -> None:
     """gRPC calls it a wrong state, not a lost connection, when the stream ended before the write."""
     try:
@@ -273,7 +315,9 @@ async def _acks(call: Any) -> AsyncIterator[LogDurable]:
 
 def _refused(refusal: Refusal) -> Exception:
     says = f"the orchestrator refuses this node: {refusal.says}"
-    return RefusedForGood(says, code=refusal.code) if refusal.final else SessionOver(says)
+    if refusal.final:
+        return RefusedForGood(says, code=refusal.code)
+    return Crowded(says) if refusal.code == "busy" else SessionOver(says)
 
 
 def _words(wrong: BaseException) -> str:

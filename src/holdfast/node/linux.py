@@ -1,4 +1,4 @@
-"""The few kernel services Python 3.11 does not offer: prctl, a timer on CLOCK_BOOTTIME, who descends from whom.
+"""The few kernel services Python 3.11 does not offer: prctl, mounts, a timer on CLOCK_BOOTTIME, who descends from whom.
 
 Standard library only; used by the shim, the launcher and the runtimes. Knows nothing of attempts.
 """
@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import time
+from dataclasses import dataclass
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -14,6 +15,10 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _TFD_TIMER_ABSTIME = 1
+
+MS_NOSUID, MS_NODEV, MS_NOATIME, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 1024, 4096, 16384, 1 << 18
+_MNT_DETACH = 2
+CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
 
 
 class _TimeSpec(ctypes.Structure):
@@ -36,9 +41,9 @@ def _checked(result: int, call: str) -> int:
     return result
 
 
-def die_with_parent() -> None:
-    """From now on SIGKILL comes with the death of the parent; the caller checks that it was not too late."""
-    _checked(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl")
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """From now on this signal comes with the death of the parent; the caller checks that it was not too late."""
+    _checked(_libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0), "prctl")
 
 
 def adopt_orphans() -> None:
@@ -49,6 +54,33 @@ def adopt_orphans() -> None:
 def name_process(name: str) -> None:
     """What `ps` and `top` show, 15 letters."""
     _checked(_libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0), "prctl")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    words = (os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode())
+    _checked(_libc.mount(*words), f"mount {target}")
+
+
+def unmount(target: str) -> None:
+    """Out of sight at once, whoever still uses it; gone when nobody does."""
+    _checked(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"unmount {target}")
+
+
+def enter(fd: int, kind: int) -> None:
+    """Go over into the namespace behind the descriptor."""
+    _checked(_libc.setns(fd, kind), "setns")
+
+
+def leave(kind: int) -> None:
+    """Go over into a fresh namespace of this kind."""
+    _checked(_libc.unshare(kind), "unshare")
+
+
+def reserve(fd: int, size: int) -> None:
+    """Have the disk keep room for a file of this size. OSError where it has none, or cannot promise any.
+
+    Unlike `os.posix_fallocate`, which writes zeros where the file system cannot."""
+    _checked(_libc.fallocate64(fd, 0, ctypes.c_longlong(0), ctypes.c_longlong(size)), "fallocate")
 
 
 class BootTimer:
@@ -128,6 +160,21 @@ def descendants(ancestor: int) -> list[int]:
         found += unseen
         unseen = [child for pid in unseen for child in children.get(pid, [])]
     return found
+
+
+@dataclass(frozen=True)
+class Measured:
+    cpu_ms: int
+    memory_mib: int
+    pids: int
+
+
+def measure(pids: list[int]) -> Measured:
+    """What these processes use, and what those used whose end they saw, as /proc tells it."""
+    stats = [stat for pid in pids if (stat := _stat(pid)) is not None and stat[0] not in ("Z", "X")]
+    ticks = sum(int(number) for stat in stats for number in stat[11:15])
+    pages = sum(int(stat[21]) for stat in stats)
+    return Measured(ticks * 1000 // os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") >> 20, len(stats))
 
 
 def signal_all(pids: list[int], number: int) -> None:

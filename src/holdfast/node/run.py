@@ -12,14 +12,20 @@ from pathlib import Path
 from holdfast.errors import EXIT_INTERNAL, HoldfastError, Misconfigured
 from holdfast.identity import tokens
 from holdfast.identity.keys import NodeKey
-from holdfast.model import Hardware, Resources
+from holdfast.model import CONTAINER, JOBS, NETWORK, PLAIN, Hardware, Resources
 from holdfast.node import hardware
 from holdfast.node.agent import Agent
 from holdfast.node.config import NodeConfig
+from holdfast.node.core.admission import Means
 from holdfast.node.home import NodeHome
 from holdfast.node.launcher import Launcher
+from holdfast.node.runtimes import netns
+from holdfast.node.runtimes.container_trial import try_engine
+from holdfast.node.runtimes.engine_api import find_engine
 from holdfast.node.runtimes.runtime import runtime_named
 from holdfast.node.status_page import serve_status
+
+log = logging.getLogger("holdfast.node")
 
 
 def run_node(config: NodeConfig) -> int:
@@ -47,11 +53,12 @@ def _run(config: NodeConfig) -> None:
     launcher = Launcher()
     try:
         isolation, runtime = choose_runtime(config.unsafe_process_runtime)
+        means = choose_means(config, runtime)
         launcher.start()
         key = NodeKey.load_or_make(home.path / "key")
         found = hardware.detect(home.path)
         offered = _offered(config, found, hardware.offered_by_default(found, home.path))
-        asyncio.run(_live(config, home, launcher, key, ticket, found, offered, isolation, runtime))
+        asyncio.run(_live(config, home, launcher, key, ticket, found, offered, isolation, means))
     finally:
         launcher.close()
         home.close()
@@ -66,11 +73,11 @@ async def _live(
     found: Hardware,
     offered: Resources,
     isolation: str,
-    runtime: str,
+    means: Means,
 ) -> None:
     from holdfast.node.link import Link
 
-    agent = Agent(config, home, launcher, key, ticket, found, offered, isolation, runtime)
+    agent = Agent(config, home, launcher, key, ticket, found, offered, isolation, means)
     link = Link(config.orchestrator, ticket, key, agent, agent.courier)
     page = await serve_status(config.port, agent.snapshot) if config.port else None
     try:
@@ -81,7 +88,8 @@ async def _live(
 
 
 def choose_runtime(unsafe: bool) -> tuple[str, str]:
-    """How jobs are confined and by which runtime: the sandbox where it works, else nothing, and only if allowed."""
+    """How plain jobs are confined and by which runtime: the sandbox where it works, else nothing, and only if
+    allowed."""
     works, why = runtime_named("bubblewrap").works()
     if works:
         return "bubblewrap", "bubblewrap"
@@ -92,6 +100,24 @@ def choose_runtime(unsafe: bool) -> tuple[str, str]:
         hint="Install bubblewrap, or give --unsafe-process-runtime to run jobs without confinement.",
         code="no_isolation",
     )
+
+
+def choose_means(config: NodeConfig, runtime: str) -> Means:
+    """What this machine can do for jobs, tried for real, as far as its operator lets it."""
+    features = {JOBS, PLAIN}
+    engine = "" if config.engine == "none" else find_engine(config.engine)
+    if engine:
+        why = try_engine(engine)
+        if not why:
+            features.add(CONTAINER)
+        elif config.engine:
+            raise Misconfigured(f"the container engine cannot be used: {why}", code="no_engine")
+        else:
+            log.warning("images cannot be run here: %s", why)
+            engine = ""
+    if config.network and runtime != "process" and not netns.hindrance():
+        features.add(NETWORK)
+    return Means(runtime, tuple(sorted(features)), engine)
 
 
 def _offered(config: NodeConfig, found: Hardware, usual: Resources) -> Resources:

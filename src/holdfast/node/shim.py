@@ -12,13 +12,15 @@ import selectors
 import signal
 import socket
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from holdfast.node import linux
 from holdfast.node.capture import Capture
 from holdfast.node.control import Control
+from holdfast.node.core.excess import excess, words
 from holdfast.node.core.warden import Act, Kind, Order, Outcome, Phase, Warden
-from holdfast.node.runtimes.runtime import Body, runtime_named
+from holdfast.node.runtimes.runtime import Body, Usage, runtime_named
 
 TAKEN = 3
 """Exit code: this attempt has, or had, a shim. It never gets a second one: a body starts at most once."""
@@ -28,7 +30,7 @@ UNUSABLE = 4
 _NOTICE_MS = 50
 """Least time between two notices that the logs grew."""
 _LOOK_MS = 1_000
-"""How often the shim looks whether its folder is still there."""
+"""How often the shim looks whether its folder is still there, and what its body uses."""
 _SWEEP_MS = 20
 """How often the remains of a body are killed again until none is left."""
 _RESERVE_BYTES = 16 * 1024
@@ -119,8 +121,8 @@ class Shim:
         self._control: Control | None = None
         self._body: Body | None = None
         self._wait_status: int | None = None
-        self._oom_kills = 0
-        """The machine's count when the body was started."""
+        self._usage: Usage | None = None
+        """What the body used when it was last looked at."""
         self._childless = True
         self._sweep_at = 0
         self._look_at = 0
@@ -130,6 +132,7 @@ class Shim:
         self._saved = True
         self._told_at = 0
         self._told_bytes = 0
+        self._told_usage: Usage | None = None
 
     def run(self) -> None:
         self._catch_signals()
@@ -152,6 +155,7 @@ class Shim:
         """What `status.json` and every line to an agent hold."""
         status = self._warden.status()
         status["body_pid"] = self._body.pid if self._body else None
+        status["usage"] = asdict(self._usage) if self._usage else {}
         for name, capture in self._captures.items():
             status[f"{name}_bytes"] = capture.kept
             status[f"{name}_cut"] = capture.cut
@@ -175,7 +179,6 @@ class Shim:
         self._control = Control(self._selector, self.status, self._obey)
         with open(_RESERVE, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
-        os.makedirs("work", mode=0o700, exist_ok=True)
         for name in ("stdout", "stderr"):
             self._captures[name] = Capture(f"{name}.log", self._order.log_bytes_max)
 
@@ -219,6 +222,9 @@ class Shim:
         """After anything that happened: see to the body, then say what changed."""
         now = linux.boottime_ms()
         self._reap()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_MS
+            self._look(now)
         match self._warden.due(now):
             case Act.START:
                 self._start()
@@ -231,16 +237,13 @@ class Shim:
         if self._wait_status is not None and self._warden.phase is not Phase.ENDED:
             self._bury(now)
         self._tell(now)
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_MS
-            self._look(now)
 
     def _start(self) -> None:
         out, err = self._captures["stdout"], self._captures["stderr"]
         try:
             runtime = runtime_named(self._order.runtime)
-            self._oom_kills = linux.oom_kills()
-            self._body = runtime.start(self._order, os.path.abspath("work"), out.body_end, err.body_end)
+            runtime.prepare(self._order, os.getcwd())
+            self._body = runtime.start(self._order, os.getcwd(), out.body_end, err.body_end)
         except (OSError, ValueError) as error:
             code = _fault_code(error) if isinstance(error, OSError) else "runtime_fault"
             self._warden.spawn_failed(code, f"could not start the body: {error}")
@@ -280,10 +283,9 @@ class Shim:
                 self._fault(error, f"write {name}.log")
         last_words = self._captures["stderr"].last_words.decode(errors="replace")
         ended = self._body.ended(self._wait_status, last_words)
-        if ended.fault:
-            self._warden.fault("runtime_fault", ended.fault)
-        elif ended.signal == signal.SIGKILL and linux.oom_kills() > self._oom_kills:
-            self._warden.fault("oom_node", "the machine ran out of memory, and its kernel ended the job")
+        if ended.fault or ended.code:
+            code = ended.code or "runtime_fault"
+            self._warden.fault(code, ended.fault or words(self._order, code))
         self._warden.body_ended(ended.exit_code, ended.signal, now)
 
     def _fault(self, error: OSError, doing: str) -> None:
@@ -300,9 +302,10 @@ class Shim:
             if warden.phase is Phase.ENDED and self._leave_at is None:
                 self._leave_at = now + self._order.orphan_ms_max
             self._save()
-        elif not self._grown() or now < self._told_at + _NOTICE_MS:
+        elif self._usage is self._told_usage and (not self._grown() or now < self._told_at + _NOTICE_MS):
             return
         self._told_at = now
+        self._told_usage = self._usage
         self._told_bytes = self._printed()
         if self._control is not None:
             self._control.tell_all()
@@ -328,7 +331,11 @@ class Shim:
             self._fault(error, "write status.json")
 
     def _look(self, now: int) -> None:
-        """Is there still anybody to stay for?"""
+        """Is there still anybody to stay for? And does the body keep within its limits?"""
+        if self._body is not None and self._wait_status is None:
+            self._usage = used = self._body.usage()
+            if code := excess(self._order, used.cpu_ms, used.memory_mib, used.disk_mib, used.oom_kills):
+                self._warden.fault(code, words(self._order, code))
         if os.stat(".").st_nlink == 0:
             self._warden.stop("the attempt's folder was removed")
             self._leaving = self._warden.phase is Phase.ENDED

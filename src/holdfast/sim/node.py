@@ -12,14 +12,16 @@ import msgspec
 
 from holdfast.model import AttemptId, Failure, FailureCode, Gpu, Hardware, NodeId, Resources
 from holdfast.model.messages import Hello, Load, Refusal, Welcome
+from holdfast.node.core.admission import Means
 from holdfast.node.core.core import NodeCore
 from holdfast.node.core.stimuli import (
+    Capture,
     Connected,
+    Delivered,
     Disconnected,
     HangUp,
     LeaveAsked,
     LoadMeasured,
-    LogsDelivered,
     NodeAction,
     NodeEvent,
     Recovered,
@@ -217,7 +219,7 @@ class Agent(Process):
         super().__init__(machine.world)
         self.machine, self.instance = machine, instance
         self._random = machine.random
-        self.core = NodeCore(machine.spec.id, instance, machine.epoch, machine.spec.offered, "none")
+        self.core = NodeCore(machine.spec.id, instance, machine.epoch, machine.spec.offered, Means("none"))
         self._stream: Stream | None = None
         self._welcomed = False
         self._timer: Timer | None = None
@@ -330,7 +332,7 @@ class Agent(Process):
         match message:
             case LogsKept(attempt):
                 if self._undelivered.pop(attempt, None) is not None:
-                    self._feed(LogsDelivered(attempt))
+                    self._feed(Delivered(attempt))
             case Welcome():
                 if not self._welcomed:
                     self._welcomed, self._failures = True, 0
@@ -373,6 +375,8 @@ class Agent(Process):
                         shim.later(self._random.randrange(1, 5), shim.tell, do, at_ms, reason)
                 case Spawn(order):
                     self._spawn(order)
+                case Capture():
+                    pass  # what a job saves is not part of these worlds; whose save counts is
                 case Remove(attempt):
                     self.later(self._random.randrange(1, 50), self._remove, attempt)
                 case RememberEpoch(epoch):

@@ -33,6 +33,7 @@ from typing import Self, TypeVar
 import psutil
 
 from holdfast.client import Client
+from holdfast.node import attempts
 
 T = TypeVar("T")
 
@@ -98,7 +99,9 @@ def bubblewrap_works() -> bool:
 class Program:
     """One `holdfast` process in the foreground, with its output in a file."""
 
-    def __init__(self, words: list[str], env: dict[str, str], log: Path, through: Iterable[str] = ()) -> None:
+    def __init__(
+        self, words: list[str], env: dict[str, str], log: Path, through: Iterable[str] = (), cwd: Path | None = None
+    ) -> None:
         """`through`: a command that runs it, such as `ip netns exec NAME`; it must become it, not stay beside it."""
         self.words = words
         self.log = log
@@ -106,6 +109,7 @@ class Program:
         self.process = subprocess.Popen(
             [*through, sys.executable, "-m", "holdfast.cli", *words],
             env=env,
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=self._out,
             stderr=subprocess.STDOUT,
@@ -254,6 +258,13 @@ class LocalNetwork:
         """HOLDFAST_HOME of everything in this network."""
         return self.folder / "home"
 
+    @property
+    def desk(self) -> Path:
+        """Where commands are typed if nobody says otherwise: `run` sends the current folder, so it is one of its own."""
+        folder = self.folder / "desk"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def environment(self, extra: dict[str, str] | None = None) -> dict[str, str]:
         """This process's environment without what would lead to another network."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PNODE_", "ORCHESTRATOR_"))}
@@ -379,11 +390,13 @@ class LocalNetwork:
         timeout_s: float = 60.0,
         env: dict[str, str] | None = None,
         check: int | None = None,
+        cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run one `holdfast` command to its end, piped. `check`: the exit code it must have."""
+        """Run one `holdfast` command to its end, piped. `check`: the exit code it must have. `cwd`: else `desk`."""
         done = subprocess.run(
             [sys.executable, "-m", "holdfast.cli", *words],
             env=self.environment(env),
+            cwd=cwd or self.desk,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -394,9 +407,9 @@ class LocalNetwork:
             raise AssertionError(f"`holdfast {' '.join(words)}`: {done.returncode}, not {check}:\n{said}")
         return done
 
-    def start_cli(self, *words: str, log: Path, env: dict[str, str] | None = None) -> Program:
-        """Start one `holdfast` command and leave it running, its output in a file."""
-        program = Program(list(words), self.environment(env), log)
+    def start_cli(self, *words: str, log: Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Program:
+        """Start one `holdfast` command and leave it running, its output in a file. `cwd`: else `desk`."""
+        program = Program(list(words), self.environment(env), log, cwd=cwd or self.desk)
         self._programs.append(program)
         return program
 
@@ -456,6 +469,9 @@ class LocalNetwork:
                 program.kill()
             program.process.wait(5)
             program.close()
+        for node in self.nodes.values():  # what a node that was killed could not clear up itself
+            for folder in node.home.glob("attempts/*"):
+                attempts.clean(folder)
         if self._own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from holdfast.model import DAY_MS, Resources, job_of
+from holdfast.model import CONTAINER, DAY_MS, JOBS, NETWORK, PLAIN, Resources, job_of
 from holdfast.model.job import TIME_LIMIT_MS_MAX
 from holdfast.model.messages import Start, Welcome
 from holdfast.node.core.warden import Order, OrderError
@@ -16,6 +16,9 @@ from holdfast.node.core.warden import Order, OrderError
 _ATTEMPT = re.compile(r"att_[0-9a-z]{1,64}\.[0-9]{1,9}")
 """Becomes the name of a folder: nothing that could mean another place."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_INPUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Becomes the name of a file."""
 _FENCE_MAX = 2**53
 
 
@@ -30,6 +33,24 @@ class Limits(msgspec.Struct, frozen=True):
     """Per attempt and stream."""
     time_limit_ms_max: int = TIME_LIMIT_MS_MAX
     lease_ms_max: int = 1 * DAY_MS
+
+
+def _no_limits() -> dict[str, int]:
+    return {}
+
+
+class Means(msgspec.Struct, frozen=True):
+    """What a node runs jobs with."""
+
+    runtime: str = "bubblewrap"
+    """For jobs without an image."""
+    features: tuple[str, ...] = (JOBS, PLAIN)
+    engine: str = ""
+    """The socket of the container engine; empty: there is none."""
+    gpus: tuple[str, ...] = ()
+    """What the driver calls those that are offered."""
+    limits: dict[str, int] = msgspec.field(default_factory=_no_limits)
+    """The operator's, for every job (see `Order.limits`)."""
 
 
 def flaw(start: Start, limits: Limits) -> str:
@@ -59,8 +80,25 @@ def flaw(start: Start, limits: Limits) -> str:
             not 0 <= start.lease_ms <= limits.lease_ms_max,
             f"the lease of {start.lease_ms} ms is out of range",
         ),
+        (spec.checkpoint_ms < 0, f"a checkpoint every {spec.checkpoint_ms} ms is out of range"),
+        (not all(_HASH.fullmatch(named) for named in _hashes(start)), "the hash of a manifest is malformed"),
+        (not all(_INPUT.fullmatch(item.name) for item in spec.inputs), "the name of an input is malformed"),
     )
     return next((words for wrong, words in checks if wrong), "")
+
+
+def _hashes(start: Start) -> list[str]:
+    spec = start.spec
+    named = [spec.package, start.checkpoint, *(h for item in spec.inputs for h in (item.manifest, item.sha256))]
+    return [hash_ for hash_ in named if hash_]
+
+
+def unable(start: Start, means: Means) -> str:
+    """What the job asks of this node that it cannot or will not do, in words; empty when nothing is."""
+    spec = start.spec
+    asked = {*spec.need.features, CONTAINER if spec.image or spec.dockerfile else PLAIN}
+    missing = sorted(asked - set(means.features))
+    return f"this node does not offer: {', '.join(missing)}" if missing else ""
 
 
 def crowding(need: Resources, offered: Resources, in_use: Resources) -> str:
@@ -74,9 +112,10 @@ def crowding(need: Resources, offered: Resources, in_use: Resources) -> str:
     return ""
 
 
-def order_for(start: Start, welcome: Welcome, runtime: str, limits: Limits) -> Order | str:
-    """The order a shim carries out for this assignment, or what is wrong with it."""
+def order_for(start: Start, welcome: Welcome, means: Means, limits: Limits, gpus: tuple[str, ...] = ()) -> Order | str:
+    """The order a shim carries out for this assignment, or what is wrong with it. `gpus`: leased to it, whole."""
     need = start.spec.need.resources
+    contained = bool(start.spec.image or start.spec.dockerfile)
     try:
         return Order(
             attempt=start.attempt,
@@ -90,8 +129,13 @@ def order_for(start: Start, welcome: Welcome, runtime: str, limits: Limits) -> O
             env=dict(start.spec.env),
             lease_ms=start.lease_ms,
             wait_for_go=start.lease_ms > 0,
-            runtime=runtime,
+            runtime=CONTAINER if contained else means.runtime,
             resources=msgspec.structs.asdict(need),
+            network=NETWORK in start.spec.need.features,
+            engine=means.engine if contained else "",
+            checkpoint=start.spec.checkpoint_ms > 0,
+            gpu_ids=gpus,
+            limits=dict(means.limits),
         )
     except OrderError as error:
         return str(error)

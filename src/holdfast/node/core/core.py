@@ -18,7 +18,9 @@ Rules it keeps, whatever is lost, repeated, late or out of order:
 - what has ended stays reported until the orchestrator discards it.
 """
 
-from holdfast.model import AttemptId, Failure, FailureCode, Instant, NodeId, Resources, after
+from msgspec.structs import replace
+
+from holdfast.model import AttemptId, Failure, FailureCode, Instant, NodeId, Resources, Result, after
 from holdfast.model.messages import (
     Discard,
     Go,
@@ -28,22 +30,28 @@ from holdfast.model.messages import (
     Load,
     Ping,
     Pong,
+    Progress,
     Renewed,
     Report,
+    Save,
     Start,
     Welcome,
 )
-from holdfast.node.core.admission import Limits, crowding, flaw, order_for
+from holdfast.node.core.admission import Limits, Means, crowding, flaw, order_for, unable
 from holdfast.node.core.holding import Holding
 from holdfast.node.core.stimuli import (
+    Capture,
     Connected,
+    Delivered,
     Disconnected,
+    Files,
     HangUp,
     LeaveAsked,
     LoadMeasured,
-    LogsDelivered,
+    Luggage,
     NodeAction,
     NodeEvent,
+    Progressed,
     Recovered,
     RememberEpoch,
     Remove,
@@ -57,6 +65,7 @@ from holdfast.node.core.stimuli import (
     Tell,
     Tick,
     Told,
+    Undeliverable,
 )
 from holdfast.node.core.verdicts import verdict
 from holdfast.node.core.warden import Phase
@@ -88,14 +97,14 @@ class NodeCore:
         instance: str,
         epoch_seen: int = 0,
         offered: Resources = Resources(),  # noqa: B008 - frozen
-        runtime: str = "bubblewrap",
+        means: Means = Means(),  # noqa: B008 - frozen
         limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> None:
         self.node = node
         self.instance = instance
         self.epoch_seen = epoch_seen
         self.offered = offered
-        self.runtime = runtime
+        self.means = means
         self.limits = limits
         self.left = False
         """Nothing is held back any more: the shell may stop."""
@@ -173,8 +182,12 @@ class NodeCore:
                 self._ended_badly(attempt, Failure(FailureCode.RUNTIME_FAULT, why))
             case SpawnFailed(attempt, failure):
                 self._ended_badly(attempt, failure)
-            case LogsDelivered(attempt):
-                self._logs_delivered(attempt)
+            case Delivered(attempt, files):
+                self._delivered(attempt, files)
+            case Undeliverable(attempt, failure):
+                self._undeliverable(attempt, failure)
+            case Progressed(attempt, progress):
+                self._progressed(attempt, progress)
             case Removed(attempt):
                 self._removed(attempt)
             case LoadMeasured(load):
@@ -189,7 +202,8 @@ class NodeCore:
 
     def _recovered(self, event: Recovered) -> None:
         order, status = event.order, event.status
-        holding = Holding(AttemptId(order.attempt), order.fence, Resources(**order.resources), lease_ms=order.lease_ms)
+        need = Resources(**order.resources)
+        holding = Holding(AttemptId(order.attempt), order.fence, need, order.lease_ms, order.gpu_ids)
         self._holdings[holding.attempt] = holding
         if status is None:
             return
@@ -228,7 +242,7 @@ class NodeCore:
         self._news.clear()
         self._renew_now.clear()
 
-    def _told(self, command: Start | Go | Discard | Renewed | Ping, now: Instant) -> None:
+    def _told(self, command: Start | Go | Discard | Renewed | Ping | Save, now: Instant) -> None:
         if self._welcome is None or command.epoch < self.epoch_seen:
             return
         self._saw_epoch(command.epoch)
@@ -243,6 +257,8 @@ class NodeCore:
                 self._renewed(command, now)
             case Ping():
                 self._say(Pong(command.nonce))
+            case Save():
+                self._save(command)
 
     def _saw_epoch(self, epoch: int) -> None:
         if epoch > self.epoch_seen:
@@ -273,18 +289,23 @@ class NodeCore:
             self._refuse(start, "the node is leaving")
             return
         need = start.spec.need.resources
-        crowded = crowding(need, self.offered, self.in_use)
-        if crowded:
-            self._refuse(start, crowded)
+        unfit = unable(start, self.means) or crowding(need, self.offered, self.in_use)
+        if unfit:
+            self._refuse(start, unfit)
             return
-        order = order_for(start, welcome, self.runtime, self.limits)
+        order = order_for(start, welcome, self.means, self.limits, self._free_gpus()[: need.gpus])
         if isinstance(order, str):
             self._refuse(start, order)
             return
-        holding = Holding(start.attempt, start.fence, need, lease_ms=start.lease_ms)
+        holding = Holding(start.attempt, start.fence, need, start.lease_ms, order.gpu_ids)
         self._holdings[start.attempt] = holding
-        self._out.append(Spawn(order))
+        self._out.append(Spawn(order, Luggage.of(start)))
         self._report(holding)
+
+    def _free_gpus(self) -> tuple[str, ...]:
+        """A GPU is leased whole and to one holder."""
+        leased = {gpu for holding in self._holdings.values() if holding.occupies for gpu in holding.gpu_ids}
+        return tuple(gpu for gpu in self.means.gpus if gpu not in leased)
 
     def _refuse(self, start: Start, why: str, keep: bool = True) -> None:
         """Kept, so that a lost answer is repeated; not kept where that would disturb what is held."""
@@ -351,6 +372,11 @@ class NodeCore:
             else:
                 self._remove(holding)
 
+    def _save(self, save: Save) -> None:
+        holding = self._holdings.get(save.attempt)
+        if holding is not None and holding.fence == save.fence and holding.phase is HeldPhase.RUNNING:
+            self._out.append(Capture(save.attempt))
+
     # --- the shim's side ---
 
     def _shim_said(self, attempt: AttemptId, status: ShimStatus) -> None:
@@ -384,10 +410,27 @@ class NodeCore:
             self._remove(holding)
         self._report(holding)
 
-    def _logs_delivered(self, attempt: AttemptId) -> None:
+    def _delivered(self, attempt: AttemptId, files: Files) -> None:
         holding = self._holdings.get(attempt)
         if holding is not None and not holding.alive and holding.advance(HeldPhase.FINISHED):
+            if isinstance(holding.verdict, Result) and files.manifest:
+                holding.verdict = replace(
+                    holding.verdict, manifest=files.manifest, files=files.count, files_bytes=files.bytes
+                )
             self._report(holding)
+
+    def _undeliverable(self, attempt: AttemptId, failure: Failure) -> None:
+        """A result that cannot be had is none; a failure stands, whatever else could be saved."""
+        holding = self._holdings.get(attempt)
+        if holding is not None and not holding.alive and holding.advance(HeldPhase.FINISHED):
+            if isinstance(holding.verdict, Result):
+                holding.verdict = failure
+            self._report(holding)
+
+    def _progressed(self, attempt: AttemptId, progress: Progress) -> None:
+        holding = self._holdings.get(attempt)
+        if holding is not None:
+            holding.progress = progress
 
     def _remove(self, holding: Holding) -> None:
         if not holding.removing:

@@ -3,10 +3,12 @@
 import msgspec
 
 from holdfast.model import AttemptId, Failure, Instant, Resources, Result, after
-from holdfast.model.messages import Held, HeldPhase
+from holdfast.model.messages import Held, HeldPhase, Progress
 from holdfast.policy.lease import node_part_ms
 
 _ORDER = (HeldPhase.PREPARING, HeldPhase.READY, HeldPhase.RUNNING, HeldPhase.UPLOADING, HeldPhase.FINISHED)
+
+_MOVING = (HeldPhase.PREPARING, HeldPhase.RUNNING, HeldPhase.UPLOADING)
 
 
 class Holding(msgspec.Struct):
@@ -14,9 +16,11 @@ class Holding(msgspec.Struct):
     fence: int
     need: Resources
     lease_ms: int = 0
+    gpu_ids: tuple[str, ...] = ()
     phase: HeldPhase = HeldPhase.PREPARING
     alive: bool = True
     """The shim, and with it a body, may live: it was asked for and its end was not heard of."""
+    progress: Progress | None = None
     verdict: Result | Failure | None = None
     """Known when the body has ended; said when the logs are delivered."""
     granted: bool = False
@@ -48,14 +52,15 @@ class Holding(msgspec.Struct):
         return after(said, node_part_ms(self.lease_ms))
 
     def advance(self, phase: HeldPhase) -> bool:
-        """Move on. A phase never goes back: a late word of the shim changes nothing."""
-        if _ORDER.index(phase) <= _ORDER.index(self.phase):
+        """Move on. A phase never goes back: a late word of the shim changes nothing, and what was refused stays so."""
+        if self.phase not in _ORDER or _ORDER.index(phase) <= _ORDER.index(self.phase):
             return False
         self.phase = phase
         return True
 
     def held(self) -> Held:
         told = self.verdict if self.phase in (HeldPhase.FINISHED, HeldPhase.REFUSED) else None
+        progress = self.progress if self.phase in _MOVING else None
         if isinstance(told, Failure):
-            return Held(self.attempt, self.fence, self.phase, failure=told)
-        return Held(self.attempt, self.fence, self.phase, result=told)
+            return Held(self.attempt, self.fence, self.phase, failure=told, progress=progress)
+        return Held(self.attempt, self.fence, self.phase, result=told, progress=progress)

@@ -6,8 +6,21 @@ milliseconds: a suspended machine must not think that its lease lives.
 
 import msgspec
 
-from holdfast.model import AttemptId, Failure, Instant
-from holdfast.model.messages import Discard, Go, Leaving, Load, Ping, Pong, Renewed, Report, Start, Welcome
+from holdfast.model import AttemptId, Failure, Input, Instant
+from holdfast.model.messages import (
+    Discard,
+    Go,
+    Leaving,
+    Load,
+    Ping,
+    Pong,
+    Progress,
+    Renewed,
+    Report,
+    Save,
+    Start,
+    Welcome,
+)
 from holdfast.node.core.warden import Order, Outcome, Phase
 
 
@@ -51,7 +64,7 @@ class Disconnected(Happening, frozen=True):
 class Told(Happening, frozen=True):
     """The orchestrator said this in the session that stands. May be late, repeated or out of order."""
 
-    command: Start | Go | Discard | Renewed | Ping
+    command: Start | Go | Discard | Renewed | Ping | Save
 
 
 class ShimSaid(Happening, frozen=True):
@@ -73,10 +86,34 @@ class SpawnFailed(Happening, frozen=True):
     failure: Failure
 
 
-class LogsDelivered(Happening, frozen=True):
-    """The body has ended and every byte of its logs is acknowledged."""
+class Files(msgspec.Struct, frozen=True):
+    """What a body made, as it was delivered."""
+
+    manifest: str = ""
+    """Empty: it made none."""
+    count: int = 0
+    bytes: int = 0
+
+
+class Delivered(Happening, frozen=True):
+    """The body has ended, every byte of its logs is acknowledged, and its files are safe with the network."""
 
     attempt: AttemptId
+    files: Files = Files()
+
+
+class Undeliverable(Happening, frozen=True):
+    """The body has ended, but what it made cannot be delivered, now or later."""
+
+    attempt: AttemptId
+    failure: Failure
+
+
+class Progressed(Happening, frozen=True):
+    """An attempt came further. Told with the next report, never for its own sake."""
+
+    attempt: AttemptId
+    progress: Progress
 
 
 class Removed(Happening, frozen=True):
@@ -100,8 +137,8 @@ class Tick(Happening, frozen=True):
 
 
 NodeEvent = (
-    Recovered | Connected | Disconnected | Told | ShimSaid | ShimDied | SpawnFailed | LogsDelivered
-    | Removed | LoadMeasured | LeaveAsked | Tick
+    Recovered | Connected | Disconnected | Told | ShimSaid | ShimDied | SpawnFailed | Delivered | Undeliverable
+    | Progressed | Removed | LoadMeasured | LeaveAsked | Tick
 )  # fmt: skip
 
 
@@ -118,10 +155,38 @@ class Say(Action, frozen=True):
     message: Report | Pong | Leaving
 
 
+class Luggage(msgspec.Struct, frozen=True):
+    """What an attempt needs around it before its body can start, and what is kept of it: for the shell alone."""
+
+    package: str = ""
+    inputs: tuple[Input, ...] = ()
+    image: str = ""
+    dockerfile: str = ""
+    requirements: str = ""
+    checkpoint: str = ""
+    """Manifest to restore first."""
+    checkpoint_ms: int = 0
+
+    @staticmethod
+    def of(start: Start) -> "Luggage":
+        spec = start.spec
+        return Luggage(
+            spec.package,
+            spec.inputs,
+            spec.image,
+            spec.dockerfile,
+            spec.requirements,
+            start.checkpoint,
+            spec.checkpoint_ms,
+        )
+
+
 class Spawn(Action, frozen=True):
-    """Start a shim. Asked once for an attempt; answered by `ShimSaid` or `SpawnFailed`."""
+    """Get ready what the body needs, then start a shim. Asked once for an attempt; answered by `ShimSaid` or
+    `SpawnFailed`."""
 
     order: Order
+    luggage: Luggage = Luggage()
 
 
 class Tell(Action, frozen=True):
@@ -132,6 +197,12 @@ class Tell(Action, frozen=True):
     """`go`, `lease` (until `at_ms`), `contact` (at `at_ms`) or `stop` (because of `reason`)."""
     at_ms: Instant = Instant(0)
     reason: str = ""
+
+
+class Capture(Action, frozen=True):
+    """Capture the attempt's checkpoint folder now: its node is about to be emptied."""
+
+    attempt: AttemptId
 
 
 class Remove(Action, frozen=True):
@@ -152,4 +223,4 @@ class HangUp(Action, frozen=True):
     why: str
 
 
-NodeAction = Say | Spawn | Tell | Remove | RememberEpoch | HangUp
+NodeAction = Say | Spawn | Tell | Capture | Remove | RememberEpoch | HangUp

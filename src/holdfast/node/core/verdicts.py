@@ -5,8 +5,16 @@ from holdfast.node.core.stimuli import ShimStatus
 from holdfast.node.core.warden import Kind
 
 _FULL = ("ENOSPC", "EDQUOT")
-_FAULTS = (FailureCode.RUNTIME_FAULT, FailureCode.NODE_DISK_FULL, FailureCode.OOM_NODE)
-"""What the machinery may blame itself for. A shim that names another code is not believed."""
+_FAULTS = (
+    FailureCode.RUNTIME_FAULT,
+    FailureCode.NODE_DISK_FULL,
+    FailureCode.OOM_NODE,
+    FailureCode.OOM_JOB,
+    FailureCode.DISK_QUOTA,
+    FailureCode.TIME_LIMIT,
+)
+"""What a shim may have evidence for: a failure of the machinery, or a limit of its own that the body exceeded. One
+that names another code is not believed."""
 
 
 def verdict(status: ShimStatus) -> Result | Failure:

@@ -23,6 +23,7 @@ _DURATION_MS_MAX = 2**53
 _BYTES_MAX = 128 * 1024
 """Of argv and environment together: what the kernel surely takes in an exec."""
 _RESOURCES = ("cpu_milli", "memory_mib", "disk_mib", "gpus")
+_LIMITS = ("pids", "cpu_s", "net_kib_s", "disk_kib_s")
 
 
 class OrderError(ValueError):
@@ -56,6 +57,20 @@ class Order:
     wait_for_go: bool = False
     runtime: str = "bubblewrap"
     resources: dict[str, int] = field(default_factory=_no_resources)
+    network: bool = False
+    """The body may use the network."""
+    image: str = ""
+    """Runtime `container`: the id of an image that is in the engine."""
+    engine: str = ""
+    """Runtime `container`: the socket of the engine."""
+    venv: str = ""
+    """A ready-made virtual environment, seen read-only by the body as /venv."""
+    checkpoint: bool = False
+    """The body gets a checkpoint folder."""
+    gpu_ids: tuple[str, ...] = ()
+    """Leased to this body alone."""
+    limits: dict[str, int] = field(default_factory=_no_resources)
+    """Beyond `resources`: see `_LIMITS`. Missing or 0: none."""
 
     def __post_init__(self) -> None:
         for name in (self.attempt, self.job, self.runtime):
@@ -78,12 +93,16 @@ class Order:
                 raise OrderError(f"{key} is {value}; it must be between {least} and 2^53")
         if any(key not in _RESOURCES or amount < 0 for key, amount in self.resources.items()):
             raise OrderError(f"resources may hold {', '.join(_RESOURCES)}, none negative")
+        if any(key not in _LIMITS or amount < 0 for key, amount in self.limits.items()):
+            raise OrderError(f"limits may hold {', '.join(_LIMITS)}, none negative")
+        if any("\0" in word for word in (self.image, self.engine, self.venv, *self.gpu_ids)):
+            raise OrderError("image, engine, venv and gpu_ids cannot hold a NUL character")
         if self.wait_for_go and self.lease_ms == 0:
             raise OrderError("wait_for_go needs a lease: without one nothing bounds the body")
 
     def to_dict(self) -> dict[str, Any]:
         """As `order.json` holds it."""
-        return asdict(self) | {"argv": list(self.argv)}
+        return asdict(self) | {"argv": list(self.argv), "gpu_ids": list(self.gpu_ids)}
 
     @staticmethod
     def from_dict(raw: object) -> "Order":
@@ -97,7 +116,7 @@ class Order:
                 raise OrderError(f"an order has no field {key!r}")
             if not _is(value, str(known[key])):
                 raise OrderError(f"{key} is of the wrong type: {type(value).__name__}")
-        whole: dict[str, Any] = {**given, "argv": tuple(given.get("argv", ()))}
+        whole: dict[str, Any] = {**given, **{key: tuple(given.get(key, ())) for key in ("argv", "gpu_ids")}}
         try:
             return Order(**whole)
         except TypeError as error:

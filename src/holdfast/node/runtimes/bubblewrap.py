@@ -1,25 +1,37 @@
-"""The sandbox: bubblewrap with every namespace its own, no network, no capability, the system read-only.
+"""The sandbox: bubblewrap with every namespace its own, no capability, the system read-only, and limits around it.
 
-The body sees /usr, the node's Python, its own /proc and /tmp, and its scratch folder as /work. It is
-told apart from the node by kernel means only; what it may use of memory and processor is not limited here.
+The body sees /usr, the node's Python, its own /proc and /tmp, its folder as /work, and what it was granted. Where the
+node is root, the body is a user of its own and bubblewrap runs as that user too: there is no root inside or around it.
+Limits are the kernel's where it has them (`cgroups`, `scratch`, `netns`); the rest is measured and the shim stops it.
 """
 
 import contextlib
 import os
+import resource
 import signal
 from functools import cache
 
 from holdfast.node import linux
 from holdfast.node.core.warden import Order
-from holdfast.node.runtimes import child
-from holdfast.node.runtimes.runtime import Ended
+from holdfast.node.runtimes import cgroups, child, gpus, lent, netns, owners, scratch
+from holdfast.node.runtimes.body_folders import Folders
+from holdfast.node.runtimes.runtime import Ended, Usage
 
 MEMORY_MIB = 512
 """For /tmp and /dev/shm where an order names no memory."""
+PIDS_MAX = 4_096
+"""Where an order names no number: a machine that cannot start a process any more helps nobody."""
+_HOLDERS = 2
+"""Processes of bubblewrap itself beside the body."""
 _UID = 1000
+"""Who the body is in its own eyes."""
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
+_CERTIFICATES = ("/etc/ssl/certs", "/etc/ca-certificates", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted")
 _PASSWD = f"job:x:{_UID}:{_UID}:job:/work:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
 _GROUP = f"job:x:{_UID}:\nnogroup:x:65534:\n"
+_HOSTS = "127.0.0.1 localhost holdfast\n::1 localhost\n"
+_STAGES = ("/mnt", "/media", "/srv", "/opt", "/tmp")
+_TRIAL_S = 20.0
 
 
 def _program() -> str | None:
@@ -28,16 +40,14 @@ def _program() -> str | None:
     return next((place for place in places if os.access(place, os.X_OK)), None)
 
 
-def _system() -> list[str]:
-    """The machine's programs, read-only, in the shape the machine has them."""
+def _shown(paths: tuple[str, ...]) -> list[str]:
+    """The machine's own files, read-only, in the shape the machine has them."""
     words: list[str] = []
-    for path in _SYSTEM:
+    for path in paths:
         if os.path.islink(path):
             words += ["--symlink", os.readlink(path), path]
         elif os.path.exists(path):
             words += ["--ro-bind", path, path]
-    if prefix := child.python_prefix():
-        words += ["--ro-bind", prefix, prefix]
     return words
 
 
@@ -53,21 +63,33 @@ def _knows() -> str:
     return ""
 
 
-def options(work: str, env: dict[str, str], passwd: int, group: int, memory_mib: int) -> list[str]:
-    """What bwrap is told. The order matters: later mounts lie on earlier ones, the last line closes the root."""
+# --- what bwrap is told ---
+
+
+def options(order: Order, seen: dict[str, str], files: dict[str, int], env: dict[str, str]) -> list[str]:
+    """The order matters: later mounts lie on earlier ones, the last line closes the root. `seen`: where in the sandbox
+    which folder of the machine is; `files`: which open file it reads as which."""
     words = ["--unshare-all", "--unshare-user", "--uid", str(_UID), "--gid", str(_UID), "--cap-drop", "ALL"]
+    words += ["--share-net"] if order.network else []
     words += ["--die-with-parent", "--new-session", "--hostname", "holdfast"]
     # bwrap leaves /proc/sys writable where the node is root: the kernel asks there who owns the file, not what may
     # be done, and core_pattern would be a way out of any sandbox.
     words += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
     words += ["--disable-userns"] if "--disable-userns" in _knows() else []
     # What lies there is memory: no more of it than the job asked for.
-    size = ["--size", str(max(1, memory_mib) << 20)] if "--size" in _knows() else []
-    words += ["--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    words += [*size, "--tmpfs", "/tmp", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
-    words += _system()
-    words += ["--ro-bind-data", str(passwd), "/etc/passwd", "--ro-bind-data", str(group), "/etc/group"]
-    words += ["--bind", work, "/work", "--chdir", "/work", "--remount-ro", "/", "--clearenv"]
+    memory_mib = order.resources.get("memory_mib", 0) or MEMORY_MIB
+    size = ["--size", str(memory_mib << 20)] if "--size" in _knows() else []
+    words += ["--dev", "/dev", *size, "--tmpfs", "/dev/shm"]
+    for node in gpus.device_nodes(order.gpu_ids):
+        words += ["--dev-bind", node, node]
+    words += ["--remount-ro", "/dev", *size, "--tmpfs", "/tmp", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
+    words += _shown(_SYSTEM)
+    words += _shown(_CERTIFICATES) if order.network else []
+    for path, fd in files.items():
+        words += ["--ro-bind-data", str(fd), path]
+    for inside, outside in seen.items():
+        words += ["--bind" if inside in ("/work", "/checkpoint") else "--ro-bind", outside, inside]
+    words += ["--chdir", "/work", "--remount-ro", "/", "--clearenv"]
     for key, value in env.items():
         words += ["--setenv", key, value]
     return words
@@ -81,83 +103,256 @@ def _in_memory(name: str, text: str = "") -> int:
     return fd
 
 
+class _Plan:
+    """A command line for bwrap, the descriptors it reads from and writes to, and where it finds what it shows.
+
+    Another user cannot reach folders of root's, however public they are themselves: they are shown to that user at a
+    place that hangs on nothing, in a mount namespace that is left to bwrap alone.
+    """
+
+    def __init__(self, order: Order, folder: str, uid: int) -> None:
+        program = _program()
+        if program is None:
+            raise FileNotFoundError(2, "bwrap is not installed (package bubblewrap)")
+        self.seen = self._what_is_seen(order, os.path.realpath(folder))
+        self.stage = _stage_for(list(self.seen.values())) if uid else ""
+        shown = {inside: self._staged(inside) for inside in self.seen} if uid else self.seen
+        texts = {"/etc/passwd": _PASSWD, "/etc/group": _GROUP, "/etc/hosts": _HOSTS}
+        if order.network:
+            texts["/etc/resolv.conf"] = f"nameserver {netns.RESOLVER}\n"
+        files = {path: _in_memory(os.path.basename(path), text) for path, text in texts.items()}
+        self.read_only = (*files.values(),)
+        try:
+            env = child.environment(order, "/work", "/checkpoint", child.python_prefix())
+            words = options(order, shown, files, env)
+        except OSError:
+            self.close()
+            raise
+        # by descriptor, not on the command line: anybody on the machine may read that, and env holds secrets
+        told = _in_memory("options", "".join(word + "\0" for word in words))
+        self.status = _in_memory("status")
+        self.read_only = (*files.values(), told)
+        self.keep = (*self.read_only, self.status)
+        by_fd = ("--args", str(told), "--json-status-fd", str(self.status))
+        self.argv = (program, *by_fd, "--", *child.SHELL, *order.argv)
+
+    def close(self) -> None:
+        for fd in self.read_only:
+            os.close(fd)
+
+    @staticmethod
+    def _what_is_seen(order: Order, folder: str) -> dict[str, str]:
+        seen = {"/work": f"{folder}/work"}
+        if os.path.isdir(lent.place(folder)):
+            seen[lent.SEEN_AS] = lent.place(folder)
+        if order.checkpoint:
+            seen["/checkpoint"] = f"{folder}/checkpoint"
+        if order.venv:
+            seen[child.VENV] = order.venv
+        if prefix := child.python_prefix():
+            seen[prefix] = prefix
+        return seen
+
+    def _staged(self, inside: str) -> str:
+        return f"{self.stage}/{inside.strip('/').replace('/', '-')}"
+
+    def set_the_stage(self) -> None:
+        """In the child, as root: what nobody else's business is, is not seen there at all, so that it is not kept alive
+        by this body after its own end."""
+        linux.leave(linux.CLONE_NEWNS)
+        linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+        for place in scratch.scratch_mounts():
+            if place not in self.seen.values():
+                linux.unmount(place)
+        linux.mount("stage", self.stage, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755,size=64k")
+        for inside, outside in self.seen.items():
+            os.mkdir(self._staged(inside), 0o755)
+            linux.mount(outside, self._staged(inside), flags=linux.MS_BIND | linux.MS_REC)
+
+
+def _stage_for(paths: list[str]) -> str:
+    """A folder that can be covered without hiding any of these."""
+    for stage in _STAGES:
+        if os.path.isdir(stage) and not any((path + "/").startswith(stage + "/") for path in paths):
+            return stage
+    raise FileNotFoundError(2, f"none of {', '.join(_STAGES)} can be used to show the sandbox its folders")
+
+
+class _Confinement:
+    """What the child does to itself before it becomes bwrap: limits first, privileges last."""
+
+    def __init__(self, order: Order, plan: _Plan, uid: int) -> None:
+        self.groups: cgroups.Groups | None = None
+        self.network: netns.Network | None = None
+        self._plan = plan
+        self._uid = uid
+        self._pids = order.limits.get("pids", 0) or PIDS_MAX
+
+    def __call__(self) -> None:
+        if self.groups is not None:
+            self.groups.join()
+        if self.network is not None:
+            self.network.enter()
+        if not self._uid:
+            return
+        self._plan.set_the_stage()
+        if self.groups is None or "pids" not in self.groups.places:
+            most = self._pids + _HOLDERS
+            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        os.setgroups([])
+        os.setresgid(self._uid, self._uid, self._uid)
+        os.setresuid(self._uid, self._uid, self._uid)
+
+
+# --- a body ---
+
+
 class SandboxedBody:
-    def __init__(self, pid: int, status: int) -> None:
+    def __init__(self, pid: int, status: int, order: Order, folders: Folders, confinement: _Confinement) -> None:
         self.pid = pid
         self._status = status
+        self._order = order
+        self._folders = folders
+        self._groups = confinement.groups
+        self._network = confinement.network
+        self._memory = child.MachineMemory()
 
     def signal(self, number: int) -> None:
-        """SIGTERM passes by the outer bwrap: its death would take the body with it, without the grace."""
-        pids = linux.descendants(os.getpid())
-        linux.signal_all([pid for pid in pids if number == signal.SIGKILL or pid != self.pid], number)
+        """SIGTERM passes by the outer bwrap, whose death would take the body with it without the grace, and by the
+        router, which the body may need for its last words."""
+        spared = {self.pid, self._network.router if self._network else 0} if number != signal.SIGKILL else set[int]()
+        linux.signal_all([pid for pid in linux.descendants(os.getpid()) if pid not in spared], number)
 
     def ended(self, wait_status: int, last_words: str) -> Ended:
         """bwrap tells a death by signal as 128 + its number, as a shell does: both readings are passed on."""
         finished = b'"exit-code"' in os.pread(self._status, 4096, 0)
         os.close(self._status)
+        if self._network is not None:
+            self._network.close()
         code = os.waitstatus_to_exitcode(wait_status)
-        if code < 0:
-            return Ended(signal=-code)
-        if not finished:
+        ended = Ended(signal=-code) if code < 0 else Ended(code, code - 128 if 128 < code <= 128 + 64 else None)
+        short = self._short_of_memory(ended)
+        if self._groups is not None:
+            with contextlib.suppress(OSError):  # what is left is swept with the attempt
+                self._groups.remove()
+        if not short and not finished and code >= 0:
             return Ended(exit_code=code, fault=f"the sandbox could not be set up: {last_words.strip()}")
-        return Ended(exit_code=code, signal=code - 128 if 128 < code <= 128 + 64 else None)
+        failed = ended.signal is not None or ended.exit_code != 0
+        return Ended(ended.exit_code, ended.signal, "", short or (self._folders.lack() if failed else ""))
 
+    def _short_of_memory(self, ended: Ended) -> str:
+        if self._groups is not None and self._groups.sees_memory:
+            return self._groups.oom()
+        return "oom_node" if ended.signal == signal.SIGKILL and self._memory.ran_out() else ""
 
-class _Plan:
-    """A command line for bwrap and the descriptors it reads from and writes to."""
-
-    def __init__(self, order: Order, work: str) -> None:
-        program = _program()
-        if program is None:
-            raise FileNotFoundError(2, "bwrap is not installed (package bubblewrap)")
-        passwd, group = _in_memory("passwd", _PASSWD), _in_memory("group", _GROUP)
-        memory = order.resources.get("memory_mib", MEMORY_MIB)
-        words = options(os.path.abspath(work), child.environment(order, "/work"), passwd, group, memory)
-        # by descriptor, not on the command line: anybody on the machine may read that, and env holds secrets
-        told = _in_memory("options", "".join(word + "\0" for word in words))
-        self.status = _in_memory("status")
-        self.read_only = (passwd, group, told)
-        self.keep = (*self.read_only, self.status)
-        by_fd = ("--args", str(told), "--json-status-fd", str(self.status))
-        self.argv = (program, *by_fd, "--", *child.SHELL, *order.argv)
+    def usage(self) -> Usage:
+        groups = self._groups
+        disk = self._folders.used_mib()
+        if groups is None or not groups.places:
+            found = linux.measure(linux.descendants(self.pid))
+            return Usage(found.cpu_ms, found.memory_mib, found.memory_mib, disk, max(0, found.pids - 1))
+        seen = groups.sample()
+        pids = max(0, seen.pids - _HOLDERS)
+        peak = max(seen.memory_mib, seen.memory_peak_mib)
+        return Usage(seen.cpu_ms, seen.memory_mib, peak, disk, pids, seen.throttled_permille, seen.oom_kills)
 
 
 class BubblewrapRuntime:
     def warm(self) -> None:
         """Find out once, in the launcher, what each shim would have to ask again."""
         _knows()
+        cgroups.detect()
+        scratch.hindrance()
+        netns.hindrance()
 
     def works(self) -> tuple[bool, str]:
-        """Start a sandbox with nothing to do in it, exactly as a job's. For the agent, which has threads: so
-        `subprocess`, where the shim forks by itself."""
-        import subprocess
+        """Start a sandbox with nothing to do in it, exactly as a job's. For a process with one thread."""
+        import shutil
+        import tempfile
 
+        order = Order("trial", 0, "trial", ("true",), 1, 1, 0, 0, resources={"disk_mib": 4, "memory_mib": 64})
+        folder = tempfile.mkdtemp(prefix="holdfast-trial-")
+        said = os.memfd_create("said")
         try:
-            plan = _Plan(Order("trial", 0, "trial", ("true",), 1, 1, 0, 0), "/tmp")
+            self.prepare(order, folder)
+            body = self.start(order, folder, said, said)
+            status = child.wait(body.pid, _TRIAL_S)
+            words = os.pread(said, 2_000, 0).decode(errors="replace").strip()
+            ended = body.ended(status, words)
+            return ended == Ended(exit_code=0), words
         except OSError as error:
-            return False, str(error.strerror)
-        try:
-            trial = subprocess.run(
-                plan.argv, env={}, pass_fds=plan.keep, stdin=subprocess.DEVNULL, capture_output=True, timeout=20
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return False, f"bwrap cannot be run: {error}"
+            return False, str(error.strerror or error)
         finally:
-            for fd in plan.keep:
-                os.close(fd)
-        return trial.returncode == 0, trial.stderr.decode(errors="replace").strip()
+            os.close(said)
+            self.clean(folder)
+            shutil.rmtree(folder)
 
-    def start(self, order: Order, work: str, stdout: int, stderr: int) -> SandboxedBody:
-        plan = _Plan(order, work)
+    def capabilities(self) -> dict[str, str]:
+        groups = cgroups.detect()
+        kernel = f"kernel: cgroup v{groups.version}"
+
+        def held(controller: str, otherwise: str) -> str:
+            why = groups.missing.get(controller)
+            return f"{otherwise}: {why}" if why is not None else kernel
+
+        disk, owner, network = scratch.hindrance(), owners.hindrance(), netns.hindrance()
+        return {
+            "memory": held("memory", "measured"),
+            "cpu": held("cpu", "none"),
+            "cpu_s": "measured: by its control group" if "cpuacct" not in groups.missing else "measured",
+            "pids": held("pids", "none" if owner else "kernel: by user, since"),
+            "disk": f"measured: {disk}" if disk else "kernel: a file system of its own",
+            "disk_kib_s": held("blkio", "none"),
+            "net_kib_s": f"none: {network}" if network else "kernel: queues in its own network",
+            "network": f"none: {network}" if network else "kernel: a network of its own",
+            "user": f"none: {owner}" if owner else "kernel: a user of its own",
+        }
+
+    def prepare(self, order: Order, folder: str) -> None:
+        uid = owners.take(folder) if not owners.hindrance() else 0
+        child.make_folders(order, folder, uid)
+
+    def start(self, order: Order, folder: str, stdout: int, stderr: int) -> SandboxedBody:
+        uid = owners.take(folder) if not owners.hindrance() else 0
+        plan = _Plan(order, folder, uid)
+        confinement = _Confinement(order, plan, uid)
         try:
-            pid = child.spawn(plan.argv, {}, "/", stdout, stderr, keep=plan.keep)
+            confinement.groups = _groups_for(order, folder)
+            if order.network:
+                confinement.network = netns.Network(order.limits.get("net_kib_s", 0))
+            pid = child.spawn(plan.argv, {}, "/", stdout, stderr, keep=plan.keep, confine=confinement)
         except OSError:
             os.close(plan.status)
+            if confinement.network is not None:
+                confinement.network.close()
             raise
         finally:
-            for fd in plan.read_only:
-                os.close(fd)
-        return SandboxedBody(pid, plan.status)
+            plan.close()
+        return SandboxedBody(pid, plan.status, order, Folders(order, folder), confinement)
+
+    def clean(self, folder: str) -> None:
+        groups = cgroups.recorded(folder)
+        if groups is not None:
+            groups.remove()
+            groups.lift(scratch.devices_below(folder))
+        scratch.detach(folder)
+        owners.release(folder)
+
+
+def _groups_for(order: Order, folder: str) -> cgroups.Groups | None:
+    hierarchy = cgroups.detect()
+    if not hierarchy.bases:
+        return None
+    own = scratch.devices_below(folder)
+    limits = cgroups.Limits(
+        memory_bytes=order.resources.get("memory_mib", 0) << 20,
+        cpu_milli=order.resources.get("cpu_milli", 0),
+        pids=(order.limits.get("pids", 0) or PIDS_MAX) + _HOLDERS,
+        disk_bytes_s=order.limits.get("disk_kib_s", 0) << 10,
+        devices=(*own, *scratch.disk_under(folder)),
+        own_devices=own,
+    )
+    return cgroups.Groups.make(folder, hierarchy, limits)
 
 
 RUNTIME = BubblewrapRuntime()

@@ -10,6 +10,7 @@ from typing import Protocol
 from holdfast.node.core.warden import Order
 
 _MODULES = {
+    "container": "holdfast.node.runtimes.container",
     "bubblewrap": "holdfast.node.runtimes.bubblewrap",
     "process": "holdfast.node.runtimes.process",
 }
@@ -22,6 +23,23 @@ class Ended:
     exit_code: int | None = None
     signal: int | None = None
     fault: str = ""
+    code: str = ""
+    """The failure's code where the runtime has evidence for one: `oom_job`, `disk_quota` … Exit 137 alone is none."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a body uses now; 0 where that cannot be known."""
+
+    cpu_ms: int = 0
+    memory_mib: int = 0
+    memory_peak_mib: int = 0
+    disk_mib: int = 0
+    pids: int = 0
+    throttled_permille: int = 0
+    """How much of the last second it was held back by its own processor limit."""
+    oom_kills: int = 0
+    """Processes of it that the kernel ended for exceeding the body's own memory limit."""
 
 
 class Body(Protocol):
@@ -40,6 +58,10 @@ class Body(Protocol):
         """Read the wait status of `pid`; `last_words` is the end of stderr."""
         ...
 
+    def usage(self) -> Usage:
+        """Cheap: asked every second."""
+        ...
+
 
 class Runtime(Protocol):
     """Each module of this package named in `_MODULES` has these."""
@@ -52,8 +74,24 @@ class Runtime(Protocol):
         """Whether it can be used on this machine, tried for real; if not, why, in words for the operator."""
         ...
 
-    def start(self, order: Order, work: str, stdout: int, stderr: int) -> Body:
-        """Start the body in folder `work`. OSError where that fails. The descriptors stay the caller's."""
+    def capabilities(self) -> dict[str, str]:
+        """How each limit is held on this machine, for the node's listing: the limit's name, then `kernel`, `measured`
+        or `none`, and behind it by what, or why not (`none: the node is not root`). Never raises."""
+        ...
+
+    def prepare(self, order: Order, folder: str) -> None:
+        """Make `work/` (and `checkpoint/` where asked) in the attempt's folder, within the disk limit, owned by the
+        user the body will be. Blocking; may be repeated. OSError where that fails."""
+        ...
+
+    def start(self, order: Order, folder: str, stdout: int, stderr: int) -> Body:
+        """Start the body in `work/` of the attempt's folder. OSError where that fails. The descriptors stay the
+        caller's."""
+        ...
+
+    def clean(self, folder: str) -> None:
+        """Leave no process, mount, cgroup or container of the attempt in `folder`, however it came to its end. May be
+        repeated. OSError while something is left."""
         ...
 
 
@@ -64,6 +102,12 @@ def runtime_named(name: str) -> Runtime:
     module = import_module(_MODULES[name])
     runtime: Runtime = module.RUNTIME
     return runtime
+
+
+def clean(folder: str) -> None:
+    """Leave nothing of the attempt in `folder`, whichever runtime it had: its order may be unreadable."""
+    for name in _MODULES:
+        runtime_named(name).clean(folder)
 
 
 def preload() -> None:

@@ -1,4 +1,7 @@
-"""Real attempts for tests: a folder, an order, a shim started by a real launcher, and a line to it."""
+"""Real attempts for tests: a folder, an order, a shim started by a real launcher, and a line to it.
+
+Stands where the agent stands, without one. Used by the conformance suite for runtimes and by the shim's own tests.
+"""
 
 import contextlib
 import json
@@ -9,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast.model import Failure, Result
+from holdfast.node import attempts as folders
 from holdfast.node import control, linux
+from holdfast.node.core.verdicts import verdict
 from holdfast.node.core.warden import Order
 from holdfast.node.launcher import Launcher
 from holdfast.testing.processes import wait_for
 
-RUNTIMES = ("bubblewrap", "process")
 PATIENCE_S = 20.0
 
 Status = dict[str, Any]
@@ -31,9 +36,10 @@ class Attempt:
         self.home = home
         self.launcher = launcher
         home.mkdir(parents=True, exist_ok=True)
-        limits: dict[str, Any] = {"time_limit_ms": 60_000, "orphan_ms_max": 60_000, "stop_grace_ms": 300}
-        order = Order("att_0a.1", 7, "job_0a", argv, **(limits | {"log_bytes_max": 1 << 20} | changes))
-        (home / "order.json").write_text(json.dumps(order.to_dict()))
+        fields: dict[str, Any] = {"time_limit_ms": 60_000, "orphan_ms_max": 60_000, "stop_grace_ms": 300}
+        fields |= {"log_bytes_max": 1 << 20, **changes}
+        self.order = Order("att_0a.1", 7, "job_0a", argv, **fields)
+        (home / "order.json").write_text(json.dumps(self.order.to_dict()))
         self.line: socket.socket | None = None
         self._heard = b""
         self.pid = 0
@@ -46,8 +52,10 @@ class Attempt:
         return self
 
     def dial(self) -> None:
-        self.line = wait_for(self._try_dial, f"a shim to listen: {self.log('shim')}", PATIENCE_S, 0.002)
-        self.line.settimeout(PATIENCE_S)
+        line = wait_for(self._try_dial, lambda: f"a shim to listen: {self.log('shim')}", PATIENCE_S, 0.002)
+        assert line is not None
+        line.settimeout(PATIENCE_S)
+        self.line = line
         self._heard = b""
 
     def _try_dial(self) -> socket.socket | None:
@@ -69,8 +77,8 @@ class Attempt:
         line, _, self._heard = self._heard.partition(b"\n")
         return json.loads(line)
 
-    def until(self, condition: Callable[[Status], bool]) -> Status:
-        deadline = now() + int(PATIENCE_S * 1000)
+    def until(self, condition: Callable[[Status], bool], patience_s: float = PATIENCE_S) -> Status:
+        deadline = now() + int(patience_s * 1000)
         while now() < deadline:
             if condition(status := self.hear()):
                 return status
@@ -79,15 +87,24 @@ class Attempt:
     def running(self) -> Status:
         return self.until(lambda status: status["phase"] == "running")
 
-    def ended(self) -> Status:
-        return self.until(lambda status: status["phase"] == "ended")
+    def ended(self, patience_s: float = PATIENCE_S) -> Status:
+        return self.until(lambda status: status["phase"] == "ended", patience_s)
 
-    def outcome(self) -> Status:
-        return self.ended()["outcome"]
+    def outcome(self, patience_s: float = PATIENCE_S) -> Status:
+        return self.ended(patience_s)["outcome"]
+
+    def verdict(self, patience_s: float = PATIENCE_S) -> Result | Failure:
+        """What the node makes of its end."""
+        return verdict(folders.status_from(self.ended(patience_s)))
 
     def printed(self, text: str) -> None:
         """Wait until the body has printed this."""
-        wait_for(lambda: text in self.log("stdout"), f"the body to print {text!r}", PATIENCE_S, 0.005)
+        wait_for(
+            lambda: text in self.log("stdout"),
+            lambda: f"the body to print {text!r}: {self.log('stderr')[-300:]} {self.log('shim')[-300:]}",
+            PATIENCE_S,
+            0.005,
+        )
 
     def log(self, name: str) -> str:
         path = self.home / f"{name}.log"
@@ -109,6 +126,7 @@ class Attempt:
         os.kill(self.pid, number)
 
     def clean_up(self) -> None:
+        """End what runs and leave nothing of it on the machine but files."""
         if self.line is not None:
             self.line.close()
         family = self.family() if self.pid and self.shim_lives() else []
@@ -118,6 +136,9 @@ class Attempt:
             if linux.is_alive(pid, ticks):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        if self.home.exists():
+            folders.end_processes(self.home)
+            folders.clean(self.home)
 
 
 def all_dead(family: list[tuple[int, int]]) -> bool:
@@ -125,18 +146,24 @@ def all_dead(family: list[tuple[int, int]]) -> bool:
 
 
 class Attempts:
-    """Starts attempts, each in a folder of its own."""
+    """Starts attempts, each in a folder of its own. `defaults`: what every order holds unless a test says else."""
 
-    def __init__(self, folder: Path, launcher: Launcher) -> None:
+    def __init__(self, folder: Path, launcher: Launcher, **defaults: Any) -> None:
         self.folder = folder
         self.launcher = launcher
+        self.defaults = defaults
         self.made: list[Attempt] = []
 
     def prepare(self, *argv: str, home: Path | None = None, **changes: Any) -> Attempt:
         """An attempt whose shim is not started yet."""
-        attempt = Attempt(home or self.folder / f"att{len(self.made)}", self.launcher, argv, **changes)
+        home = home or self.folder / f"att{len(self.made)}"
+        attempt = Attempt(home, self.launcher, argv, **(self.defaults | changes))
         self.made.append(attempt)
         return attempt
 
     def start(self, *argv: str, home: Path | None = None, **changes: Any) -> Attempt:
         return self.prepare(*argv, home=home, **changes).start()
+
+    def clean_up(self) -> None:
+        for attempt in self.made:
+            attempt.clean_up()

@@ -1,0 +1,96 @@
+"""Packs a folder for an engine to build an image from, so that equal folders give equal bytes. The folder is a
+stranger's: nothing is followed out of it. Knows no engine."""
+
+import hashlib
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+FILES_MAX = 200_000
+
+
+class BadContext(ValueError):
+    """It cannot be built from. Its text says why, for the job's owner."""
+
+
+class Context(msgspec.Struct, frozen=True):
+    sha256: str
+    size: int
+
+
+class _Digesting:
+    """A file to write to that knows the hash and the size of what was written, and bounds it."""
+
+    def __init__(self, file: IO[bytes], bytes_max: int) -> None:
+        self._file = file
+        self._max = bytes_max
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def write(self, content: bytes) -> int:
+        self.size += len(content)
+        if self.size > self._max:
+            raise BadContext(f"the folder to build from is larger than {self._max} bytes")
+        self.digest.update(content)
+        return self._file.write(content)
+
+
+def pack(folder: Path, dockerfile: str, into: IO[bytes], bytes_max: int) -> Context:
+    """Write the folder to `into` as a tar archive. `dockerfile`: its path in the folder, which must be a plain file.
+    BadContext where it is not, or the whole is too large; OSError where something cannot be read. Blocking."""
+    _check(folder, dockerfile)
+    out = _Digesting(into, bytes_max)
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # pyright: ignore[reportArgumentType, reportCallIssue]
+        for number, (name, at) in enumerate(_walk(folder)):
+            if number >= FILES_MAX:
+                raise BadContext(f"the folder to build from holds more than {FILES_MAX} files")
+            _add(tar, name, at)
+    return Context(out.digest.hexdigest(), out.size)
+
+
+def _check(folder: Path, dockerfile: str) -> None:
+    path = Path(dockerfile)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise BadContext(f"{dockerfile!r} is no path inside the folder")
+    place = folder
+    for part in path.parts:
+        place = place / part
+        if place.is_symlink():
+            raise BadContext(f"{dockerfile!r} is a symbolic link, or lies behind one")
+    if not place.is_file():
+        raise BadContext(f"the folder has no file {dockerfile!r}")
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, int]]:
+    """Every entry in the order of its path, with a descriptor of the folder that it lies in."""
+    for top, folders, files, at in os.fwalk(folder, follow_symlinks=False):
+        folders.sort()
+        inside = os.path.relpath(top, folder)
+        for name in sorted((*folders, *files)):
+            yield (name if inside == "." else f"{inside}/{name}"), at
+
+
+def _add(tar: tarfile.TarFile, name: str, at: int) -> None:
+    """Owner and time are left out: they differ where the content does not."""
+    last = os.path.basename(name)
+    found = os.stat(last, dir_fd=at, follow_symlinks=False)
+    entry = tarfile.TarInfo(name)
+    entry.mode = 0o755 if stat.S_ISDIR(found.st_mode) or found.st_mode & 0o111 else 0o644
+    if stat.S_ISDIR(found.st_mode):
+        entry.type = tarfile.DIRTYPE
+        tar.addfile(entry)
+    elif stat.S_ISLNK(found.st_mode):
+        entry.type, entry.mode = tarfile.SYMTYPE, 0o777
+        entry.linkname = os.readlink(last, dir_fd=at)
+        tar.addfile(entry)
+    elif stat.S_ISREG(found.st_mode):
+        with open(os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at), "rb") as file:
+            entry.size = os.fstat(file.fileno()).st_size
+            tar.addfile(entry, file)
+    else:
+        raise BadContext(f"{name!r} is neither file, folder nor link")

@@ -1,0 +1,147 @@
+"""Fetches an input from an address on the web, within limits of size and time (SPEC N13). Knows no job.
+
+The address comes from a stranger: it may not lead into the node's own network. Every name is resolved here, all its
+addresses are checked, and the connection goes to the very address that was checked.
+"""
+
+import asyncio
+import hashlib
+import ipaddress
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+
+from holdfast.model import Failure, FailureCode
+
+REDIRECTS_MAX = 5
+CONNECT_S_MAX = 10.0
+SILENT_S_MAX = 30.0
+TRIES = 3
+AGAIN_S = 1.0
+
+
+class Unfetched(Exception):
+    """It could not be had; `failure` says whose fault that is."""
+
+    def __init__(self, code: FailureCode, says: str) -> None:
+        super().__init__(says)
+        self.failure = Failure(code, says)
+
+
+async def fetch(
+    url: str,
+    into: Path,
+    *,
+    bytes_max: int,
+    seconds_max: float,
+    sha256: str = "",
+    private: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> str:
+    """Write what is at the address to a new file; its hash. `private`: addresses of this network are allowed."""
+    try:
+        async with asyncio.timeout(seconds_max):
+            found = await _tried(url, into, bytes_max, private, progress)
+    except TimeoutError:
+        raise Unfetched(FailureCode.NETWORK, f"{_shown(url)} did not arrive within {seconds_max:.0f} s") from None
+    if sha256 and found != sha256:
+        into.unlink(missing_ok=True)
+        raise Unfetched(FailureCode.DATA, f"{_shown(url)} has the hash {found}, not {sha256}")
+    return found
+
+
+async def _tried(url: str, into: Path, bytes_max: int, private: bool, progress: Callable[[int, int], None]) -> str:
+    for _ in range(TRIES - 1):
+        try:
+            return await _fetch(url, into, bytes_max, private, progress)
+        except Unfetched as wrong:
+            if wrong.failure.code is not FailureCode.NETWORK:
+                raise
+        await asyncio.sleep(AGAIN_S)
+    return await _fetch(url, into, bytes_max, private, progress)
+
+
+async def _fetch(url: str, into: Path, bytes_max: int, private: bool, progress: Callable[[int, int], None]) -> str:
+    timeout = httpx.Timeout(SILENT_S_MAX, connect=CONNECT_S_MAX)
+    async with httpx.AsyncClient(timeout=timeout, trust_env=False, follow_redirects=False) as http:
+        for _ in range(REDIRECTS_MAX + 1):
+            request = await _request(http, url, private)
+            try:
+                answer = await http.send(request, stream=True)
+            except httpx.HTTPError as wrong:
+                raise Unfetched(FailureCode.NETWORK, f"{_shown(url)} cannot be reached: {wrong}") from None
+            try:
+                if answer.has_redirect_location:
+                    url = urljoin(url, answer.headers["location"])
+                    continue
+                _check_status(url, answer.status_code)
+                return await _save(url, answer, into, bytes_max, progress)
+            finally:
+                await answer.aclose()
+    raise Unfetched(FailureCode.DATA, f"{_shown(url)} leads from one address to the next without end")
+
+
+async def _request(http: httpx.AsyncClient, url: str, private: bool) -> httpx.Request:
+    """For the address that was checked, and no other that the name may mean a moment later."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Unfetched(FailureCode.DATA, f"{_shown(url)} is no address on the web")
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except (OSError, ValueError, UnicodeError) as wrong:
+        raise Unfetched(FailureCode.NETWORK, f"{parts.hostname} cannot be found: {wrong}") from None
+    hosts = [str(info[4][0]).partition("%")[0] for info in found]
+    inside = [host for host in hosts if not ipaddress.ip_address(host).is_global]
+    if inside and not private:
+        raise Unfetched(
+            FailureCode.DATA, f"{parts.hostname} is {inside[0]}, inside the machine's own network: not fetched"
+        )
+    host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
+    direct = parts._replace(netloc=f"{host}:{port}", fragment="").geturl()
+    headers = {"Host": parts.netloc.rpartition("@")[2], "Accept-Encoding": "identity"}
+    extensions = {"sni_hostname": parts.hostname} if parts.scheme == "https" else {}
+    return http.build_request("GET", direct, headers=headers, extensions=extensions)
+
+
+def _check_status(url: str, status: int) -> None:
+    if status == 200:
+        return
+    passing = status in (408, 425, 429) or status >= 500
+    raise Unfetched(
+        FailureCode.NETWORK if passing else FailureCode.DATA, f"{_shown(url)} answered with status {status}"
+    )
+
+
+async def _save(
+    url: str, answer: httpx.Response, into: Path, bytes_max: int, progress: Callable[[int, int], None]
+) -> str:
+    told = answer.headers.get("content-length", "")
+    total = int(told) if told.isdigit() else 0
+    digest = hashlib.sha256()
+    done = 0
+    try:
+        with into.open("wb") as file:
+            async for piece in answer.aiter_raw(1 << 20):
+                done += len(piece)
+                if max(done, total) > bytes_max:
+                    raise Unfetched(FailureCode.DATA, f"{_shown(url)} is larger than {bytes_max} bytes")
+                digest.update(piece)
+                await asyncio.to_thread(file.write, piece)
+                progress(done, total)
+            await asyncio.to_thread(os.fsync, file.fileno())
+    except httpx.HTTPError as wrong:
+        raise Unfetched(FailureCode.NETWORK, f"{_shown(url)} broke off after {done} bytes: {wrong}") from None
+    if total and done != total:
+        raise Unfetched(FailureCode.NETWORK, f"{_shown(url)} broke off after {done} of {total} bytes")
+    return digest.hexdigest()
+
+
+def _shown(url: str) -> str:
+    """Without what may be a secret: user, password and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"[:300]

@@ -1,0 +1,150 @@
+"""Has an engine build an image from a packed folder, within limits of memory, processor and disk. For `node.images`.
+
+The steps of a Dockerfile are a stranger's program: they run in the engine's own containers, without the network unless
+the operator allows it.
+"""
+
+import asyncio
+import contextlib
+import json
+import shutil
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.model import FailureCode
+from holdfast.node import image_names
+from holdfast.node.image_names import OWN, NoImage
+
+if TYPE_CHECKING:
+    import aiodocker
+
+TAIL_LINES = 20
+"""How much of a failed build's output its owner is shown."""
+_WATCH_S = 1.0
+_RESERVE_BYTES = 256 << 20
+"""A build is given up where it leaves the engine's disk less than this: the node's own stability comes first."""
+
+
+class Build(msgspec.Struct, frozen=True):
+    context: IO[bytes]
+    """A tar archive, open for reading."""
+    dockerfile: str
+    args: dict[str, str]
+    memory_mib: int
+    cpu_milli: int
+    bytes_max: int
+    """Of the image. While it is being built, twice as much may lie on the disk."""
+    network: bool
+
+
+async def run(docker: "aiodocker.Docker", name: str, build: Build, told: Callable[[int, int], None]) -> None:
+    """Build it and give it this name; `told` hears of each step. NoImage where it fails, with the end of what was
+    printed."""
+    root = Path(str((await docker.system.info()).get("DockerRootDir") or "/"))
+    working = asyncio.create_task(_work(docker, name, build, root, told))
+    watching = asyncio.create_task(_watch(root, build.bytes_max))
+    try:
+        done, _ = await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if working not in done:
+            raise watching.result()
+        working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _work(
+    docker: "aiodocker.Docker", name: str, build: Build, root: Path, told: Callable[[int, int], None]
+) -> None:
+    import aiodocker
+
+    said: deque[str] = deque(maxlen=TAIL_LINES)
+    try:
+        async for event in _events(docker, name, build):
+            text = str(event.get("stream", ""))
+            said.extend(line for line in text.splitlines() if line.strip())
+            if (step := _step(text)) is not None:
+                told(*step)
+    except aiodocker.DockerError as wrong:
+        raise _failed(wrong.message, said, root) from None
+
+
+async def _events(docker: "aiodocker.Docker", name: str, build: Build) -> AsyncIterator[dict[str, Any]]:
+    """By the session of the client, whose own call knows no limits."""
+    import aiodocker
+    import aiohttp
+    from aiodocker.jsonstream import json_stream_stream
+
+    memory = build.memory_mib << 20
+    words = _network(await docker.version(), build.network) | {
+        "t": name, "dockerfile": build.dockerfile, "buildargs": json.dumps(build.args), "rm": "1", "forcerm": "1",
+        "memory": memory, "memswap": memory, "cpuperiod": 100_000, "cpuquota": build.cpu_milli * 100,
+        "labels": json.dumps({f"{OWN}build": "1"}),
+    }  # fmt: skip
+    headers, forever = {"Content-Type": "application/x-tar"}, aiohttp.ClientTimeout(total=None)
+    posted = docker.session.post(
+        "http://engine/build", params=words, data=build.context, headers=headers, timeout=forever
+    )
+    async with posted as answer:
+        if answer.status >= 400:
+            said = await answer.text()
+            with contextlib.suppress(ValueError, AttributeError):
+                said = str(json.loads(said).get("message", said))
+            raise aiodocker.DockerError(answer.status, said)
+        async for event in json_stream_stream(answer):
+            yield event
+
+
+def _network(version: dict[str, Any], wanted: bool) -> dict[str, str]:
+    """Podman takes the same word for something else: what is `none` to Docker is the node's own network there."""
+    podman = any("podman" in str(part.get("Name", "")).lower() for part in version.get("Components") or ())
+    if not podman:
+        return {"networkmode": "default" if wanted else "none"}
+    own = json.dumps([{"Name": "network", "Host": False, "Path": ""}])
+    return {"networkmode": "NetworkEnabled" if wanted else "NetworkDisabled", "nsoptions": own}
+
+
+def _step(text: str) -> tuple[int, int] | None:
+    """`Step 2/5 : …` of Docker, `STEP 2/5: …` of Podman."""
+    words = text.split()
+    if len(words) > 1 and words[0].lower() == "step":
+        done, slash, total = words[1].rstrip(":").partition("/")
+        if slash and done.isdigit() and total.isdigit():
+            return int(done), int(total)
+    return None
+
+
+def _failed(says: str, said: Collection[str], root: Path) -> NoImage:
+    """The Dockerfile's fault, unless the registry or the node's disk was to blame."""
+    code = image_names.blame(says)
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(root).free < _RESERVE_BYTES:
+            code = FailureCode.NODE_DISK_FULL
+    if code not in (FailureCode.NETWORK, FailureCode.NODE_DISK_FULL):
+        code = FailureCode.BUILD
+    return NoImage(code, "\n".join([f"the image could not be built: {says}", *said]))
+
+
+async def _watch(root: Path, bytes_max: int) -> NoImage:
+    """Returns when what is written becomes too much, with what to say of it."""
+    began = _free(root)
+    while True:
+        await asyncio.sleep(_WATCH_S)
+        free = _free(root)
+        if free < _RESERVE_BYTES:
+            return NoImage(FailureCode.NODE_DISK_FULL, "the build was given up: the machine's disk is almost full")
+        if began - free > 2 * bytes_max:
+            return NoImage(FailureCode.BUILD, f"the build was given up: it wrote more than {2 * bytes_max} bytes")
+
+
+def _free(root: Path) -> int:
+    """Where it cannot be seen from here, there is nothing to watch."""
+    try:
+        return shutil.disk_usage(root).free
+    except OSError:
+        return 1 << 62

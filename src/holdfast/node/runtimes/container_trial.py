@@ -1,0 +1,74 @@
+"""Tries whether an engine can be used for jobs, by starting a container exactly as a job's. For a process with one
+thread. Decides nothing: it says what is wrong, in words for the operator."""
+
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+
+from holdfast.node.core.warden import Order
+from holdfast.node.runtimes import child, container_request
+from holdfast.node.runtimes.engine_api import API_LEAST, Engine, EngineError, query
+from holdfast.node.runtimes.runtime import Ended, runtime_named
+
+IMAGE = "holdfast-trial"
+"""An image with nothing in it: what is tried is the engine, and the shell that the node lends."""
+_TRIAL_S = 60.0
+
+
+def try_engine(socket: str) -> str:
+    """Why the engine behind this socket cannot be used; empty where it can."""
+    if not socket:
+        return "no container engine was found: start Docker or Podman, or name its socket in DOCKER_HOST"
+    engine = Engine(socket)
+    try:
+        version = str(engine.version().get("ApiVersion", "0.0"))
+        if tuple(int(part) for part in version.split(".")[:2]) < API_LEAST:
+            least = ".".join(str(part) for part in API_LEAST)
+            return f"the engine at {socket} speaks API {version}; {least} is the oldest that can be used"
+        return _try_to_run(engine, _image(engine))
+    except EngineError as error:
+        return f"the engine at {socket} refuses: {error.says}"
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "strerror", None) or error)
+
+
+def _image(engine: Engine) -> str:
+    name = f"{IMAGE}:latest"
+    try:
+        return str(engine.call("GET", f"/images/{name}/json")["Id"])
+    except EngineError as error:
+        if error.status != 404:
+            raise
+    empty = io.BytesIO()
+    with tarfile.open(fileobj=empty, mode="w") as tar:
+        for folder in ("dev", "etc", "proc", "sys", "tmp"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+    engine.ask("POST", "/images/create" + query(fromSrc="-", repo=IMAGE, tag="latest"), empty.getvalue()).all()
+    return str(engine.call("GET", f"/images/{name}/json")["Id"])
+
+
+def _try_to_run(engine: Engine, image: str) -> str:
+    runtime = runtime_named("container")
+    lent = container_request.lent_shell()
+    words = (*lent, "-c", "echo it works")
+    order = Order("trial", 0, "trial", words, 1, 1, 0, 0, resources={"disk_mib": 4, "memory_mib": 64},
+                  runtime="container", image=image, engine=engine.path)  # fmt: skip
+    folder = tempfile.mkdtemp(prefix="holdfast-trial-")
+    said = os.memfd_create("said")
+    try:
+        runtime.prepare(order, folder)
+        body = runtime.start(order, folder, said, said)
+        status = child.wait(body.pid, _TRIAL_S)
+        printed = os.pread(said, 2_000, 0).decode(errors="replace").strip()
+        ended = body.ended(status, printed)
+        if ended == Ended(exit_code=0) and printed == "it works":
+            return ""
+        return ended.fault or ended.code or f"a container ended with {ended.exit_code}: {printed}"
+    finally:
+        os.close(said)
+        runtime.clean(folder)
+        shutil.rmtree(folder)

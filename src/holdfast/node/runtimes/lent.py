@@ -1,0 +1,41 @@
+"""What a body may import of Holdfast: `holdfast.checkpoint`, and nothing else. Laid out once for each attempt.
+
+The node's own packages are none of the job's business, and a job's Python may be another one than the node's. So the
+one file that needs only a standard library is put into a folder by itself, which the body sees read-only.
+"""
+
+import os
+import pkgutil
+
+SEEN_AS = "/holdfast"
+_NAME = "lent"
+_PACKAGE = '''"""What a job may use of Holdfast. Where the job brings a Holdfast of its own, that is found as well."""
+
+from pkgutil import extend_path
+
+__path__ = extend_path(__path__, __name__)
+'''
+
+
+def lay_out(folder: str) -> None:
+    """Put it into an attempt's folder. Idempotent."""
+    source = pkgutil.get_data("holdfast", "checkpoint.py")
+    if source is None:
+        raise FileNotFoundError(2, "this installation has no holdfast/checkpoint.py")
+    package = os.path.join(place(folder), "holdfast")
+    for path in (place(folder), package):
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, 0o755)  # whatever the umask: the body is another user
+    for name, data in (("__init__.py", _PACKAGE.encode()), ("checkpoint.py", source)):
+        with open(os.path.join(package, name), "wb") as file:
+            file.write(data)
+        os.chmod(os.path.join(package, name), 0o644)
+
+
+def place(folder: str) -> str:
+    return os.path.join(folder, _NAME)
+
+
+def python_path(theirs: str, seen_as: str = SEEN_AS) -> str:
+    """The body's PYTHONPATH: what the job says comes first."""
+    return f"{theirs}:{seen_as}" if theirs else seen_as

@@ -1,0 +1,144 @@
+"""A network of its own for one body that may use one: a namespace, and a user-mode router that stands for it outside.
+
+What the body sends leaves the machine as if the node's own user had sent it, so nothing near the machine may be
+reached: not its loopback, not its own addresses, not the private networks around it. Routes say so inside, where
+the body has no right to change them. Bandwidth is limited both ways. IPv4 only. Knows no sandbox and no order.
+"""
+
+import errno
+import os
+import re
+import select
+from functools import cache
+
+from holdfast.node import linux
+from holdfast.node.runtimes import child
+
+_SUBNET = "100.127.255"
+"""In the range of carriers' own networks, where no office or home has an address."""
+RESOLVER = f"{_SUBNET}.3"
+_PRIVATE = (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
+    "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
+)  # fmt: skip
+"""Nobody on the internet has these; the operator's printer has."""
+_MTU = 65_520
+_READY_S = 10.0
+_BURST_BYTES = 128 * 1024
+
+
+def _program(name: str) -> str | None:
+    places = (os.path.join(folder, name) for folder in (*os.get_exec_path(), "/usr/sbin", "/sbin"))
+    return next((place for place in places if os.access(place, os.X_OK)), None)
+
+
+@cache
+def hindrance() -> str:
+    """Why no body can have a network on this machine; empty where it can."""
+    if os.geteuid() != 0:
+        return "the node is not root"
+    for program, package in (("slirp4netns", "slirp4netns"), ("ip", "iproute2"), ("tc", "iproute2")):
+        if _program(program) is None:
+            return f"{program} is not installed (package {package})"
+    return "" if os.path.exists("/dev/net/tun") else "there is no /dev/net/tun"
+
+
+def own_addresses(fib_trie: str = "/proc/net/fib_trie") -> list[str]:
+    """The machine's own IPv4 addresses, but for loopback."""
+    with open(fib_trie) as file:
+        found = re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", file.read())
+    return sorted({address for address in found if not address.startswith("127.")})
+
+
+class Network:
+    """Lives as long as the router does, which ends with this process at the latest."""
+
+    def __init__(self, kib_s: int = 0, namespace: int | None = None) -> None:
+        """Ready when this returns; OSError where it cannot be had. `kib_s`: each way; 0: as fast as it goes.
+        `namespace`: one that another made, by its descriptor, which is taken over."""
+        if why := hindrance():
+            raise OSError(errno.ENOTSUP, f"there is no network for jobs: {why}")
+        self.fd = _namespace() if namespace is None else namespace
+        try:
+            self._batch("ip", [f"route add prohibit {net}" for net in (*_PRIVATE, *own_addresses())])
+            self.router = self._start_router()
+            if kib_s:
+                self._limit(kib_s)
+        except OSError:
+            os.close(self.fd)
+            raise
+
+    def enter(self) -> None:
+        linux.enter(self.fd, linux.CLONE_NEWNET)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def _start_router(self) -> int:
+        hear, say = os.pipe()
+        words = ("--configure", f"--mtu={_MTU}", "--disable-host-loopback", "--enable-sandbox", "--enable-seccomp")
+        words += (f"--cidr={_SUBNET}.0/24", f"--ready-fd={say}", "--netns-type=path", f"/proc/self/fd/{self.fd}")
+        program = _program("slirp4netns") or ""
+        null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            pid = child.spawn((program, *words, "tap0"), {}, "/", null, 2, keep=(say, self.fd), confine=_aside)
+        finally:
+            os.close(say)
+            os.close(null)
+        try:
+            ready, _, _ = select.select([hear], [], [], _READY_S)
+            if not ready or not os.read(hear, 1):
+                raise OSError(errno.EIO, "slirp4netns did not start")
+        finally:
+            os.close(hear)
+        return pid
+
+    def _limit(self, kib_s: int) -> None:
+        """What comes in is led through a device of its own, since only what goes out can wait in a queue."""
+        shape = f"root tbf rate {kib_s * 8192}bit burst {max(_BURST_BYTES, 2 * _MTU)} latency 100ms"
+        self._batch("ip", ["link add name ifb7 type ifb", "link set dev ifb7 up"])
+        redirect = "u32 match u32 0 0 action mirred egress redirect dev ifb7"
+        self._batch(
+            "tc",
+            [
+                f"qdisc add dev tap0 {shape}",
+                f"qdisc add dev ifb7 {shape}",
+                "qdisc add dev tap0 handle ffff: ingress",
+                f"filter add dev tap0 parent ffff: protocol all {redirect}",
+            ],
+        )
+
+    def _batch(self, program: str, lines: list[str]) -> None:
+        told = os.memfd_create("batch")
+        said = os.memfd_create("said")
+        try:
+            os.write(told, "".join(f"{line}\n" for line in lines).encode())
+            argv = (_program(program) or program, "-batch", f"/proc/self/fd/{told}")
+            os.lseek(told, 0, os.SEEK_SET)
+            pid = child.spawn(argv, {}, "/", said, said, keep=(told,), confine=self.enter)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if code:
+                words = os.pread(said, 300, 0).decode(errors="replace").strip()
+                raise OSError(errno.EIO, f"{program} could not set up the job's network: {words}")
+        finally:
+            os.close(told)
+            os.close(said)
+
+
+def _aside() -> None:
+    """The router clears its own view of the machine's mounts. Where those are shared it would clear everybody's."""
+    linux.leave(linux.CLONE_NEWNS)
+    linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+
+
+def _namespace() -> int:
+    """A fresh network namespace, by its descriptor. This process only looks in: it has one thread."""
+    here = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        linux.leave(linux.CLONE_NEWNET)
+        try:
+            return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            linux.enter(here, linux.CLONE_NEWNET)
+    finally:
+        os.close(here)

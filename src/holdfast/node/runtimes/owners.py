@@ -1,0 +1,90 @@
+"""Users of the machine that belong to one attempt each, so that no two held at a time can touch each other's things.
+
+A user is a number that nobody else on the machine has. Who has which is written down in one folder for all nodes of
+the machine; an entry whose attempt is gone is given out again. Only root can give them out: another node's jobs all
+run as its own user. Knows no sandbox.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+
+FIRST = 1_900_000_000
+"""Above the ranges that distributions hand out to people, services and containers."""
+COUNT = 1 << 24
+RECORD = "owner"
+REGISTRY = "/run/holdfast/owners"
+
+
+def hindrance() -> str:
+    """Why attempts get no users of their own; empty where they do."""
+    return "" if os.geteuid() == 0 else "the node is not root"
+
+
+@contextlib.contextmanager
+def _alone(registry: str) -> Iterator[None]:
+    os.makedirs(registry, mode=0o700, exist_ok=True)
+    lock = os.open(os.path.join(registry, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _recorded(folder: str) -> int:
+    try:
+        with open(os.path.join(folder, RECORD)) as file:
+            return int(file.read(32))
+    except (OSError, ValueError):
+        return 0
+
+
+def _holder(registry: str, uid: int) -> str:
+    """The folder that has this user; empty: nobody."""
+    try:
+        folder = os.readlink(os.path.join(registry, str(uid)))
+    except OSError:
+        return ""
+    return folder if _recorded(folder) == uid else ""
+
+
+def take(folder: str, registry: str = REGISTRY) -> int:
+    """The user of the attempt in this folder: the same one, however often it is asked for."""
+    folder = os.path.realpath(folder)
+    with _alone(registry):
+        start = int.from_bytes(sha256(os.fsencode(folder)).digest()[:8])
+        for step in range(COUNT):
+            uid = FIRST + (start + step) % COUNT
+            if _holder(registry, uid) in ("", folder):
+                entry = os.path.join(registry, str(uid))
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry)
+                os.symlink(folder, entry)
+                _record(folder, uid)
+                return uid
+    raise OSError(errno.EAGAIN, "every user this node may give to a job is taken")
+
+
+def _record(folder: str, uid: int) -> None:
+    path = os.path.join(folder, RECORD)
+    with open(path + ".new", "w") as file:
+        file.write(str(uid))
+    os.rename(path + ".new", path)
+
+
+def release(folder: str, registry: str = REGISTRY) -> None:
+    """Nothing of the attempt is left: its user may become another's, as may those of folders that are gone. May be
+    repeated."""
+    folder = os.path.realpath(folder)
+    if not os.path.isdir(registry):
+        return
+    with _alone(registry):
+        for name in os.listdir(registry):
+            with contextlib.suppress(OSError):
+                holder = os.readlink(os.path.join(registry, name))
+                if holder == folder or not os.path.exists(holder):
+                    os.unlink(os.path.join(registry, name))

@@ -1,0 +1,289 @@
+"""Room on the disk that cannot be exceeded: an attempt's folders on a file system of their own, in a file.
+
+The file is reserved on the node's disk when it is made, so that others cannot take the room away later. It is
+mounted by a loop device that frees itself with its last user: whoever dies, the kernel clears up. Where there is no
+right to mount, or no loop device, folders are plain and what they hold is measured. Knows no sandbox and no order.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import time
+from functools import cache
+
+from holdfast.node import linux
+
+IMAGE = "scratch.img"
+_NEW = "scratch.new"
+_DISK = "disk"
+"""Where the file system is mounted until its folders are bound to their places."""
+MIB = 1 << 20
+
+_LOOP_CTL_GET_FREE = 0x4C82
+_LOOP_CONFIGURE = 0x4C0A
+_AUTOCLEAR = 4
+_EXT4_SHUTDOWN = 0x8004587D
+_WITHOUT_FLUSH = 2
+_FORMAT = ("-q", "-F", "-m", "0", "-i", "8192", "-O", "^has_journal,^resize_inode")
+"""No journal: after a power cut nothing in it counts. An inode for each two blocks: jobs have many small files."""
+_OPTIONS = "noinit_itable"
+"""Tables of inodes are zeroed when used, or each mount would write a share of the disk in the background."""
+_TRIES = 20
+_FULL_BYTES = 256 * 1024
+"""With less than this left, a disk counts as full: nothing of any size could be written."""
+_GONE_S = 5.0
+
+
+def room_for(mib: int) -> int:
+    """Bytes of a file whose file system has `mib` MiB to give: tables and reserve come on top."""
+    return mib * MIB * 107 // 100 + 2 * MIB
+
+
+def mounts_below(folder: str) -> list[str]:
+    """What is mounted in this folder or deeper, the last mount first."""
+    inside = os.path.realpath(folder) + "/"
+    with open("/proc/self/mountinfo", "rb") as lines:
+        places = [_plain(line.split(b" ")[4]) for line in lines]
+    return [place for place in reversed(places) if (place + "/").startswith(inside)]
+
+
+def _plain(escaped: bytes) -> str:
+    """A path of mountinfo: what would break its line stands there as an octal number."""
+    for number in (b"040", b"011", b"012"):
+        escaped = escaped.replace(b"\\" + number, bytes([int(number, 8)]))
+    return os.fsdecode(escaped.replace(b"\\134", b"\\"))
+
+
+def loops_below(folder: str) -> list[str]:
+    """Loop devices whose file lies, or lay, in this folder."""
+    inside = os.path.realpath(folder) + "/"
+    found: list[str] = []
+    for name in sorted(os.listdir("/sys/block")) if os.path.isdir("/sys/block") else []:
+        with contextlib.suppress(OSError), open(f"/sys/block/{name}/loop/backing_file") as file:
+            if name.startswith("loop") and file.read().startswith(inside):
+                found.append(name)
+    return found
+
+
+def scratch_mounts() -> list[str]:
+    """Where scratch of any attempt of this machine is mounted, the last mount first."""
+    with open("/proc/self/mountinfo", "rb") as lines:
+        words = [line.split(b" ") for line in lines]
+    return [
+        _plain(line[4])
+        for line in reversed(words)
+        if line[line.index(b"-") + 2].startswith(b"/dev/loop")
+        and os.path.basename(line[4]) == (os.path.basename(line[3]) or _DISK.encode())
+        and os.path.exists(os.path.join(os.path.dirname(_plain(line[4])), IMAGE))
+    ]
+
+
+def devices_below(folder: str) -> tuple[str, ...]:
+    """`major:minor` of the loop devices of this folder."""
+    return tuple(_read(f"/sys/block/{name}/dev") for name in loops_below(folder))
+
+
+def disk_under(folder: str) -> tuple[str, ...]:
+    """`major:minor` of the disk this folder lies on; none where the kernel cannot limit it."""
+    device = os.stat(folder).st_dev
+    name = f"{os.major(device)}:{os.minor(device)}"
+    whole = os.path.realpath(f"/sys/dev/block/{name}")
+    if os.path.exists(f"{whole}/partition"):  # limits are for whole disks
+        name = _read(f"{os.path.dirname(whole)}/dev")
+    return (name,) if os.path.exists(whole) else ()
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read().strip()
+
+
+@cache
+def hindrance() -> str:
+    """Why no file can be mounted on this machine; empty where it can. Tried by nothing but looking: what goes wrong
+    later is an error of its own."""
+    if os.geteuid() != 0:
+        return "the node is not root"
+    if not os.path.exists("/dev/loop-control"):
+        return "there is no /dev/loop-control"
+    if _program() is None:
+        return "mkfs.ext4 is not installed (package e2fsprogs)"
+    return ""
+
+
+def _program() -> str | None:
+    places = [f"{folder}/mkfs.ext4" for folder in (*os.get_exec_path(), "/usr/sbin", "/sbin")]
+    return next((place for place in places if os.access(place, os.X_OK)), None)
+
+
+# --- making ---
+
+
+def make(folder: str, names: tuple[str, ...], mib: int, uid: int) -> None:
+    """Make the folders `names` in `folder`, for user `uid`, with `mib` MiB for all of them together. May be repeated:
+    what is there stays. OSError where that fails: ENOSPC where the node's disk has no room for them."""
+    folder = os.path.realpath(folder)
+    places = {name: os.path.join(folder, name) for name in names}
+    mounted = mounts_below(folder)
+    if set(mounted) == set(places.values()):
+        return
+    if mounted:  # whoever did this before came no further
+        detach(folder)
+    for place in places.values():
+        os.makedirs(place, mode=0o700, exist_ok=True)
+    image = os.path.join(folder, IMAGE)
+    if not os.path.exists(image):
+        _format(folder, room_for(mib))
+    disk = os.path.join(folder, _DISK)
+    os.makedirs(disk, mode=0o700, exist_ok=True)
+    number, device = _attach(image)
+    try:
+        flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOATIME
+        linux.mount(_node(number), disk, "ext4", flags, _OPTIONS)
+    finally:
+        os.close(device)
+    linux.mount("", disk, flags=linux.MS_PRIVATE)
+    for name, place in places.items():
+        inner = os.path.join(disk, name)
+        os.makedirs(inner, mode=0o700, exist_ok=True)
+        os.chown(inner, uid, uid)
+        linux.mount(inner, place, flags=linux.MS_BIND)
+        linux.mount("", place, flags=linux.MS_PRIVATE)
+    linux.unmount(disk)
+
+
+def _format(folder: str, size: int) -> None:
+    """A file under its own name is whole: it is made under another."""
+    new = os.path.join(folder, _NEW)
+    fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, size)
+        try:
+            linux.reserve(fd, size)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise OSError(error.errno, f"{size // MIB} MiB of scratch cannot be kept free") from None
+    except OSError:
+        os.unlink(new)
+        raise
+    finally:
+        os.close(fd)
+    _run((_program() or "mkfs.ext4", *_FORMAT, "-E", "lazy_itable_init=1,nodiscard", new))
+    os.rename(new, os.path.join(folder, IMAGE))
+
+
+def _run(argv: tuple[str, ...]) -> None:
+    """Not by `subprocess`: the shim's children are reaped by itself, and one that is waited for here by its pid is
+    no concern of anybody else."""
+    import tempfile
+
+    with tempfile.TemporaryFile() as said:
+        moves = [(os.POSIX_SPAWN_DUP2, said.fileno(), 1), (os.POSIX_SPAWN_DUP2, said.fileno(), 2)]
+        pid = os.posix_spawn(argv[0], argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, file_actions=moves)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        said.seek(0)
+        words = said.read(500).decode(errors="replace").strip()
+    if code:
+        raise OSError(errno.EIO, f"{argv[0]} ended with {code}: {words}")
+
+
+def _attach(image: str) -> tuple[int, int]:
+    """A loop device on the file: its number, and a descriptor that keeps it until it is mounted. It frees itself
+    when nobody has it any more, in whatever moment this process dies."""
+    backing = os.open(image, os.O_RDWR | os.O_CLOEXEC)
+    control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for _ in range(_TRIES):
+            number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
+            device = os.open(_node(number), os.O_RDWR | os.O_CLOEXEC)
+            info = struct.pack("=5Q4I64s64s32s2Q", 0, 0, 0, 0, 0, 0, 0, 0, _AUTOCLEAR, b"", b"", b"", 0, 0)
+            config = bytearray(struct.pack("=2I", backing, 0) + info + bytes(64))
+            try:
+                fcntl.ioctl(device, _LOOP_CONFIGURE, config)
+                return number, device
+            except OSError as error:
+                os.close(device)
+                if error.errno != errno.EBUSY:
+                    raise
+        raise OSError(errno.EBUSY, "no loop device is free")
+    finally:
+        os.close(control)
+        os.close(backing)
+
+
+def _node(number: int) -> str:
+    """In a container /dev does not follow the kernel: a device that was just made has to be named there."""
+    path = f"/dev/loop{number}"
+    if not os.path.exists(path):
+        with contextlib.suppress(FileExistsError):
+            os.mknod(path, 0o600 | 0o060000, os.makedev(7, number))
+    return path
+
+
+# --- reading ---
+
+
+def is_own(folder: str, name: str = "work") -> bool:
+    """Whether the folder lies on a file system of its own."""
+    with contextlib.suppress(OSError):
+        return os.stat(os.path.join(folder, name)).st_dev != os.stat(folder).st_dev
+    return False
+
+
+def used_mib(place: str) -> int:
+    disk = os.statvfs(place)
+    return (disk.f_blocks - disk.f_bfree) * disk.f_frsize // MIB
+
+
+def is_full(place: str) -> bool:
+    """Whether whatever wants to write there is told that there is no room."""
+    disk = os.statvfs(place)
+    return disk.f_bavail * disk.f_frsize < _FULL_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
+
+
+def measured_mib(*places: str) -> int:
+    """What files in these folders take on the disk, by looking at each. Symbolic links are not followed."""
+    blocks = 0
+    unseen = list(places)
+    while unseen:
+        with contextlib.suppress(OSError), os.scandir(unseen.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    blocks += entry.stat(follow_symlinks=False).st_blocks
+                    if entry.is_dir(follow_symlinks=False):
+                        unseen.append(entry.path)
+    return blocks * 512 // MIB
+
+
+# --- leaving ---
+
+
+def detach(folder: str) -> None:
+    """No mount in the folder, and no loop device. May be repeated. What is not on the disk yet is thrown away, not
+    written: nobody will read it.
+
+    A mount namespace that a stranger copied meanwhile has the mounts as well, and would keep the device. When the
+    folder they lie on goes, the kernel takes them away there too."""
+    for place in mounts_below(folder):
+        if is_own(os.path.dirname(place), os.path.basename(place)):
+            with contextlib.suppress(OSError):
+                _shut_down(place)
+        with contextlib.suppress(FileNotFoundError):
+            linux.unmount(place)
+        with contextlib.suppress(OSError):
+            os.rmdir(place)
+    deadline = time.monotonic() + _GONE_S
+    while loops_below(folder) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    if left := mounts_below(folder) + loops_below(folder):
+        raise OSError(errno.EBUSY, f"still in use: {', '.join(left)}")
+
+
+def _shut_down(place: str) -> None:
+    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, _EXT4_SHUTDOWN, struct.pack("=I", _WITHOUT_FLUSH))
+    finally:
+        os.close(fd)

@@ -1,0 +1,284 @@
+"""Python environments for jobs: built once from a list of requirements, kept by the hash of it, shared read-only.
+
+    venvs/KEY/tree     the environment; a body sees it as /venv, and so it was built: its scripts say /venv/bin/python
+    venvs/KEY/made     written last; a folder without it is litter
+    venvs/KEY/users/   a file for each attempt that was given it; it counts while that attempt's folder exists
+    venvs/KEY.lock     held while it is built; `lock` while it is given out or dropped
+    venvs/building-*, venvs/dropped-*    half a thing: swept away
+
+A key that is there is whole: it is built under another name, and renamed. Requirements are a stranger's words: names
+and versions only, and only wheels, so that nothing of theirs is run before the job is. What is fetched is fetched by
+pip as this node has it configured, and installed without a network. Knows no job and no orchestrator.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from holdfast.model import Failure, FailureCode
+from holdfast.node.runtimes import scratch
+from holdfast.node.runtimes.child import VENV
+
+TEXT_BYTES_MAX = 256 * 1024
+LINES_MAX = 2_000
+_WORDS_MAX = 1_500
+"""Of pip's last words, for the owner."""
+_LOOK_S = 0.2
+_VERSION = r"(===|==|~=|!=|<=|>=|<|>)\s*[A-Za-z0-9][A-Za-z0-9.*+!_-]*"
+_HASH = r"--hash=sha(256|384|512):[0-9a-f]{64,128}"
+_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\s*(\[[A-Za-z0-9._,\s-]{0,200}\])?\s*"
+    rf"({_VERSION}(\s*,\s*{_VERSION}){{0,20}})?\s*(;[A-Za-z0-9_.<>=!~'\"(),+*\s-]{{1,300}}?)?(\s+{_HASH}){{0,200}}"
+)
+_UNREACHABLE = re.compile(
+    r"connection broken by|NewConnectionError|ConnectTimeout|Read timed out|Name or service not known|"
+    r"name resolution|Could not fetch URL|Max retries exceeded|5\d\d (Server|Bad|Service|Gateway)|ProxyError|SSLError",
+    re.IGNORECASE,
+)
+_ENVIRONMENT = ("PIP_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "HOME", "LANG")
+_PIP = ("-m", "pip", "--no-input", "--disable-pip-version-check", "--no-cache-dir")
+_PIP_SEEN = "/.pip"
+_NOT_SHOWN = ("proc", "dev", "sys", "lost+found")
+
+
+class VenvFailed(Exception):
+    """There is no such environment; `failure` says why and whose fault it is."""
+
+    def __init__(self, code: FailureCode, detail: str) -> None:
+        super().__init__(detail)
+        self.failure = Failure(code, detail)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The requirements in this text, one each, without comments. VenvFailed where one is more than a name with
+    versions: options, addresses and paths would make the node fetch, or show, what is its own."""
+    if len(text.encode(errors="replace")) > TEXT_BYTES_MAX:
+        raise VenvFailed(FailureCode.BUILD, f"the requirements are longer than {TEXT_BYTES_MAX >> 10} KiB")
+    lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in text.replace("\\\n", " ").splitlines()]
+    found = tuple(" ".join(line.split()) for line in lines if line)
+    if len(found) > LINES_MAX:
+        raise VenvFailed(FailureCode.BUILD, f"there are more than {LINES_MAX} requirements")
+    for line in found:
+        options = [word for word in line.split() if word.startswith("-") and not re.fullmatch(_HASH, word)]
+        if options or not _REQUIREMENT.fullmatch(line):
+            takes = "it takes names and versions; no options, addresses or paths"
+            raise VenvFailed(FailureCode.BUILD, f"the requirement {line[:100]!r} cannot be used: {takes}")
+    return found
+
+
+def key_of(requirements: Sequence[str]) -> str:
+    """The name of the environment: what goes in, and the Python it is for."""
+    python = [sys.implementation.cache_tag, platform.python_version(), platform.machine(), _python()]
+    return sha256(json.dumps([1, python, list(requirements)]).encode()).hexdigest()[:40]
+
+
+def _python() -> str:
+    """The Python that jobs find on this node, and not the environment the node itself lives in."""
+    base = os.path.realpath(sys.base_prefix)
+    named = f"{base}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    return named if os.access(named, os.X_OK) else os.path.realpath(sys.executable)
+
+
+@cache
+def _pip_folder() -> str:
+    """Where a pip of this machine lies. It is run by the Python it installs for, and sees nothing else of its own."""
+    for python in (_python(), sys.executable):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            ask = [python, "-c", "import os, pip; print(os.path.dirname(pip.__file__))"]
+            return subprocess.run(ask, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+    raise VenvFailed(FailureCode.RUNTIME_FAULT, "this node has no pip to install requirements with")
+
+
+class Venvs:
+    """`attempts` is the folder that holds a folder for each attempt of this node."""
+
+    def __init__(
+        self,
+        folder: Path,
+        attempts: Path,
+        *,
+        mib_max: int = 20 * 1024,
+        build_mib_max: int = 8 * 1024,
+        build_s_max: float = 600.0,
+    ) -> None:
+        self._folder = folder
+        self._attempts = attempts
+        self._mib_max = mib_max
+        self._build_mib_max = build_mib_max
+        self._build_s_max = build_s_max
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def take(self, attempt: str, text: str) -> Path:
+        """The environment for these requirements, for `Order.venv`: built where it is not there yet. It stays as
+        long as the folder of the attempt, which is there already. Blocking. VenvFailed, or OSError of the disk."""
+        requirements = listed(text)
+        key = key_of(requirements)
+        with self._alone(f"{key}.lock"):
+            if (found := self._give(key, attempt)) is not None:
+                return found
+            for litter in self._folder.glob(f"building-{key}-*"):  # nobody builds it: we have the lock
+                shutil.rmtree(litter, ignore_errors=True)
+            self._build(key, requirements)
+            found = self._give(key, attempt)
+        assert found is not None
+        self._make_room(key)
+        return found
+
+    def sweep(self) -> None:
+        """Take away what was left half done by an agent that died. To be called before anything is taken."""
+        for litter in (*self._folder.glob("building-*"), *self._folder.glob("dropped-*")):
+            shutil.rmtree(litter, ignore_errors=True)
+
+    # --- giving out and dropping ---
+
+    @contextlib.contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        lock = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _give(self, key: str, attempt: str) -> Path | None:
+        place = self._folder / key
+        with self._alone("lock"):
+            if not (place / "made").exists():
+                return None
+            (place / "users" / attempt).touch()
+            os.utime(place)
+        return place / "tree"
+
+    def _in_use(self, place: Path) -> bool:
+        return any((self._attempts / user.name).exists() for user in (place / "users").iterdir())
+
+    def _make_room(self, but: str) -> None:
+        """Drop those that were not wanted for longest, until the rest is small enough."""
+        with self._alone("lock"):
+            there = [place.parent for place in self._folder.glob("*/made") if place.parent.name != but]
+            sizes = {place: int(json.loads((place / "made").read_text())["mib"]) for place in there}
+            kept_mib = int(json.loads((self._folder / but / "made").read_text())["mib"])
+            total = sum(sizes.values()) + kept_mib
+            dropped: list[Path] = []
+            for place in sorted(there, key=lambda place: place.stat().st_mtime_ns):
+                if total > self._mib_max and not self._in_use(place):
+                    dropped.append(place.rename(self._folder / f"dropped-{place.name}-{secrets.token_hex(4)}"))
+                    total -= sizes[place]
+        for place in dropped:
+            shutil.rmtree(place, ignore_errors=True)
+
+    # --- building ---
+
+    def _build(self, key: str, requirements: Sequence[str]) -> None:
+        new = self._folder / f"building-{key}-{secrets.token_hex(4)}"
+        try:
+            for name in ("tree", "wheels", "users", "tmp"):
+                (new / name).mkdir(mode=0o755, parents=True)
+            new.chmod(0o755)
+            (new / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements))
+            if requirements:
+                self._fetch(new)
+            self._install(new)
+            for name in ("wheels", "tmp"):
+                shutil.rmtree(new / name)
+            made = {"requirements": list(requirements), "mib": scratch.measured_mib(str(new)) + 1}
+            with (new / "made").open("w") as file:
+                json.dump(made, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.sync()  # a name that outlives a power cut must not lead to empty files
+            new.rename(self._folder / key)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+
+    def _fetch(self, new: Path) -> None:
+        """With the node's network and its pip's settings, able to write nothing but the folder of wheels."""
+        wheels = str(new / "wheels")
+        words = ("download", "--only-binary", ":all:", "--dest", wheels, "-r", str(new / "requirements.txt"))
+        words += ("--progress-bar", "off", "--retries", "2", "--timeout", "20")
+        env = {key: word for key, word in os.environ.items() if key.upper().startswith(_ENVIRONMENT)}
+        shown = [*_machine(), "--bind", wheels, wheels]
+        code, said = self._run(["--share-net", *shown], [_python(), *_PIP, *words], env, new)
+        if code == 0:
+            return
+        if _UNREACHABLE.search(said):
+            raise VenvFailed(FailureCode.NETWORK, f"the package index could not be reached: {_last(said)}")
+        raise VenvFailed(FailureCode.BUILD, f"the requirements cannot be met: {_last(said)}")
+
+    def _install(self, new: Path) -> None:
+        """Without a network, into a folder that is called what it will be called for the job."""
+        wheels = sorted(str(wheel) for wheel in (new / "wheels").iterdir())
+        shown = [*_machine(), "--dir", VENV, "--bind", str(new / "tree"), VENV]
+        make = [_python(), "-m", "venv", "--without-pip", VENV]
+        words = ("install", "--no-index", "--no-deps", "--no-warn-script-location")
+        install = [f"{VENV}/bin/python", *_PIP, *words, *wheels]
+        for step in (make, install) if wheels else (make,):
+            code, said = self._run(shown, step, {"LANG": "C.UTF-8"}, new)
+            if code:
+                raise VenvFailed(FailureCode.BUILD, f"the requirements could not be installed: {_last(said)}")
+
+    def _run(self, shown: list[str], command: list[str], env: dict[str, str], new: Path) -> tuple[int, str]:
+        """Its exit code and what it said, within the limits of a build."""
+        deadline = time.monotonic() + self._build_s_max
+        tmp = str(new / "tmp")
+        env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "TMPDIR": tmp, "PYTHONPATH": _PIP_SEEN} | env
+        argv = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
+        argv += [*shown, "--bind", tmp, tmp, "--ro-bind", _pip_folder(), f"{_PIP_SEEN}/pip", "--chdir", "/"]
+        argv += ["--", *command]
+        log = new / "log"
+        with log.open("ab") as out, contextlib.ExitStack() as at_end:
+            began = out.tell()
+            process = subprocess.Popen(
+                argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+            at_end.callback(_ended(process))
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(_LOOK_S)
+                    return code, log.read_bytes()[began:].decode(errors="replace")
+                if time.monotonic() > deadline:
+                    raise VenvFailed(
+                        FailureCode.BUILD, f"installing the requirements took over {self._build_s_max:g} s"
+                    )
+                if scratch.measured_mib(str(new)) > self._build_mib_max:
+                    raise VenvFailed(FailureCode.BUILD, f"the requirements take over {self._build_mib_max} MiB")
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> Callable[[], None]:
+    def end() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    return end
+
+
+def _machine() -> list[str]:
+    """The whole machine, read-only, in a root that further folders can be hung into."""
+    words: list[str] = []
+    for name in sorted(os.listdir("/")):
+        path = f"/{name}"
+        if name in _NOT_SHOWN or path == VENV:
+            continue
+        words += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+    return words
+
+
+def _last(said: str) -> str:
+    """The end of what pip said, without what it says about itself."""
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("[notice]", "Looking in"))]
+    return "\n".join(lines)[-_WORDS_MAX:]

@@ -1,0 +1,356 @@
+"""Python requirements become an environment: once, whole, shared read-only, and never half of one (SPEC J1, J7)."""
+
+import base64
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from holdfast.model import FailureCode, Result
+from holdfast.node import venvs
+from holdfast.node.venvs import VenvFailed, Venvs
+from holdfast.testing.attempts import Attempts
+from holdfast.testing.processes import free_port, wait_for
+
+pytestmark = pytest.mark.spec("J1")
+
+
+def make_wheel(folder: Path, name: str, version: str, needs: str = "", padding: int = 0) -> None:
+    """A small package with a module that knows its version, and a command of the same name."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f"VERSION = {version!r}\ndef main():\n    print('{name}', VERSION)\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": f"[console_scripts]\n{name}={name}:main\n",
+    }
+    if padding:
+        files[f"{name}_data.bin"] = os.urandom(padding // 2).hex()
+    record = "".join(f"{path},sha256={_digest(text)},{len(text)}\n" for path, text in files.items())
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
+def _digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+
+
+class Node:
+    """A node's folders, and an index of packages beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.wheels, self.home, self.attempts = folder / "wheels", folder / "venvs", folder / "attempts"
+        for made in (self.wheels, self.attempts):
+            made.mkdir()
+        make_wheel(self.wheels, "apple", "1.0", "Requires-Dist: pear>=2\n")
+        make_wheel(self.wheels, "apple", "1.1", "Requires-Dist: pear>=2\n")
+        make_wheel(self.wheels, "pear", "1.0")
+        make_wheel(self.wheels, "pear", "2.0")
+
+    def venvs(self, **limits: float) -> Venvs:
+        return Venvs(self.home, self.attempts, **limits)  # pyright: ignore[reportArgumentType]
+
+    def take(self, attempt: str, text: str, **limits: float) -> Path:
+        (self.attempts / attempt).mkdir(exist_ok=True)
+        return self.venvs(**limits).take(attempt, text)
+
+    def there(self) -> list[str]:
+        return sorted(place.parent.name for place in self.home.glob("*/made"))
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    (tmp_path / "node").mkdir()
+    node = Node(tmp_path / "node")
+    for key in [key for key in os.environ if key.startswith("PIP_")]:
+        monkeypatch.delenv(key)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(node.wheels))
+    return node
+
+
+def failed(node: Node, text: str, **limits: float) -> VenvFailed:
+    with pytest.raises(VenvFailed) as wrong:
+        node.take("att_f", text, **limits)
+    assert node.there() == []
+    assert not [name for name in os.listdir(node.home) if name.startswith(("building", "dropped"))]
+    return wrong.value
+
+
+# --- what a job finds ---
+
+
+@pytest.mark.spec("J2")
+def test_a_job_finds_its_packages_and_their_commands_and_cannot_change_them(node: Node, attempts: Attempts) -> None:
+    # given an environment for `apple`, which needs `pear`
+    tree = node.take("att_a", "apple==1.0  # a comment\n\n")
+    script = """
+which python apple; apple; pear; python -c 'import apple, sys; print(sys.prefix, apple.VERSION)'
+touch /venv/mark || echo refused; pip --version || echo no pip
+"""
+    # when a job runs in it
+    attempt = attempts.start("sh", "-c", script, venv=str(tree))
+    assert isinstance(attempt.verdict(), Result), attempt.log("stderr")
+    # then commands and modules are those of the environment
+    lines = attempt.log("stdout").splitlines()
+    assert lines[:2] == ["/venv/bin/python", "/venv/bin/apple"]
+    assert lines[2:5] == ["apple 1.0", "pear 2.0", "/venv 1.0"]
+    assert "refused" in lines
+    assert not (tree / "mark").exists()
+
+
+def test_modules_were_compiled_when_it_was_built(node: Node) -> None:
+    tree = node.take("att_a", "pear")
+    assert list(tree.glob("lib/python3*/site-packages/__pycache__/pear.*.pyc"))
+
+
+# --- once, and shared ---
+
+
+def test_the_same_requirements_are_built_once_and_others_apart(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = node.take("att_a", "apple==1.0\n")
+    # when the index is gone, then what is there is still given out
+    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
+    assert node.take("att_b", "# the same\napple==1.0") == first
+    monkeypatch.setenv("PIP_FIND_LINKS", str(node.wheels))
+    assert node.take("att_c", "apple==1.1") != first
+    assert len(node.there()) == 2
+
+
+def test_no_requirements_are_an_empty_environment(node: Node) -> None:
+    tree = node.take("att_a", "# nothing\n")
+    assert (tree / "bin" / "python").is_symlink()
+
+
+def test_several_who_want_the_same_at_the_same_time_build_it_once(node: Node) -> None:
+    built: list[str] = []
+    whole = Venvs._build
+
+    def counting(self: Venvs, key: str, requirements: tuple[str, ...]) -> None:
+        built.append(key)
+        whole(self, key, requirements)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Venvs, "_build", counting)
+        found: list[Path] = []
+        asking = [threading.Thread(target=lambda n=n: found.append(node.take(f"att_{n}", "pear"))) for n in range(4)]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join(60)
+    assert len(built) == 1
+    assert len(found) == 4 and len(set(found)) == 1
+
+
+# --- never half ---
+
+BUILDER = """
+import os, signal, sys
+from pathlib import Path
+from holdfast.node import venvs
+at, seen = int(sys.argv[3]), set()
+def trace(frame, event, _):
+    if frame.f_code.co_filename != venvs.__file__:
+        return None
+    if event == "line":
+        seen.add(frame.f_lineno)
+        if len(seen) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return trace
+made = venvs.Venvs(Path(sys.argv[1]), Path(sys.argv[2]))
+if at:
+    venvs.Venvs._run = lambda self, shown, command, env, new: ((new / "tree" / "pear.py").write_text("x"), (0, ""))[1]
+    sys.settrace(trace)
+made.take("att_a", "pear")
+sys.settrace(None)
+print(len(seen))
+"""
+
+
+def test_a_builder_killed_at_any_line_leaves_nothing_that_could_be_taken_for_whole(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a pip that takes no time
+    def run(_: Venvs, __: list[str], ___: list[str], ____: dict[str, str], new: Path) -> tuple[int, str]:
+        (new / "tree" / "pear.py").write_text("x")
+        return 0, ""
+
+    def build(home: Path, at: int) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", BUILDER, str(home), str(node.attempts), str(at)]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+    monkeypatch.setattr(Venvs, "_run", run)
+    lines = int(build(tmp_path / "whole", -1).stdout)
+    assert lines > 60
+    # when a builder is killed
+    for at in range(2, lines, 4):
+        home = tmp_path / f"killed{at}"
+        assert build(home, at).returncode == -signal.SIGKILL
+        # then what is there under its own name is whole
+        for made in home.glob("*/made"):
+            assert (made.parent / "tree" / "pear.py").read_text() == "x"
+        # and the next one who wants it gets it, and what was half is gone
+        later = Venvs(home, node.attempts)
+        assert (later.take("att_b", "pear") / "pear.py").read_text() == "x"
+        later.sweep()
+        names = {name.partition("-")[0].partition(".")[0] for name in os.listdir(home)}
+        assert names == {"lock", venvs.key_of(("pear",))}, f"killed at line {at}"
+
+
+@pytest.mark.spec("N9")
+def test_the_build_ends_with_its_builder(node: Node) -> None:
+    # given a builder whose pip waits for an index that never answers
+    with socket.create_server(("127.0.0.1", free_port())) as silent:
+        env = os.environ | {"PIP_INDEX_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/", "PIP_NO_INDEX": "0"}
+        words = [sys.executable, "-c", BUILDER, str(node.home), str(node.attempts), "0"]
+        builder = subprocess.Popen(words, env=env | {"PIP_FIND_LINKS": ""})
+        silent.settimeout(30)
+        asked, _ = silent.accept()
+        # when it is killed
+        builder.kill()
+        builder.wait()
+        # then nobody waits any more
+        asked.settimeout(20)
+        wait_for(lambda: _is_closed(asked), "pip to end")
+        asked.close()
+
+
+def _is_closed(line: socket.socket) -> bool:
+    try:
+        return line.recv(4096) == b""
+    except (ConnectionResetError, TimeoutError):
+        return True
+
+
+# --- bounded ---
+
+
+def test_those_not_in_use_are_dropped_when_there_are_too_many_the_oldest_first(node: Node) -> None:
+    for name in ("plum", "fig", "kiwi", "lime"):
+        make_wheel(node.wheels, name, "1.0", padding=3 << 20)
+    # given two environments, of which the first is in use
+    used = node.take("att_a", "plum", mib_max=10)
+    idle = node.take("att_b", "fig", mib_max=10)
+    (node.attempts / "att_b").rmdir()
+    # when more come than there is room for
+    third = node.take("att_c", "kiwi", mib_max=10)
+    # then the one that nobody uses went
+    assert used.exists() and third.exists() and not idle.exists()
+    # and where all are in use, none goes
+    fourth = node.take("att_d", "lime", mib_max=10)
+    assert used.exists() and third.exists() and fourth.exists()
+    assert not [name for name in os.listdir(node.home) if name.startswith("dropped")]
+
+
+def test_one_that_is_wanted_again_counts_as_new(node: Node) -> None:
+    for name in ("plum", "fig", "kiwi"):
+        make_wheel(node.wheels, name, "1.0", padding=3 << 20)
+    first, second = node.take("att_a", "plum"), node.take("att_b", "fig")
+    node.take("att_c", "plum")
+    for attempt in ("att_a", "att_b", "att_c"):
+        (node.attempts / attempt).rmdir()
+    node.take("att_d", "kiwi", mib_max=10)
+    assert first.exists() and not second.exists()
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.spec("J7")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("quince==1.0", "No matching distribution found for quince"),
+        ("apple==1.0\npear<2", "conflict"),
+        ("apple==7.0", "No matching distribution found for apple==7.0"),
+    ],
+)
+def test_requirements_that_cannot_be_met_are_the_users_fault_in_pips_words(node: Node, text: str, words: str) -> None:
+    wrong = failed(node, text)
+    assert wrong.failure.code is FailureCode.BUILD
+    assert words in wrong.failure.detail
+
+
+@pytest.mark.spec("J7")
+def test_a_package_that_would_have_to_be_built_is_refused_and_none_of_its_code_is_run(node: Node) -> None:
+    import tarfile
+
+    mark = node.folder / "ran"
+    source = node.folder / "setup.py"
+    source.write_text(f"open({str(mark)!r}, 'w')\nfrom setuptools import setup\nsetup(name='sly', version='1.0')\n")
+    with tarfile.open(node.wheels / "sly-1.0.tar.gz", "w:gz") as archive:
+        archive.add(source, "sly-1.0/setup.py")
+    wrong = failed(node, "sly")
+    assert wrong.failure.code is FailureCode.BUILD
+    assert not mark.exists()
+
+
+@pytest.mark.spec("J7")
+def test_an_index_that_cannot_be_reached_is_the_networks_fault(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{free_port()}/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    wrong = failed(node, "quince")
+    assert wrong.failure.code is FailureCode.NETWORK, wrong.failure
+    assert "could not be reached" in wrong.failure.detail
+
+
+@pytest.mark.spec("N5", "N13")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url http://127.0.0.1/",
+        "-r /etc/passwd",
+        "-e .",
+        "./package",
+        "/etc/passwd",
+        "pear @ file:///etc/passwd",
+        "git+http://127.0.0.1/x",
+        "pear==2.0 --global-option=x",
+        "pear; python_version > '3' @ x",
+        "pear==2.0\x00",
+        "http://127.0.0.1/pear.whl",
+        "-",
+    ],
+)
+def test_lines_that_are_more_than_a_name_with_versions_are_refused(node: Node, line: str) -> None:
+    wrong = failed(node, f"apple\n{line}\n")
+    assert wrong.failure.code is FailureCode.BUILD
+    assert "cannot be used" in wrong.failure.detail
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["apple", "apple[red,green]==1.0", "apple >=1.0, <2", "apple~=1.0; python_version >= '3.8'", "Apple.T_x==1.0.post1",
+     "apple==1.0 --hash=sha256:" + "a" * 64, "apple==1.0 \\\n  --hash=sha256:" + "a" * 64, "apple===1.0+local"],
+)  # fmt: skip
+def test_every_usual_way_to_write_a_requirement_is_understood(line: str) -> None:
+    assert len(venvs.listed(line)) == 1
+
+
+@pytest.mark.spec("N13")
+@pytest.mark.parametrize(
+    ("limits", "words"), [({"build_mib_max": 8}, "over 8 MiB"), ({"build_s_max": 0.0}, "took over 0 s")]
+)
+def test_a_build_has_limits_of_size_and_time(node: Node, limits: dict[str, float], words: str) -> None:
+    for number in range(8):
+        make_wheel(node.wheels, f"big{number}", "1.0", padding=4 << 20)
+    wrong = failed(node, "".join(f"big{number}\n" for number in range(8)), **limits)
+    assert wrong.failure.code is FailureCode.BUILD
+    assert words in wrong.failure.detail
+
+
+def test_a_text_without_end_is_refused(node: Node) -> None:
+    assert "longer than" in failed(node, "apple\n" * 100_000).failure.detail
+    assert "more than" in failed(node, "a\n" * 3_000).failure.detail
