@@ -29,3 +29,9 @@ def connect(url: str | None, token_file: str | None, patience_s: float = SHORT_P
     from holdfast.client import Client
 
     return Client.find(url, token_file, patience_s=patience_s)
+
+
+def reach(url: str | None, token_file: str | None) -> None:
+    """Say soon that nobody answers, before something begins that would wait for long."""
+    with connect(url, token_file, SHORT_PATIENCE_S) as client:
+        client.ping()

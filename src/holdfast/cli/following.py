@@ -61,8 +61,10 @@ def events(
 class Printer:
     """Writes pieces of output where they belong. A terminal gets no control sequences but colours."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, aside: bool = False) -> None:
+        """`aside`: all of it goes to stderr, because stdout is for something else."""
         self.at_line_start = True
+        self._aside = aside
 
     def put(self, line: "LogLine") -> None:
         from holdfast.cli.show import clean
@@ -70,7 +72,7 @@ class Printer:
         if line.stream == "platform":
             self.platform(line.text)
             return
-        file = sys.stderr if line.stream == "stderr" else sys.stdout
+        file = sys.stderr if self._aside or line.stream == "stderr" else sys.stdout
         file.write(clean(line.text, colours=True, lines=True) if file.isatty() else line.text)
         file.flush()
         if line.text:

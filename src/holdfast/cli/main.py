@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from holdfast.cli import following, jobs, network, running, serving
+from holdfast.cli import following, jobs, network, neural, results, running, serving
 from holdfast.cli.flags import Json
 
 app = typer.Typer(
@@ -22,9 +22,11 @@ app = typer.Typer(
 )
 serving.register(app)
 running.register(app)
+results.register(app)
 jobs.register(app)
 following.register(app)
 network.register(app)
+neural.register(app)
 
 
 @app.command()

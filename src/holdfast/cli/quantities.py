@@ -70,5 +70,22 @@ def spoken_mib(mib: int) -> str:
     return f"{mib} MiB" if mib < 4096 else f"{mib / 1024:.0f} GiB"
 
 
+def spoken_bytes(count: int | float) -> str:
+    """`812 B`, `3.4 KiB`, `12.0 MiB`."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    size = float(count)
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"
+
+
+def counted(number: int, what: str) -> str:
+    """`1 file`, `2 files`, `12,000 files`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def spoken_cores(milli: int) -> str:
     return f"{milli / 1000:g}"

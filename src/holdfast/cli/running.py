@@ -1,67 +1,74 @@
-"""`run`: send a job, show it live, give its verdict. Ctrl-C leaves the job running, and says so."""
+"""`run` and `rerun`: send a job, show it live, bring back what it made, give its verdict.
 
-import sys
-import threading
-import time
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Annotated
+Ctrl-C leaves the job running, and says so.
+"""
+
+from typing import TYPE_CHECKING
 
 import typer
 
-from holdfast.cli.flags import LONG_PATIENCE_S, SHORT_PATIENCE_S, TokenFile, Url, connect
-from holdfast.cli.following import Printer
+from holdfast.cli import job_flags as flags
+from holdfast.cli.flags import LONG_PATIENCE_S, JobArg, TokenFile, Url, connect, reach
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.wire.http import JobView, LogLine
+    from holdfast.client.results import Synced
+    from holdfast.errors import HoldfastError
+    from holdfast.wire.http import JobView
+
+CHECKPOINT_EVERY = "5m"
 
 
 def register(app: typer.Typer) -> None:
     app.command("run", context_settings={"allow_interspersed_args": False})(run)
+    app.command("rerun")(rerun)
 
 
 def run(
-    argv: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The command and its words.")],
-    name: Annotated[str, typer.Option(help="A name for people to read.")] = "",
-    cpu: Annotated[str, typer.Option(metavar="CORES", help="Cores: 2, 0.5 or 250m.")] = "1",
-    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory, as 512MiB or 2GiB.")] = "512MiB",
-    disk: Annotated[str, typer.Option(metavar="SIZE", help="Scratch disk.")] = "1GiB",
-    gpu: Annotated[int, typer.Option(min=0, help="Whole GPUs.")] = 0,
-    recovery: Annotated[
-        str | None,
-        typer.Option(
-            "--class",
-            help="If its machine dies: restart, resume, or never (must not run twice). [default: restart]",
-        ),
-    ] = None,
-    priority: Annotated[int, typer.Option(min=0, max=9, help="0 (last) to 9 (first).")] = 5,
-    time_limit: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Stop it after this long: 90s, 2h.")
-    ] = None,
-    queue_limit: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Give up if no machine is free for this long.")
-    ] = None,
-    attempts: Annotated[int | None, typer.Option(min=1, help="Failed attempts before it is given up.")] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the job; repeatable.")
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and return at once.")] = False,
-    key: Annotated[
-        str | None,
-        typer.Option(help="Idempotency key: the same key is the same job, however often it is sent."),
-    ] = None,
+    argv: flags.Argv,
+    name: flags.Name = "",
+    image: flags.Image = None,
+    dockerfile: flags.Dockerfile = None,
+    requirements: flags.Requirements = None,
+    cpu: flags.Cpu = "1",
+    memory: flags.Memory = "512MiB",
+    disk: flags.Disk = "1GiB",
+    gpu: flags.Gpu = 0,
+    gpu_memory: flags.GpuMemory = None,
+    gpu_model: flags.GpuModel = "",
+    network: flags.Network = False,
+    time_limit: flags.TimeLimit = None,
+    queue_limit: flags.QueueLimit = None,
+    recovery: flags.Class = None,
+    attempts: flags.Attempts = None,
+    priority: flags.Priority = 5,
+    checkpoint: flags.Checkpoint = False,
+    checkpoint_every: flags.CheckpointEvery = None,
+    folder: flags.Folder = None,
+    no_folder: flags.NoFolder = False,
+    input: flags.Input = None,
+    env: flags.Env = None,
+    detach: flags.Detach = False,
+    no_results: flags.NoResults = False,
+    key: flags.Key = None,
+    json: flags.JsonAtEnd = False,
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Run a command somewhere in the network, show its output, and end with its exit code.
+    """Run a command somewhere in the network, show its output, bring back its files, and end with its exit code.
+
+    The current folder goes along, and the command runs in a copy of it. What it makes there comes back to
+    results/<name or id>/, together with its output.
 
     The exit code is the job's own when the job itself failed (137: out of memory, 124: time limit); 75 when
     machines or the network failed it and trying again may help; 65 when it was refused; 69 when nobody
     answers.
     """
+    from holdfast.cli.packing import Packing
     from holdfast.cli.quantities import assignments, cpu_milli, duration_ms, size_mib
     from holdfast.wire.http import JobRequest
 
+    every = checkpoint_every or (CHECKPOINT_EVERY if checkpoint else None)
     request = JobRequest(
         argv=argv,
         name=name,
@@ -70,110 +77,91 @@ def run(
         memory_mib=size_mib(memory),
         disk_mib=size_mib(disk),
         gpus=gpu,
+        gpu_memory_mib=size_mib(gpu_memory) if gpu_memory else 0,
+        gpu_model=gpu_model,
+        network=network,
+        image=image or "",
         recovery=recovery,
         priority=priority,
         time_limit_ms=duration_ms(time_limit) if time_limit else None,
         queue_limit_ms=duration_ms(queue_limit) if queue_limit else None,
         attempts_max=attempts,
+        checkpoint_ms=duration_ms(every) if every else 0,
         key=key,
     )
-    with connect(url, token_file, SHORT_PATIENCE_S) as client:
-        job = client.jobs.submit(request)
-    if detach:
-        typer.echo(job.id)
-        return
+    packing = Packing(folder, no_folder, image, dockerfile, requirements, input or [])
+    reach(url, token_file)
     with connect(url, token_file, LONG_PATIENCE_S) as client:
         try:
-            ended = Watch(client, job).until_ended()
+            job = client.jobs.submit(request, **packing.send(client))
         except KeyboardInterrupt:
-            typer.echo(
-                f"\n{job.id} goes on without you.\n"
-                f"  follow it:  holdfast logs -f {job.id}\n"
-                f"  stop it:    holdfast stop {job.id}",
-                err=True,
-            )
+            typer.echo("\nno job was sent; what has arrived of its files will not be sent again", err=True)
             raise typer.Exit(130) from None
-    _conclude(ended)
+        _see_through(client, job, detach=detach, results=not no_results, json=json)
 
 
-def _conclude(job: "JobView") -> None:
-    from holdfast.cli.show import verdict_line
+def rerun(
+    job: JobArg,
+    detach: flags.Detach = False,
+    no_results: flags.NoResults = False,
+    json: flags.JsonAtEnd = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Run a job once more: the same command, files and limits, as a new job."""
+    reach(url, token_file)
+    with connect(url, token_file, LONG_PATIENCE_S) as client:
+        again = client.jobs.rerun(job)
+        _see_through(client, again, detach=detach, results=not no_results, json=json)
+
+
+def _see_through(client: "Client", job: "JobView", *, detach: bool, results: bool, json: bool) -> None:
+    """Show the job until it has ended, and bring its results; or, detached, say its id."""
+    from holdfast.cli import show
+    from holdfast.cli.watching import Watch
+
+    if detach:
+        show.print_json(job) if json else typer.echo(job.id)
+        return
+    try:
+        ended = Watch(client, job, aside=json).until_ended()
+    except KeyboardInterrupt:
+        typer.echo(
+            f"\n{job.id} goes on without you.\n"
+            f"  follow it:  holdfast logs -f {job.id}\n"
+            f"  stop it:    holdfast stop {job.id}\n"
+            f"  its files:  holdfast results {job.id}",
+            err=True,
+        )
+        raise typer.Exit(130) from None
+    _conclude(client, ended, results=results, json=json)
+
+
+def _conclude(client: "Client", job: "JobView", *, results: bool, json: bool) -> None:
+    from holdfast.cli.show import print_json, verdict_line
     from holdfast.errors import verdict_error
 
     error = verdict_error(job)
+    synced, trouble = _brought(client, job) if results and job.verdict != "cancelled" and job.attempts else (None, None)
     typer.secho(verdict_line(job), err=True, fg="green" if error is None else "red")
+    if json:
+        print_json({"job": job, "results": synced})
     if error is not None:
         raise typer.Exit(error.exit_code)
+    if trouble is not None:
+        raise trouble
 
 
-class Watch:
-    """Follows one job: its output and what the platform saw to the screen, the newest of it in a status line."""
+def _brought(client: "Client", job: "JobView") -> "tuple[Synced | None, HoldfastError | None]":
+    """The results of a job that ended, or why they are not here. The verdict is said in either case."""
+    from holdfast.cli.results import bring, says
+    from holdfast.errors import HoldfastError
 
-    def __init__(self, client: "Client", job: "JobView") -> None:
-        self._client = client
-        self._job = job.id
-        self._news: SimpleQueue[LogLine | BaseException | None] = SimpleQueue()
-        self._printer = Printer()
-        self._status = StatusLine(job.id)
-
-    def until_ended(self) -> "JobView":
-        threading.Thread(target=self._read, daemon=True).start()
-        self._status.say("sent")
-        try:
-            while True:
-                try:
-                    news = self._news.get(timeout=0.2)
-                except Empty:
-                    self._status.draw(self._printer.at_line_start)
-                    continue
-                if news is None:
-                    return self._client.jobs.wait(self._job, check=False)
-                if isinstance(news, BaseException):
-                    raise news
-                self._status.erase()
-                self._printer.put(news)
-                if news.stream == "platform":
-                    self._status.say(news.text)
-                self._status.draw(self._printer.at_line_start)
-        finally:
-            self._status.erase()
-
-    def _read(self) -> None:
-        try:
-            for line in self._client.jobs.logs(self._job, follow=True):
-                self._news.put(line)
-            self._news.put(None)
-        except BaseException as error:
-            self._news.put(error)
-
-
-class StatusLine:
-    """One line at the bottom of a terminal; nothing where there is no terminal."""
-
-    def __init__(self, job: str) -> None:
-        self._job = job
-        self._since = time.monotonic()
-        self._text = ""
-        self._shown = False
-        self._live = sys.stderr.isatty()
-
-    def say(self, text: str) -> None:
-        self._text = text
-
-    def erase(self) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-            self._shown = False
-
-    def draw(self, at_line_start: bool) -> None:
-        if not self._live or not at_line_start:
-            return
-        import shutil
-
-        from holdfast.cli.show import clean
-
-        line = f"{self._job}  {time.monotonic() - self._since:5.1f} s  {clean(self._text)}"
-        sys.stderr.write("\r\x1b[K\x1b[2m" + line[: shutil.get_terminal_size().columns - 1] + "\x1b[0m")
-        sys.stderr.flush()
-        self._shown = True
+    try:
+        synced = bring(client, job.id)
+    except HoldfastError as trouble:
+        trouble.hint = f"{trouble.hint} Then get them with: holdfast results {job.id}".strip()
+        typer.echo(f"-- its results did not arrive: {trouble.says} [{trouble.code}]", err=True)
+        return None, trouble
+    typer.echo(f"-- {says(synced)}", err=True)
+    return synced, None

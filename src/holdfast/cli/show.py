@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.quantities import spoken_cores, spoken_mib, spoken_ms
+from holdfast.cli.quantities import counted, spoken_bytes, spoken_cores, spoken_mib, spoken_ms
 from holdfast.wire.http import DoctorView, EventView, ExplainView, FailureView, JobView, NodeView
 
 UNSAFE = "UNSAFE: no isolation"
@@ -121,6 +121,8 @@ def job(view: JobView) -> None:
         "waiting for": clean(view.waiting),
         "failure": failure_line(view.failure) if view.failure else "",
         "result": f"sha256 {view.result_sha256}, {view.result_bytes} bytes" if view.result_sha256 else "",
+        "files": _files(view),
+        "checkpoint": _checkpoint(view),
         "exit code": "" if view.exit_code is None else str(view.exit_code),
     }
     for name, value in facts.items():
@@ -143,6 +145,18 @@ def job(view: JobView) -> None:
         out.print(table)
     for happened in view.events:
         event(happened)
+
+
+def _files(view: JobView) -> str:
+    if view.files is None:
+        return ""
+    where = "fetched" if view.files.received else f"get them with: holdfast results {view.id}"
+    return f"{counted(view.files.files, 'file')}, {spoken_bytes(view.files.bytes)}; {where}"
+
+
+def _checkpoint(view: JobView) -> str:
+    saved = view.checkpoint
+    return f"{spoken_bytes(saved.bytes)} of {clean(saved.attempt)}, {ago(saved.made_ms)} ago" if saved else ""
 
 
 def explanation(view: ExplainView) -> None:

@@ -1,17 +1,19 @@
 """`Client`: what a person or a program can ask of a network, under names they can guess.
 
-client.jobs      run · submit · submit_many · get · list · wait · stop · explain · logs
+client.jobs      run · submit · submit_many · rerun · get · list · wait · stop · explain · logs · results · received
 client.nodes     list · get · drain
 client.tokens    create · revoke
-client.events()  client.doctor()
+client.content   send · fetch · manifest
+client.events()  client.ping()  client.doctor()
 """
 
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
@@ -34,6 +36,10 @@ from holdfast.wire.http import (
     TokenRequest,
     TokenView,
 )
+
+if TYPE_CHECKING:
+    from holdfast.client.content import Content, Told
+    from holdfast.client.results import Synced
 
 
 class Client:
@@ -69,6 +75,13 @@ class Client:
         self.nodes = Nodes(self._transport)
         self.tokens = Tokens(self._transport)
 
+    @cached_property
+    def content(self) -> "Content":
+        """Folders to and from the network. Made when it is first used: most of what is asked moves no files."""
+        from holdfast.client.content import Content
+
+        return Content(self._transport)
+
     @property
     def url(self) -> str:
         return self._transport.endpoint.url
@@ -85,6 +98,10 @@ class Client:
         params = {"after": after, "job": job, "node": node, "follow": follow}
         for event in self._transport.follow("/v1/events", params):
             yield _parsed(EventView, event)
+
+    def ping(self) -> None:
+        """Return if somebody answers there."""
+        self._transport.ask(None, "GET", "/healthz")
 
     def doctor(self) -> DoctorView:
         return self._transport.ask(DoctorView, "GET", "/v1/doctor")
@@ -121,6 +138,11 @@ class Jobs:
         answers = self._transport.ask(list[dict[str, Any]], "POST", "/v1/jobs/batch", body=body)
         # A job and an error are told apart by what only one of them has.
         return [msgspec.convert(one, JobView if "phase" in one else ErrorView) for one in answers]
+
+    def rerun(self, job: str, *, key: str | None = None) -> JobView:
+        """The same again, as a new job. `key`: the same key is the same new job, however often it is sent."""
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self._transport.ask(JobView, "POST", f"/v1/jobs/{_segment(job)}/rerun", headers=headers)
 
     def run(
         self,
@@ -179,6 +201,24 @@ class Jobs:
         path = f"/v1/jobs/{_segment(job)}/logs"
         for event in self._transport.follow(path, {"stream": stream, "follow": follow}):
             yield _parsed(LogLine, event)
+
+    def results(
+        self, job: str, *, to: str | Path | None = None, told: "Told" = lambda progress: None, receive: bool = True
+    ) -> "Synced":
+        """Bring what a job left to a folder: `to`, or `results/<its name or id>/` here. Verified; what was cut goes on
+        where it was. With `receive`, the network is then told that it need not keep the files any longer."""
+        from holdfast.client.content import Content
+        from holdfast.client.results import Results
+
+        view = self.get(job)
+        synced = Results(self._transport, Content(self._transport), view).sync(to, told)
+        if receive and view.files is not None and not view.files.received:
+            self.received(view.id)
+        return synced
+
+    def received(self, job: str) -> JobView:
+        """Say that the files of a job have arrived; the network may forget them."""
+        return self._transport.ask(JobView, "POST", f"/v1/jobs/{_segment(job)}/received")
 
 
 class Nodes:

@@ -49,7 +49,7 @@ class Transport:
             base_url=endpoint.url,
             headers=headers,
             timeout=httpx.Timeout(answer_s, connect=5.0),
-            verify=_trust(endpoint),
+            verify=trust(endpoint),
             transport=wire,
             trust_env=False,
         )
@@ -67,7 +67,7 @@ class Transport:
         body: Any = None,
         headers: dict[str, str] | None = None,
     ) -> T:
-        """One call with all its retries. `kind` is the type of the answer; None for no answer."""
+        """One call with all its retries. `kind` is the type of the answer: None for no answer, bytes for a raw one."""
         content = None if body is None else msgspec.json.encode(body)
         sent = {**(headers or {}), **({"Content-Type": "application/json"} if content is not None else {})}
         retries = self._retries(self.patience)
@@ -152,7 +152,7 @@ class _Answered(Exception):
         self.status, self.body, self.pause = status, body, pause
 
 
-def _trust(endpoint: Endpoint) -> ssl.SSLContext | bool:
+def trust(endpoint: Endpoint) -> ssl.SSLContext | bool:
     if not endpoint.certificate:
         return True
     context = ssl.create_default_context(cadata=endpoint.certificate)
@@ -182,8 +182,8 @@ def _retry_after(answer: httpx.Response) -> float:
 def _decode(kind: Any, status: int, body: bytes) -> Any:
     if status >= 300:
         raise _error(status, body)
-    if kind is None:
-        return None
+    if kind is None or kind is bytes:
+        return None if kind is None else body
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as cause:

@@ -7,7 +7,12 @@ import msgspec
 
 from holdfast.kernel.events import Submitted
 from holdfast.model import (
+    CONTAINER,
     DEFAULT_RECOVERY,
+    JOBS,
+    NETWORK,
+    PLAIN,
+    Input,
     JobSpec,
     Need,
     Owner,
@@ -44,9 +49,9 @@ def submission(request: JobRequest, owner: str, key: str, settings: Settings) ->
 
 def _spec(request: JobRequest, settings: Settings) -> JobSpec:
     workload = _one_of(Workload, request.workload, "workload")
-    recovery = (
-        DEFAULT_RECOVERY[workload] if request.recovery is None else _one_of(Recovery, request.recovery, "recovery")
-    )
+    # Who asks for checkpoints wants to go on from them.
+    usual = Recovery.RESUME if request.checkpoint_ms else DEFAULT_RECOVERY[workload]
+    recovery = usual if request.recovery is None else _one_of(Recovery, request.recovery, "recovery")
     spec = JobSpec(
         argv=tuple(request.argv),
         name=request.name,
@@ -56,6 +61,9 @@ def _spec(request: JobRequest, settings: Settings) -> JobSpec:
             arch=request.arch,
             gpu_model=request.gpu_model,
             gpu_memory_mib=request.gpu_memory_mib,
+            gpu_driver_min=request.gpu_driver_min,
+            cuda_min=request.cuda_min,
+            features=_features(request),
         ),
         workload=workload,
         recovery=recovery,
@@ -63,6 +71,12 @@ def _spec(request: JobRequest, settings: Settings) -> JobSpec:
         time_limit_ms=request.time_limit_ms,
         queue_limit_ms=request.queue_limit_ms,
         attempts_max=request.attempts_max,
+        package=request.package,
+        image=request.image,
+        dockerfile=request.dockerfile,
+        requirements=request.requirements,
+        inputs=tuple(Input(i.name, i.manifest, i.url, i.sha256, i.bytes_max) for i in request.inputs),
+        checkpoint_ms=request.checkpoint_ms,
     )
     if request.cpu_milli <= 0 or request.memory_mib <= 0:
         raise BadRequest(
@@ -79,6 +93,12 @@ def _spec(request: JobRequest, settings: Settings) -> JobSpec:
             "Put long input into a file or the environment instead.",
         )
     return spec
+
+
+def _features(request: JobRequest) -> tuple[str, ...]:
+    contained = bool(request.image or request.dockerfile)
+    asked = {JOBS: True, NETWORK: request.network, CONTAINER: contained, PLAIN: not contained}
+    return tuple(sorted(feature for feature, wanted in asked.items() if wanted))
 
 
 def _one_of(kind: type[Choice], value: str, field: str) -> Choice:

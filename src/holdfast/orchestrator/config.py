@@ -24,6 +24,10 @@ class OrchestratorConfig(msgspec.Struct, frozen=True):
     """For people. Port 0: a free one; the real one is in endpoint.json."""
     nodes: str = NODES_DEFAULT
     """For nodes (gRPC)."""
+    files: str = ""
+    """For nodes' files (HTTP). Empty: the nodes' host, at the port after theirs, or a free one where theirs is."""
+    blobs: str = ""
+    """`s3://BUCKET[/PREFIX]`, with the usual environment variables for the rest. Empty: a folder of the data folder."""
     tls: bool | None = None
     """None: TLS on every address but loopback. True: on loopback as well. It cannot be switched off."""
     open_join: bool = False
@@ -35,6 +39,12 @@ class OrchestratorConfig(msgspec.Struct, frozen=True):
 
     def store_url(self) -> str:
         return self.store or f"sqlite:///{(self.data / 'state.db').absolute()}"
+
+    def files_address(self) -> str:
+        if self.files:
+            return self.files
+        host, port = host_and_port(self.nodes, "node")
+        return joined(host, port + 1 if port else 0)
 
     def chosen_settings(self) -> Settings:
         try:

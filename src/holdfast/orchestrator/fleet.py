@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from holdfast.kernel.commit import Batch
 from holdfast.model import Attempt
-from holdfast.model.messages import Load
+from holdfast.model.messages import Load, Progress, Report
 
 
 class Fleet:
@@ -16,6 +16,8 @@ class Fleet:
         self._held: dict[str, dict[str, Attempt]] = {}
         self._loads: dict[str, Load] = {}
         self._connected: dict[str, int] = {}
+        self._progress: dict[str, Progress] = {}
+        """By attempt; as old as its node's last report."""
 
     def rebuilt(self, attempts: Iterable[Attempt]) -> None:
         self._held.clear()
@@ -31,6 +33,7 @@ class Fleet:
         if attempt.live:
             self._held.setdefault(attempt.node, {})[attempt.id] = attempt
             return
+        self._progress.pop(attempt.id, None)
         held = self._held.get(attempt.node)
         if held is not None:
             held.pop(attempt.id, None)
@@ -51,8 +54,16 @@ class Fleet:
             del self._connected[node]
             self._loads.pop(node, None)
 
-    def said_load(self, node: str, load: Load) -> None:
-        self._loads[node] = load
+    def said(self, node: str, report: Report) -> None:
+        if report.load is not None:
+            self._loads[node] = report.load
+        ours = self._held.get(node, {})
+        for held in report.held:
+            if held.progress is not None and held.attempt in ours:
+                self._progress[held.attempt] = held.progress
+
+    def progress_of(self, attempt: str) -> Progress | None:
+        return self._progress.get(attempt)
 
     def is_connected(self, node: str) -> bool:
         return node in self._connected

@@ -10,6 +10,7 @@ from litestar import Request
 from holdfast.kernel.decision import Rejected
 from holdfast.orchestrator.asked import checked_owner
 from holdfast.orchestrator.bells import Bells
+from holdfast.orchestrator.content import Content
 from holdfast.orchestrator.fleet import Fleet
 from holdfast.orchestrator.logs import LogStore
 from holdfast.orchestrator.loop import Leader
@@ -35,6 +36,19 @@ STATUS: dict[str, int] = {
     "method_not_allowed": 405,
     "key_reused": 409,
     "not_live": 409,
+    "not_ended": 409,
+    "revoked": 409,
+    "incomplete": 409,
+    "no_files": 409,
+    "manifest_refused": 422,
+    "blob_mismatch": 422,
+    "blob_missing": 404,
+    "link_refused": 403,
+    "link_expired": 403,
+    "store_full": 507,
+    "store_slow": 503,
+    "store_gone": 503,
+    "store_refused": 503,
     "too_large": 413,
     "no_fit": 422,
     "owner_limit": 429,
@@ -64,6 +78,7 @@ class Front(msgspec.Struct):
     reading: Reading
     fleet: Fleet
     logs: LogStore
+    content: Content
     bells: Bells
     metrics: Metrics
     submissions: "Submissions"

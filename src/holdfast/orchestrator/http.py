@@ -22,6 +22,7 @@ from litestar.response import Stream
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 import holdfast
+from holdfast.blobs.errors import BlobError
 from holdfast.identity import tokens
 from holdfast.identity.admin import AdminToken
 from holdfast.kernel.decision import Rejected
@@ -32,6 +33,7 @@ from holdfast.orchestrator.asked import BadRequest, checked_token
 from holdfast.orchestrator.clock import wall_ms
 from holdfast.orchestrator.doctor import examine
 from holdfast.orchestrator.front import HINTS, STATUS, Front, Refused, acting_for, error_of
+from holdfast.orchestrator.http_content import ROUTES as CONTENT_ROUTES
 from holdfast.orchestrator.http_jobs import ROUTES
 from holdfast.orchestrator.loop import Unavailable
 from holdfast.orchestrator.reading import NotFound
@@ -189,7 +191,7 @@ def _error(view: ErrorView, retry_after_s: int | None = None, status: int | None
     return Response(msgspec.json.encode(view), status_code=code, headers=headers, media_type="application/json")
 
 
-def _worded(request: Request, error: Exception) -> Response[bytes]:
+def worded(request: Request, error: Exception) -> Response[bytes]:
     match error:
         case Refused():
             return _error(error.view)
@@ -197,6 +199,8 @@ def _worded(request: Request, error: Exception) -> Response[bytes]:
             return _error(ErrorView(error.code, error.says, error.hint))
         case Unavailable():
             return _error(ErrorView(error.code, error.says, HINTS.get(error.code, "")), error.retry_after_s)
+        case BlobError():
+            return _error(ErrorView(error.code, error.says, error.hint), status=None if error.code in STATUS else 400)
         case StoreError():
             return _error(ErrorView("store_unavailable", error.says, error.hint))
         case ValidationException():
@@ -264,11 +268,11 @@ class Guard:
 def make_app(front: Front, token: AdminToken) -> Guard:
     app = Litestar(
         route_handlers=[
-            *ROUTES, list_nodes, show_node, drain_node, make_token, revoke_token, follow_events, follow_logs,
-            doctor, healthz, metrics,
+            *ROUTES, *CONTENT_ROUTES, list_nodes, show_node, drain_node, make_token, revoke_token, follow_events,
+            follow_logs, doctor, healthz, metrics,
         ],
         state=State({"front": front}),
-        exception_handlers={Exception: _worded},
+        exception_handlers={Exception: worded},
         request_max_body_size=BODY_BYTES_MAX,
         openapi_config=OpenAPIConfig(
             title="Holdfast",

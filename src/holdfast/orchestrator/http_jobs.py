@@ -1,24 +1,30 @@
-"""Jobs over HTTP: submit, list, show, explain, stop. Turns requests into events and answers into views."""
+"""Jobs over HTTP: submit, list, show, explain, stop, run again. Turns requests into events and answers into views."""
 
 import asyncio
 import secrets
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-from litestar import Request, get, post
+import msgspec
+from litestar import Request, Response, get, post
 from litestar.datastructures import State
 from litestar.params import Parameter
 
 from holdfast.kernel.decision import Answer, Explanation, Rejected, Taken
-from holdfast.kernel.events import CancelAsked, ExplainAsked, Submitted
-from holdfast.model import Job, JobId, JobPhase
+from holdfast.kernel.events import CancelAsked, ExplainAsked, FilesReceived, Submitted
+from holdfast.model import Job, JobId, JobPhase, Settings, job_id, job_of
 from holdfast.orchestrator.asked import BadRequest, checked_key, submission
+from holdfast.orchestrator.asked_files import need_again, resolved
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.front import Front, Refused, acting_for, error_of
+from holdfast.orchestrator.logs import STREAMS, LogRefused
+from holdfast.orchestrator.reading import NotFound
 from holdfast.orchestrator.views import explain_view, job_view
-from holdfast.wire.http import ErrorView, ExplainView, JobList, JobRequest, JobView
+from holdfast.wire.http import ErrorView, ExplainView, JobList, JobRequest, JobView, ProgressView
 
 BATCH_MAX = 1_000
 PAGE_MAX = 1_000
+OUTPUT_BYTES_MAX = 1 << 20
+"""Of one piece of a job's output."""
 
 
 class Submissions:
@@ -32,29 +38,43 @@ class Submissions:
         self._busy: set[JobId] = set()
         self._freed = asyncio.Condition()
 
-    async def submit(self, front: Front, events: list[Submitted]) -> list[JobView | ErrorView]:
-        ids = {event.job for event in events}
+    async def submit(self, front: Front, asked: list["Asked"]) -> list[JobView | ErrorView]:
+        keyed = {one.event.job for one in asked if one.keyed}
+        if not keyed:
+            return await self._submit(front, asked, {})
         async with self._freed:
-            await self._freed.wait_for(lambda: self._busy.isdisjoint(ids))
-            self._busy |= ids
+            await self._freed.wait_for(lambda: self._busy.isdisjoint(keyed))
+            self._busy |= keyed
         try:
-            return await self._submit(front, events)
+            return await self._submit(front, asked, await front.reading.known_jobs(keyed))
         finally:
             async with self._freed:
-                self._busy -= ids
+                self._busy -= keyed
                 self._freed.notify_all()
 
-    async def _submit(self, front: Front, events: list[Submitted]) -> list[JobView | ErrorView]:
-        known = await front.reading.known_jobs(event.job for event in events)
-        fresh = [event for event in events if event.job not in known]
+    async def _submit(self, front: Front, asked: list["Asked"], known: dict[str, Job]) -> list[JobView | ErrorView]:
+        fresh = [one.event for one in asked if one.event.job not in known]
         said, taken = await front.leader.ask_all(fresh) if fresh else ([], {})
         answers = iter(said)
         return [
             _outcome(event, known[event.job], again=True)
             if event.job in known
             else _answered(event, next(answers), taken.get(event.job))
-            for event in events
+            for event, _ in asked
         ]
+
+
+class Asked(NamedTuple):
+    """One submission. Without a key it is its own: nothing can be repeated by accident, or on purpose, and nobody
+    needs to look whether its job exists."""
+
+    event: Submitted
+    keyed: bool
+
+
+def _asked(request: JobRequest, owner: str, key: str | None, settings: Settings) -> Asked:
+    checked = checked_key(key) if key else secrets.token_hex(16)
+    return Asked(submission(request, owner, checked, settings), keyed=bool(key))
 
 
 def _answered(event: Submitted, answer: Answer, job: Job | None) -> JobView | ErrorView:
@@ -81,11 +101,9 @@ async def submit(data: JobRequest, request: Request, state: State) -> JobView:
     front: Front = state.front
     failpoint("submit.received")
     key = request.headers.get("idempotency-key") or data.key
-    # Without a key every submission is its own: nothing can be repeated by accident, or on purpose.
-    event = submission(
-        data, acting_for(request) or "admin", checked_key(key) if key else secrets.token_hex(16), front.leader.settings
-    )
-    view = (await front.submissions.submit(front, [event]))[0]
+    owner = acting_for(request) or "admin"
+    asked = _asked(await resolved(front, data, owner), owner, key, front.leader.settings)
+    view = (await front.submissions.submit(front, [asked]))[0]
     if isinstance(view, ErrorView):
         raise Refused(view)
     return view
@@ -99,15 +117,14 @@ async def submit_batch(data: list[JobRequest], request: Request, state: State) -
         raise BadRequest(f"a batch has 1 to {BATCH_MAX} jobs; this one has {len(data)}")
     owner = acting_for(request) or "admin"
     views: list[JobView | ErrorView | None] = []
-    events: list[Submitted] = []
+    asked: list[Asked] = []
     for one in data:
         try:
-            key = checked_key(one.key) if one.key else secrets.token_hex(16)
-            events.append(submission(one, owner, key, front.leader.settings))
+            asked.append(_asked(await resolved(front, one, owner), owner, one.key, front.leader.settings))
             views.append(None)
-        except BadRequest as bad:
+        except (BadRequest, NotFound) as bad:
             views.append(ErrorView(bad.code, bad.says, bad.hint))
-    submitted = iter(await front.submissions.submit(front, events)) if events else iter(())
+    submitted = iter(await front.submissions.submit(front, asked)) if asked else iter(())
     return [view if view is not None else next(submitted) for view in views]
 
 
@@ -161,9 +178,61 @@ async def stop_job(job: str, request: Request, state: State) -> JobView:
     return await _shown(front, await front.reading.job(found.id, None))
 
 
+@post("/v1/jobs/{job:str}/rerun", status_code=201)
+async def rerun_job(job: str, request: Request, state: State) -> JobView:
+    """The same specification as a new job, of the same owner. Repeated under one key, it is one job."""
+    front: Front = state.front
+    found = await front.reading.job(job, acting_for(request))
+    await need_again(front, found)
+    key = checked_key(request.headers.get("idempotency-key") or secrets.token_hex(16))
+    # Its own kind of key: one that the first submission used must not lead back to that one.
+    event = Submitted(job_id(found.owner, f"rerun:{found.id}:{key}"), found.owner, found.spec, found.spec_hash)
+    view = (await front.submissions.submit(front, [Asked(event, keyed=True)]))[0]
+    if isinstance(view, ErrorView):
+        raise Refused(view)
+    return view
+
+
+@get("/v1/jobs/{job:str}/output/{attempt:str}/{stream:str}")
+async def output(
+    job: str,
+    attempt: str,
+    stream: str,
+    request: Request,
+    state: State,
+    offset: Annotated[int, Parameter(ge=0, le=2**62)] = 0,
+) -> Response[bytes]:
+    """What one attempt printed, byte for byte from `offset`; empty behind the end of what has arrived."""
+    front: Front = state.front
+    found = await front.reading.job(job, acting_for(request))
+    if job_of(attempt) != found.id or stream not in STREAMS:
+        raise BadRequest(f"{found.id} has no output {attempt[:40]!r} {stream[:20]!r}", code="not_found")
+    try:
+        data = await front.reading.ask(front.logs.read, attempt, stream, offset, OUTPUT_BYTES_MAX)
+    except LogRefused as wrong:
+        raise BadRequest(str(wrong), code="not_found") from None
+    return Response(data, media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
+
+
+@post("/v1/jobs/{job:str}/received", status_code=200)
+async def files_received(job: str, request: Request, state: State) -> JobView:
+    """The files the job made have arrived. Saying so again changes nothing but for how long they are kept."""
+    front: Front = state.front
+    found = await front.reading.job(job, acting_for(request))
+    answer = await front.leader.ask(FilesReceived(found))
+    if isinstance(answer, Rejected):
+        raise Refused(error_of(answer))
+    return await _shown(front, found)
+
+
 async def _shown(front: Front, job: Job) -> JobView:
     attempts, entries = await front.reading.job_story(job)
-    return job_view(job, attempts, entries)
+    view = job_view(job, attempts, entries)
+    if view.files is not None and await front.reading.received(job.id):
+        view = msgspec.structs.replace(view, files=msgspec.structs.replace(view.files, received=True))
+    told = [(attempt.id, front.fleet.progress_of(attempt.id)) for attempt in attempts if attempt.live]
+    under_way = [ProgressView(id, p.stage, p.done, p.total, p.cpu_ms, p.memory_mib) for id, p in told if p]
+    return msgspec.structs.replace(view, progress=under_way) if under_way else view
 
 
-ROUTES = [submit, submit_batch, list_jobs, show_job, explain_job, stop_job]
+ROUTES = [submit, submit_batch, list_jobs, show_job, explain_job, stop_job, rerun_job, files_received, output]

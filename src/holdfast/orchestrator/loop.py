@@ -40,8 +40,12 @@ UNCOMMITTED_EVENTS_MAX = 20_000
 ANSWER_S_MAX = 30.0
 """A store that hangs must not hang its callers: they are told, and may ask again (every call is repeatable)."""
 RETRY_S, RETRY_S_MAX = 0.05, 2.0
-YIELD_EVENTS = 64
-"""A large batch lets others have a turn this often."""
+YIELD_EVENTS = 256
+"""A large request lets others have a turn this often. At each turn a commit may begin, and the rest of the request
+waits behind it: an ordinary batch should be one commit. So many events take some ten milliseconds."""
+CROWD_MS_MAX = 120_000
+"""For how long after its start a crowd at the door can make time stand still: a fleet of 10,000 is in by then, and a
+stranger who fills the line can hold up deadlines no longer than that."""
 TICK_GAP_S = 0.005
 """A deadline that stays due cannot spin the loop."""
 
@@ -98,6 +102,8 @@ class Leader:
         self.epoch = 0
         self.trouble = "starting"
         """Why nobody can be served right now; empty while leading."""
+        self.crowded: Callable[[], bool] = lambda: False
+        """Whether nodes wait to be let in; the door says so."""
         self._outside = outside
         self._holder = f"{socket.gethostname()} pid {os.getpid()}"
         self._recorder = recorder
@@ -108,6 +114,7 @@ class Leader:
         self.behind_commit = 0
         """Events that wait for the next commit: the bound for overload."""
         self._commit_began_ms: int | None = None
+        self._led_ms = 0
         self._roomy = asyncio.Event()
         self.led = asyncio.Event()
         """Set once it has led for the first time."""
@@ -179,7 +186,7 @@ class Leader:
         loop = self._loop
         if loop is None:
             raise Unavailable("store_unavailable", f"the orchestrator cannot decide anything now: {self.trouble}")
-        now, late_ms = self._clock.look(self._stalled())
+        now, late_ms = self._clock.look(self._held_up())
         if late_ms:
             self.metrics.late_ms.inc(late_ms)
             log.warning("the loop was late by %d ms; all deadlines move", late_ms)
@@ -194,7 +201,7 @@ class Leader:
             self._gathered.set()
             raise Unavailable("internal", "the orchestrator failed on this and rebuilds its state") from cause
         self.behind_commit += 1
-        self.metrics.events.labels(type(event).__name__).inc()
+        self.metrics.applied(event)
         self._gathered.set()
 
     # --- leading ---
@@ -248,6 +255,7 @@ class Leader:
         self.metrics.epoch.set(self.epoch)
         self._clock = LeaderClock(self.settings, self._clock.look()[0])
         self._loop, self.trouble = loop, ""
+        self._led_ms = boottime_ms()
         self.led.set()
         self._pulse()
         log.info(
@@ -310,10 +318,10 @@ class Leader:
                 # One send that fails must not undo a batch that stands; what it said is derived again.
                 log.exception("%s could not be carried out", type(send).__name__)
             failpoint("publish.between_sends")
-        topics = {row.job for row in batch.rows.values() if isinstance(row, Entry) and row.job}
-        if any(isinstance(row, Entry) for row in batch.rows.values()):
+        entries = [row for row in batch.rows.values() if isinstance(row, Entry)]
+        if entries:
             self.bells.ring(JOURNAL)
-        for topic in topics:
+        for topic in {entry.job for entry in entries if entry.job}:
             self.bells.ring(topic)
 
     def _drop(self, cause: BaseException) -> None:
@@ -351,23 +359,27 @@ class Leader:
 
     # --- time ---
 
-    def _stalled(self) -> bool:
-        """A commit is overdue: nothing decided now reaches anyone, so no deadline may run out meanwhile."""
-        began = self._commit_began_ms
-        return began is not None and boottime_ms() - began > self._clock.tolerance_ms
+    def _held_up(self) -> bool:
+        """Whether no deadline may run out now, for it is this side that others wait for: a commit is overdue, and
+        nothing decided reaches anyone; or it has just begun to lead, and nodes stand at its door, not yet let in."""
+        now_ms = boottime_ms()
+        began_ms = self._commit_began_ms
+        if began_ms is not None and now_ms - began_ms > self._clock.tolerance_ms:
+            return True
+        return now_ms - self._led_ms < CROWD_MS_MAX and self.crowded()
 
     def _pulse(self) -> None:
         """Keep the promise to look at the clock, and tell the kernel when something is due."""
         loop = self._loop
         if loop is None:
             return
-        stalled = self._stalled()
+        held_up = self._held_up()
         due = loop.kernel.next_due()
         wanted = loop.kernel.at_stake or (due is not None and due <= self._clock.now())
-        if self._clock.late() or (wanted and not stalled):
+        if self._clock.late() or (wanted and not held_up):
             with contextlib.suppress(Unavailable):
                 self._offer(Tick(), None)
-        if not stalled:
+        if not held_up:
             self._clock.kept()
         self._pulse_by = asyncio.get_running_loop().time() + self._clock.pulse_ms / 1000
         self._schedule_pulse()
@@ -381,6 +393,6 @@ class Leader:
         running = asyncio.get_running_loop()
         at = self._pulse_by
         due = self._loop.kernel.next_due()
-        if due is not None and not self._stalled():
+        if due is not None and not self._held_up():
             at = min(at, running.time() + max(TICK_GAP_S, (due - self._clock.now()) / 1000))
         self._timer = running.call_at(at, self._pulse)

@@ -37,6 +37,17 @@ class Metrics:
         self.takeovers = Counter("holdfast_takeovers_total", "Second contenders started", registry=into)
         self.queued = Gauge("holdfast_jobs_live", "Jobs that have not ended, by phase", ["phase"], registry=into)
         self._phases: dict[str, JobPhase] = {}
+        # Finding a labelled counter costs more than counting, and these are counted for every event and entry.
+        self._of_event: dict[type, Counter] = {}
+        self._of_entry: dict[str, Counter] = {}
+
+    def applied(self, event: object) -> None:
+        """An event went into the kernel."""
+        kind = type(event)
+        counter = self._of_event.get(kind)
+        if counter is None:
+            counter = self._of_event[kind] = self.events.labels(kind.__name__)
+        counter.inc()
 
     def rebuilt(self, jobs: Iterable[Job]) -> None:
         """Start counting live jobs afresh from what the store holds."""
@@ -56,7 +67,10 @@ class Metrics:
                     reason = row.failure or row.revoked
                     self.attempts_ended.labels(reason.code.value if reason else "none").inc()
                 case Entry():
-                    self.transitions.labels(row.kind).inc()
+                    counter = self._of_entry.get(row.kind)
+                    if counter is None:
+                        counter = self._of_entry[row.kind] = self.transitions.labels(row.kind)
+                    counter.inc()
                     if row.kind == "job.takeover":
                         self.takeovers.inc()
                 case _:

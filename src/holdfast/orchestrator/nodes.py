@@ -9,7 +9,6 @@ and per address; after it, a node that talks too much is read more slowly, and o
 
 import asyncio
 import logging
-from collections import Counter
 from typing import Any
 
 import grpc
@@ -21,6 +20,7 @@ from holdfast.identity.proof import new_nonce, proven
 from holdfast.kernel.events import NodeBroke, NodeJoined, NodeSaid
 from holdfast.model import NodeId
 from holdfast.model.messages import Hello, Leaving, Refusal, Report
+from holdfast.orchestrator.admission import Line, LineFull
 from holdfast.orchestrator.bulk import LogIntake, why_unwanted
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.fleet import Fleet
@@ -36,9 +36,13 @@ log = logging.getLogger("holdfast.nodes")
 HELLO_S_MAX = 5.0
 """From the challenge to the hello: a node has its hello ready before it dials."""
 ANSWER_S_MAX = 30.0
-HANDSHAKES_MAX = 2_000
-HANDSHAKES_PER_ADDRESS_MAX = 512
-"""A whole site behind one address may come back at once; a single attacker cannot take every place."""
+HANDSHAKES_MAX = 512
+HANDSHAKES_PER_ADDRESS_MAX = 128
+"""At once. Enough that one with a slow answer (200 ms there and back) holds up nobody; a single attacker cannot take
+every place."""
+WAITING_MAX = SESSIONS_MAX // 2
+WAITING_PER_ADDRESS_MAX = WAITING_MAX // 2
+"""A whole fleet, or a whole site behind one address, may come back at once. Who waits costs a connection, no more."""
 FRAMES_PER_SECOND_MAX = 200
 """A node reports once a second and once per change; a full node that ends everything at once stays below this."""
 FLUSH_S_MAX = 2.0
@@ -66,26 +70,25 @@ class Nodes:
         self._intake = intake
         self._metrics = metrics
         self._pin = pin
-        self._handshakes: Counter[str] = Counter()
+        self._line = Line(HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX, WAITING_MAX, WAITING_PER_ADDRESS_MAX)
+
+    def crowded(self) -> bool:
+        """Whether nodes wait to be let in."""
+        return self._line.waiting > 0
 
     # --- control ---
 
     async def Control(self, request_iterator: Any, context: Any) -> None:
-        address = _address(context.peer())
-        if (
-            self._handshakes.total() >= HANDSHAKES_MAX
-            or self._handshakes[address] >= HANDSHAKES_PER_ADDRESS_MAX
-            or len(self._sessions) >= SESSIONS_MAX
-        ):
-            await self._refuse(context, Refusal("busy", "too many nodes are dialling in; try again soon", final=False))
+        busy = Refusal("busy", "too many nodes are dialling in; try again soon", final=False)
+        if len(self._sessions) >= SESSIONS_MAX:
+            await self._refuse(context, busy)
             return
-        self._handshakes[address] += 1
         try:
-            hello = await self._prove(context)
-        finally:
-            self._handshakes[address] -= 1
-            if not self._handshakes[address]:
-                del self._handshakes[address]
+            async with self._line.turn(_address(context.peer())):
+                hello = await self._prove(context)
+        except LineFull:
+            await self._refuse(context, busy)
+            return
         if hello is not None:
             await self._serve(hello, context)
 
@@ -175,8 +178,8 @@ class Nodes:
                 session.push(convert.orchestrator_to_frame(bad.refusal()))
                 session.close(f"it sent something that cannot be meant: {bad.says}", by_us=False)
                 return session.why
-            if isinstance(message, Report) and message.load is not None:
-                self._fleet.said_load(node, message.load)
+            if isinstance(message, Report):
+                self._fleet.said(node, message)
             try:
                 await self._leader.room()
                 self._leader.tell(NodeSaid(session.number, node, message))

@@ -66,6 +66,11 @@ class Reading:
     async def job_story(self, job: Job) -> tuple[list[Attempt], list[Entry]]:
         return await self.ask(lambda: (self.store.attempts(job.id), self.store.entries(0, job.id, None, JOURNAL_SHOWN)))
 
+    async def received(self, job: str) -> bool:
+        """Whether the owner has the files that an ended job made."""
+        keep = await self.ask(self.store.keep, job)
+        return keep is not None and keep.received
+
     async def jobs(self, owner: str | None, phase: str | None, limit: int, after: str | None) -> list[Job]:
         return await self.ask(self.store.jobs, owner, phase, limit, after)
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import gc
 import logging
 import os
 import resource
@@ -16,6 +17,7 @@ import grpc.aio
 import msgspec
 import uvicorn
 import uvloop
+from litestar.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import holdfast
@@ -24,8 +26,10 @@ from holdfast.identity.admin import AdminToken
 from holdfast.identity.certificates import Certificate, needs_tls, server_credentials
 from holdfast.orchestrator import record
 from holdfast.orchestrator.bells import Bells
+from holdfast.orchestrator.blob_store import open_content, try_out
 from holdfast.orchestrator.bulk import LogIntake
 from holdfast.orchestrator.config import OrchestratorConfig, host_and_port, joined
+from holdfast.orchestrator.data_door import DataDoor, make_data_app
 from holdfast.orchestrator.fleet import Fleet
 from holdfast.orchestrator.front import Front
 from holdfast.orchestrator.http import make_app
@@ -38,6 +42,7 @@ from holdfast.orchestrator.nodes import Nodes
 from holdfast.orchestrator.outside import World
 from holdfast.orchestrator.reading import Reading
 from holdfast.orchestrator.sessions import Sessions
+from holdfast.orchestrator.sweep import Sweeper
 from holdfast.orchestrator.verify import Verifier
 from holdfast.state import Store
 from holdfast.wire.limits import server_options
@@ -56,6 +61,7 @@ def run_orchestrator(config: OrchestratorConfig) -> int:
     """Serve until SIGTERM or SIGINT. Raises HoldfastError where it cannot start, worded for a person."""
     log_to_stderr(config.log_level)
     _allow_many_connections()
+    _look_for_garbage_less_often()
     try:
         config.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as cause:
@@ -79,6 +85,14 @@ def _allow_many_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _look_for_garbage_less_often() -> None:
+    """Most objects here live as long as a node's session does, and each look walks over all of them: while thousands of
+    nodes join, that was a fifth of the loop's time. Reference counts free nearly everything else at once."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @contextlib.contextmanager
@@ -121,14 +135,17 @@ class Orchestrator:
         self._http_host, self._http_port = host_and_port(config.http, "HTTP")
         self._nodes_host, self._nodes_port = host_and_port(config.nodes, "node")
         self._token = AdminToken.load_or_make(config.data / "admin.token")
-        http_tls, nodes_tls = (bool(config.tls) or needs_tls(host) for host in (self._http_host, self._nodes_host))
+        self._files_host, self._files_port = host_and_port(config.files_address(), "files")
+        hosts = (self._http_host, self._nodes_host, self._files_host)
+        http_tls, nodes_tls, files_tls = (bool(config.tls) or needs_tls(host) for host in hosts)
         self._certificate = (
-            Certificate.load_or_make(config.data, [socket.gethostname(), self._http_host, self._nodes_host])
-            if http_tls or nodes_tls
+            Certificate.load_or_make(config.data, [socket.gethostname(), *hosts])
+            if http_tls or nodes_tls or files_tls
             else None
         )
         self._http_certificate = self._certificate if http_tls else None
         self._nodes_certificate = self._certificate if nodes_tls else None
+        self._files_certificate = self._certificate if files_tls else None
         self._stopping = False
 
     async def run(self) -> None:
@@ -136,8 +153,10 @@ class Orchestrator:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await try_out(self._content)
         server = self._node_door()
         doors = self._people_door()
+        files = self._files_door()
         leading = asyncio.create_task(self._leader.run())
         # Who dials now waits in the socket and is answered; only if leading takes long is it told to come back.
         await asyncio.wait({asyncio.create_task(self._leader.led.wait())}, timeout=OPEN_S_MAX)
@@ -147,21 +166,25 @@ class Orchestrator:
             asyncio.create_task(doors.serve(sockets=[self._socket])),
             asyncio.create_task(self._announce()),
             asyncio.create_task(stop.wait()),
+            asyncio.create_task(files.serve(sockets=[self._files_socket])),
+            asyncio.create_task(Sweeper(self._content, self._store, self._leader).run()),
         ]
         await server.start()
         try:
-            ended, _ = await asyncio.wait({tasks[0], tasks[1], tasks[2], tasks[4]}, return_when="FIRST_COMPLETED")
+            lasting = {task for task in tasks if task is not tasks[3]}
+            ended, _ = await asyncio.wait(lasting, return_when="FIRST_COMPLETED")
             for task in ended:
                 task.result()
         finally:
-            await self._close(server, doors, tasks)
+            await self._close(server, (doors, files), tasks)
 
     def _assemble(self) -> None:
         self._metrics = Metrics()
         self._bells = Bells()
         self._fleet = Fleet()
         self._logs = LogStore(self._config.data / "logs", self._settings.log_bytes_max)
-        self._verifier = Verifier(self._logs)
+        self._content, self._blob_door = open_content(self._config)
+        self._verifier = Verifier(self._logs, self._content)
         self._sessions = Sessions(self._fleet, self._metrics)
         self._reading = Reading(self._store)
         self._intake = LogIntake(self._logs, self._bells, self._metrics)
@@ -177,6 +200,7 @@ class Orchestrator:
         certificate = self._nodes_certificate
         pin = certificate.pin if certificate else ""
         nodes = Nodes(self._leader, self._sessions, self._fleet, self._intake, self._metrics, pin)
+        self._leader.crowded = nodes.crowded
         add_NodeLinkServicer_to_server(nodes, server)
         address = joined(self._nodes_host, self._nodes_port)
         try:
@@ -188,19 +212,25 @@ class Orchestrator:
             raise _taken(address, "--listen") from None
         return server
 
+    def _files_door(self) -> "_Doors":
+        self._files_socket = _listening(self._files_host, self._files_port, "--files")
+        self._files_port = self._files_socket.getsockname()[1]
+        scheme = "https" if self._files_certificate else "http"
+        # The host as a node knows it: it dialled this machine by a name that is not known here.
+        host = "" if self._files_host == self._nodes_host else self._files_host
+        self._sessions.data_url = f"{scheme}://{joined(host, self._files_port)}"
+        app = make_data_app(DataDoor(self._leader, self._sessions, self._reading, self._content))
+        return _Doors(_http_config(self._blob_door(app), self._files_certificate))
+
     def _people_door(self) -> "_Doors":
-        address = joined(self._http_host, self._http_port)
-        try:
-            found = socket.getaddrinfo(self._http_host, self._http_port, type=socket.SOCK_STREAM)[0]
-            self._socket = socket.create_server(found[4][:2], family=found[0], backlog=1024)
-        except OSError:
-            raise _taken(address, "--http") from None
+        self._socket = _listening(self._http_host, self._http_port, "--http")
         self._http_port = self._socket.getsockname()[1]
         front = Front(
             leader=self._leader,
             reading=self._reading,
             fleet=self._fleet,
             logs=self._logs,
+            content=self._content,
             bells=self._bells,
             metrics=self._metrics,
             submissions=Submissions(),
@@ -208,23 +238,7 @@ class Orchestrator:
             pin=self._nodes_certificate.pin if self._nodes_certificate else "",
             stopping=lambda: self._stopping,
         )
-        certificate = self._http_certificate
-        return _Doors(
-            uvicorn.Config(
-                make_app(front, self._token),  # pyright: ignore[reportArgumentType]
-                log_config=None,
-                access_log=False,
-                lifespan="on",
-                http=_Impatient,
-                proxy_headers=False,
-                ws="none",
-                limit_concurrency=CONNECTIONS_MAX,
-                timeout_graceful_shutdown=STOP_S,
-                server_header=False,
-                ssl_certfile=str(certificate.cert_path) if certificate else None,
-                ssl_keyfile=str(certificate.key_path) if certificate else None,
-            )
-        )
+        return _Doors(_http_config(self._blob_door(make_app(front, self._token)), self._http_certificate))
 
     async def _announce(self) -> None:
         """Write endpoint.json once requests can be served. It holds no secret, only where the secret's file is."""
@@ -233,6 +247,7 @@ class Orchestrator:
         endpoint = {
             "url": f"{scheme}://{joined(_reachable(self._http_host), self._http_port)}",
             "nodes": joined(_reachable(self._nodes_host), self._nodes_port),
+            "files": joined(_reachable(self._files_host), self._files_port),
             "pin": self._nodes_certificate.pin if self._nodes_certificate else "",
             "certificate": self._http_certificate.pem.decode() if self._http_certificate else "",
             "token_file": "admin.token",
@@ -246,20 +261,25 @@ class Orchestrator:
         draft.replace(path)
         log.info("ready: people at %s, nodes at %s", endpoint["url"], endpoint["nodes"])
 
-    async def _close(self, server: grpc.aio.Server, doors: "_Doors", tasks: list[asyncio.Task[None]]) -> None:
+    async def _close(
+        self, server: grpc.aio.Server, doors: "tuple[_Doors, ...]", tasks: list[asyncio.Task[None]]
+    ) -> None:
         log.info("stopping")
         self._stopping = True
         (self._config.data / "endpoint.json").unlink(missing_ok=True)
         self._bells.ring_all()
-        doors.should_exit = True
-        leading, intake, serving, announcing, waiting = tasks
+        for door in doors:
+            door.should_exit = True
+        leading, intake, serving, announcing, waiting, moving, sweeping = tasks
+        sweeping.cancel()
         announcing.cancel()
         waiting.cancel()
         leading.cancel()
         await self._leader.stop()
         await server.stop(grace=1.0)
-        with contextlib.suppress(Exception):
-            await serving
+        for door in (serving, moving):
+            with contextlib.suppress(Exception):
+                await door
         intake.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._verifier.close()
@@ -267,6 +287,31 @@ class Orchestrator:
         await asyncio.to_thread(self._logs.close)
         if self._recorder is not None:
             self._recorder.close()
+
+
+def _http_config(app: ASGIApp, certificate: Certificate | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # pyright: ignore[reportArgumentType]
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        http=_Impatient,
+        proxy_headers=False,
+        ws="none",
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_graceful_shutdown=STOP_S,
+        server_header=False,
+        ssl_certfile=str(certificate.cert_path) if certificate else None,
+        ssl_keyfile=str(certificate.key_path) if certificate else None,
+    )
+
+
+def _listening(host: str, port: int, flag: str) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(found[4][:2], family=found[0], backlog=1024)
+    except OSError:
+        raise _taken(joined(host, port), flag) from None
 
 
 class _Impatient(HttpToolsProtocol):

@@ -72,6 +72,8 @@ class Sessions:
     def __init__(self, fleet: Fleet, metrics: Metrics) -> None:
         self._fleet = fleet
         self._metrics = metrics
+        self.data_url = ""
+        """Where nodes fetch and deliver files; known once that door is open."""
         self._sessions: dict[int, Session] = {}
         self._by_bulk_key: dict[str, Session] = {}
         self._numbers = 0
@@ -105,7 +107,7 @@ class Sessions:
         message = send.message
         try:
             if isinstance(message, Welcome):
-                session.push(convert.welcome_to_frame(message, session.bulk_key))
+                session.push(convert.welcome_to_frame(message, session.bulk_key, self.data_url))
                 session.welcome = True
                 session.answered.set()
                 self._fleet.connected(session.node, session.number)

@@ -4,11 +4,14 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
+from holdfast.blobs.errors import BlobError
 from holdfast.kernel.decision import Verify
 from holdfast.kernel.events import Verified
+from holdfast.orchestrator.content import Content
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.logs import LogStore
 from holdfast.orchestrator.loop import Leader, Unavailable
+from holdfast.state import StoreError
 
 log = logging.getLogger("holdfast.verify")
 
@@ -18,8 +21,9 @@ AGAIN_S = 1.0
 
 
 class Verifier:
-    def __init__(self, logs: LogStore) -> None:
+    def __init__(self, logs: LogStore, content: Content) -> None:
         self._logs = logs
+        self._content = content
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="verify")
         self._running: set[asyncio.Task[None]] = set()
 
@@ -34,8 +38,9 @@ class Verifier:
         while True:
             try:
                 fault = await asyncio.get_running_loop().run_in_executor(self._threads, self._fault, send)
+                fault = fault or await self._missing_files(send)
                 break
-            except OSError as cause:
+            except (OSError, BlobError, StoreError) as cause:
                 # The disk is ours, not the node's: no verdict, and the kernel asks only once.
                 log.error("%s cannot be verified yet: %s", send.attempt, cause)
             await asyncio.sleep(AGAIN_S)
@@ -49,6 +54,13 @@ class Verifier:
             leader.tell(Verified(send.attempt, send.fence, ok=not fault, detail=fault))
         except Unavailable:
             log.info("%s was verified for a leader that is gone", send.attempt)
+
+    async def _missing_files(self, send: Verify) -> str:
+        """The files were verified when they were taken over. Here: that they were, and are still there."""
+        if not send.result.manifest:
+            return ""
+        whole = await self._content.whole(send.owner, send.result.manifest)
+        return "" if whole else f"the files of manifest {send.result.manifest} were declared, but are not all there"
 
     def _fault(self, send: Verify) -> str:
         self._logs.seal(send.attempt)

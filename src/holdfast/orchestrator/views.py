@@ -5,7 +5,16 @@ from collections.abc import Iterable, Sequence
 from holdfast.kernel.decision import Explanation
 from holdfast.model import Attempt, Entry, Failure, Job, Node, Resources
 from holdfast.model.messages import Load
-from holdfast.wire.http import AttemptView, EventView, ExplainView, FailureView, JobView, NodeView
+from holdfast.wire.http import (
+    AttemptView,
+    CheckpointView,
+    EventView,
+    ExplainView,
+    FailureView,
+    FilesView,
+    JobView,
+    NodeView,
+)
 
 
 def failure_view(failure: Failure | None) -> FailureView | None:
@@ -64,7 +73,22 @@ def job_view(job: Job, attempts: Sequence[Attempt] = (), events: Iterable[Entry]
         attempts=[attempt_view(attempt) for attempt in attempts],
         events=[event_view(entry) for entry in events],
         again=again,
+        files=_files(job),
+        checkpoint=_checkpoint(job),
+        accepted=job.accepted,
     )
+
+
+def _files(job: Job) -> FilesView | None:
+    result = job.result
+    return FilesView(result.manifest, result.files, result.files_bytes) if result and result.manifest else None
+
+
+def _checkpoint(job: Job) -> CheckpointView | None:
+    saved = job.checkpoint
+    if saved is None:
+        return None
+    return CheckpointView(saved.manifest, saved.attempt, saved.parent, saved.bytes, saved.made_ms)
 
 
 def _where(job: Job, attempts: Sequence[Attempt]) -> str | None:

@@ -5,6 +5,7 @@ migrations/    how a database gets there (Alembic; run by `Store.open`)
 statements.py  every statement that is ever sent
 records.py     rows of the model to records of a table, and back
 engines.py     what differs between SQLite and PostgreSQL: connections, locks, durability
+writing.py     a commit, as each of the two does it best
 store.py       `Store`: the transactions
 """
 

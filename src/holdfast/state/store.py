@@ -18,11 +18,12 @@ from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from holdfast.kernel.decision import Row
-from holdfast.model import Attempt, Entry, Job, JoinToken, Meta, Node
+from holdfast.model import Attempt, Entry, Job, JoinToken, Keep, Meta, Node
 from holdfast.state import migrate, statements, tables
 from holdfast.state.engines import Engines, open_engines
 from holdfast.state.errors import LeadershipLost, StoreFailed
-from holdfast.state.records import TABLES, RowT, by_table, row_of
+from holdfast.state.records import RowT, by_table, row_of
+from holdfast.state.writing import Lead, writer_of
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class Store:
         self._engines = engines
         self._dialect = engines.writer.dialect.name
         self._where = engines.writer.url.render_as_string(hide_password=True)
-        self._puts = {table: statements.put(table, self._dialect) for table in TABLES}
+        self._writer = writer_of(engines.writer)
 
     @classmethod
     def open(cls, url: str) -> "Store":
@@ -77,14 +78,11 @@ class Store:
         """All of the rows, durably, or none of them."""
         batch = by_table(rows)
         try:
-            with self._engines.writer.begin() as transaction:
-                held = transaction.execute(statements.leader_held).one()
-                if held.epoch != epoch:
-                    raise self._lost(epoch, held.epoch, held.holder)
-                for table, records in batch.items():
-                    transaction.execute(self._puts[table], records)
+            lead = self._writer.write(batch, epoch)
         except SQLAlchemyError as error:
             raise self._failed("written to", error) from error
+        if lead.epoch != epoch:
+            raise self._lost(epoch, lead)
 
     # --- reading: any thread ---
 
@@ -112,7 +110,7 @@ class Store:
 
     def jobs_by_ids(self, ids: Sequence[str]) -> list[Job]:
         """Those of up to some thousand ids that exist, in no order."""
-        return self._all(Job, statements.jobs_by_ids(ids)) if ids else []
+        return self._all(Job, statements.jobs_by_ids(ids, self._dialect)) if ids else []
 
     def jobs(
         self, owner: str | None = None, phase: str | None = None, limit: int = 50, after: str | None = None
@@ -134,6 +132,14 @@ class Store:
     def jobs_by_name(self, owner: str, name: str, limit: int = 10) -> list[Job]:
         """Newest first, at most `limit`. Jobs without a name are found by no name."""
         return self._all(Job, statements.jobs_named(owner, name, limit))
+
+    def keep(self, job: str) -> Keep | None:
+        """How long the files of an ended job are kept; None: it had none, or has not ended."""
+        return self._one(Keep, statements.by_id(tables.keeps, job))
+
+    def keeps(self, now_ms: int) -> list[Keep]:
+        """Those that have not run out, in no order."""
+        return self._all(Keep, statements.keeps_after(now_ms))
 
     def attempts(self, job: str) -> list[Attempt]:
         """In the order in which they were made."""
@@ -198,9 +204,9 @@ class Store:
         except SQLAlchemyError as error:
             raise self._failed("read", error) from error
 
-    def _lost(self, epoch: int, newer: int, holder: str) -> LeadershipLost:
+    def _lost(self, epoch: int, lead: Lead) -> LeadershipLost:
         return LeadershipLost(
-            f"epoch {epoch} no longer leads the store {self._where}: epoch {newer} does ({holder})",
+            f"epoch {epoch} no longer leads the store {self._where}: epoch {lead.epoch} does ({lead.holder})",
             hint="Nothing was written. Another orchestrator took over; this one must rebuild to lead again.",
         )
 

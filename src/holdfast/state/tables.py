@@ -26,13 +26,18 @@ from sqlalchemy.types import TypeDecorator
 metadata = MetaData()
 
 
-class Word(TypeDecorator[str]):
-    """Text that is searched by: ordered by code point on both engines, so that sorting equals Python's.
-
-    PostgreSQL cannot hold NUL, and neither engine an unpaired surrogate. People choose names and type ids;
+def storable(word: str) -> str:
+    """PostgreSQL cannot hold NUL, and neither engine an unpaired surrogate. People choose names and type ids;
     what one of them chose must fail neither a lookup nor the commit of a whole batch: such a character is
     replaced here. The `doc` still has what was sent.
     """
+    if word.isascii() and "\0" not in word:
+        return word
+    return word.replace("\0", "\ufffd").encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+class Word(TypeDecorator[str]):
+    """Text that is searched by: ordered by code point on both engines, so that sorting equals Python's."""
 
     impl = Text
     cache_ok = True
@@ -41,9 +46,7 @@ class Word(TypeDecorator[str]):
         return postgresql.TEXT(collation="C") if dialect.name == "postgresql" else Text()
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        if value is None or (value.isascii() and "\0" not in value):
-            return value
-        return value.replace("\0", "\ufffd").encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return None if value is None else storable(value)
 
 
 RowNumber = BigInteger().with_variant(Integer(), "sqlite")
@@ -116,6 +119,15 @@ nodes = Table(
     Column("joined_ms", BigInteger, nullable=False),
     Column("doc", Text, nullable=False),
 )
+
+keeps = Table(
+    "keeps",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("until_ms", BigInteger, nullable=False),
+    Column("doc", Text, nullable=False),
+)
+Index("keeps_until", keeps.c.until_ms)
 
 tokens = Table(
     "tokens",

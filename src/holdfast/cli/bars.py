@@ -1,0 +1,115 @@
+"""How far a transfer is: a bar with bytes, speed and time left on a terminal, a plain line now and then elsewhere.
+
+It shows what it is told, and knows nothing of what is moved.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from holdfast.cli.quantities import spoken_bytes, spoken_ms
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from holdfast.blobs.transfer import Progress
+
+LINE_EVERY_S = 5.0
+"""Between two lines where nobody has a terminal: enough to see that it lives, little enough for a log."""
+
+
+class Pace:
+    """Speed and time left of something of which only its state is known, now and again."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: tuple[float, int] | None = None
+
+    def told(self, done: int, total: int) -> str:
+        """`12.0 MiB of 45.0 MiB (27 %), 5.1 MiB/s, 7.0 s left`, as far as it can be said."""
+        now = self._clock()
+        if self._since is None or done < self._since[1]:
+            self._since = (now, done)
+        passed, moved = now - self._since[0], done - self._since[1]
+        if not total:
+            return spoken_bytes(done) if done else ""
+        text = f"{spoken_bytes(done)} of {spoken_bytes(total)} ({100 * done // total} %)"
+        if passed <= 0 or moved <= 0:
+            return text
+        left_ms = round((total - done) / (moved / passed) * 1000)
+        return f"{text}, {spoken_bytes(moved / passed)}/s, {spoken_ms(left_ms)} left"
+
+
+class Bar:
+    """One transfer: `with Bar("sending", "train/") as bar: content.send(..., told=bar.told, read=bar.read)`."""
+
+    def __init__(
+        self, verb: str, what: str, *, live: bool | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._what = f"{verb} {what}"
+        self._live = sys.stderr.isatty() if live is None else live
+        self._clock = clock
+        self._pace = Pace(clock)
+        self._line_at = clock() + LINE_EVERY_S
+        self._lock = Lock()
+        self._read = 0
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            from rich.progress import (
+                BarColumn,
+                DownloadColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+                TransferSpeedColumn,
+            )
+
+            from holdfast.cli.show import console
+
+            columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True)
+            left = TransferSpeedColumn(), TimeRemainingColumn(compact=True)
+            self._screen = Progress(*columns, *left, console=console(err=True), transient=True)
+            self._screen.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._screen.stop()
+
+    def read(self, count: int) -> None:
+        """So many bytes more were read and hashed, before anything is sent. From any thread."""
+        with self._lock:
+            self._read += count
+            if self._live and self._task is None:
+                self._task = self._screen.add_task(f"reading, {self._what}", total=None)
+            if self._live and self._task is not None:
+                self._screen.update(self._task, completed=self._read)
+            else:
+                self._line(f"read {spoken_bytes(self._read)}")
+
+    def told(self, progress: "Progress") -> None:
+        done, total = progress.bytes_done, progress.bytes_total
+        with self._lock:
+            if not self._live:
+                self._line(self._pace.told(done, total))
+                return
+            if self._task is None or progress.bytes_moved == 0:
+                # What was there already is no speed: the task begins with it done.
+                if self._task is not None:
+                    self._screen.remove_task(self._task)
+                self._task = self._screen.add_task(self._what, total=total, completed=done)
+            self._screen.update(self._task, completed=done)
+
+    def _line(self, text: str) -> None:
+        if self._clock() < self._line_at:
+            return
+        self._line_at = self._clock() + LINE_EVERY_S
+        sys.stderr.write(f"-- {self._what}: {text}\n")
+        sys.stderr.flush()

@@ -1,0 +1,57 @@
+"""`results`: bring what a job left to this machine, now or again."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.flags import LONG_PATIENCE_S, JobArg, Json, TokenFile, Url, connect, reach
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.client.results import Synced
+
+
+def register(app: typer.Typer) -> None:
+    app.command("results")(results)
+
+
+def results(
+    job: JobArg,
+    to: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Put them there, into a folder that is empty or this job's own.")
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Bring a job's files and output to results/<its name or id>/, verified.
+
+    A sync that was cut goes on where it was. The network keeps the files until they have arrived once.
+    """
+    from holdfast.cli import show
+
+    reach(url, token_file)
+    with connect(url, token_file, LONG_PATIENCE_S) as client:
+        synced = bring(client, job, to)
+    show.print_json(synced) if json else typer.echo(says(synced))
+
+
+def bring(client: "Client", job: str, to: str | None = None) -> "Synced":
+    """With a bar. Ctrl-C says how to go on."""
+    from holdfast.cli.bars import Bar
+
+    try:
+        with Bar("fetching", "the results") as bar:
+            return client.jobs.results(job, to=to, told=bar.told)
+    except KeyboardInterrupt:
+        typer.echo(f"\nnot all has arrived; go on with: holdfast results {job}", err=True)
+        raise typer.Exit(130) from None
+
+
+def says(synced: "Synced") -> str:
+    """Where they are, in one line."""
+    from holdfast.cli.quantities import counted, spoken_bytes
+
+    logs = ", ".join(output.file for output in synced.output.values())
+    files = f"{counted(synced.files, 'file')} ({spoken_bytes(synced.bytes)})" if synced.files else "no files"
+    return f"{synced.folder}/: {files}" + (f", {logs}" if logs else "")

@@ -1,0 +1,259 @@
+"""What a job left, brought to a folder: its files, its output, and a small record of how it ended.
+
+    results/<job>/            <job>: its name if it has one, else its id
+        …                     the files it made, as it left them in its working folder
+        stdout.log            what the attempt that counts printed; of a job that failed, the last one
+        stderr.log
+        stdout.attempt-1.log  what the other attempts printed, where they printed anything
+        result.json           verdict, hashes, attempts, times; `complete` once everything is here
+
+A file of the job's own that has one of these names keeps it, and ours is called `holdfast-…` instead. Nothing is taken
+for granted: files are verified against their manifest and stdout against the hash of the result. What was cut goes on
+where it was. A folder that holds something else is left alone.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.blobs.errors import BlobError, InTheWay, Mismatch
+from holdfast.blobs.transfer import Progress
+from holdfast.client.content import Content
+from holdfast.client.transport import Transport
+from holdfast.errors import NotEnded
+from holdfast.wire.http import AttemptView, FailureView, JobView
+
+HOME = "results"
+RECORD = "result.json"
+RECORD_BYTES_MAX = 1 << 20
+STREAMS = ("stdout", "stderr")
+_DRAFT = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Output(msgspec.Struct, frozen=True):
+    file: str
+    bytes: int
+    sha256: str
+
+
+class Files(msgspec.Struct, frozen=True):
+    manifest: str
+    """Its hash vouches for every name and byte."""
+    files: int
+    bytes: int
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What `result.json` says."""
+
+    job: str
+    complete: bool
+    name: str
+    argv: list[str]
+    verdict: str | None
+    exit_code: int | None
+    failure: FailureView | None
+    submitted_ms: int
+    ended_ms: int | None
+    accepted: str | None
+    attempts: list[AttemptView]
+    files: Files | None
+    output: dict[str, Output]
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """A job's results, as they lie here now."""
+
+    job: str
+    verdict: str | None
+    folder: str
+    files: int
+    bytes: int
+    moved: int
+    """Of the files, over the wire, this time."""
+    record: str
+    output: dict[str, Output]
+
+
+class Results:
+    """Those of one job that has ended."""
+
+    def __init__(self, transport: Transport, content: Content, job: JobView) -> None:
+        if job.phase != "ended":
+            raise NotEnded(
+                f"{job.id} is still {job.phase}: there are no results yet",
+                hint=f"Follow it with `holdfast logs -f {job.id}`.",
+            )
+        self._transport = transport
+        self._content = content
+        self._job = job
+        self._made: set[str] = set()
+        """What the job itself has at the top, letters folded: some file systems do not tell them apart."""
+
+    def sync(self, to: str | Path | None, told: Callable[[Progress], None]) -> Synced:
+        """Bring everything to `to`, or to `results/<job>/` here."""
+        job = self._job
+        if job.files is not None:
+            manifest = self._content.manifest(job.files.manifest)
+            self._made = {entry.path.partition("/")[0].casefold() for entry in manifest.entries}
+        folder = Path(to) if to is not None else place_for(job, Path(HOME))
+        self._claim(folder)
+        last = Progress(0, 0, 0, 0, 0)
+
+        def heard(progress: Progress) -> None:
+            nonlocal last
+            last = progress
+            told(progress)
+
+        if job.files is not None:
+            self._content.fetch(job.files.manifest, folder, told=heard)
+        try:
+            output = self._outputs(folder)
+            self._write(folder / self._free(RECORD), self._record(output, complete=True))
+        except OSError as wrong:
+            raise _unwritable(folder, wrong) from None
+        files = job.files
+        return Synced(
+            job=job.id,
+            verdict=job.verdict,
+            folder=str(folder),
+            files=files.files if files else 0,
+            bytes=files.bytes if files else 0,
+            moved=last.bytes_moved,
+            record=self._free(RECORD),
+            output=output,
+        )
+
+    # --- the folder ---
+
+    def _claim(self, folder: Path) -> None:
+        """Mark it as this job's before anything else is put there, so that a sync that was cut can go on."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()) and not belongs_to(folder, self._job.id):
+                raise InTheWay(
+                    f"{folder} holds something else: the results of {self._job.id} are not mixed into it",
+                    hint="Name an empty folder with --to, or move away what is there.",
+                )
+            self._write(folder / self._free(RECORD), self._record({}, complete=False))
+        except OSError as wrong:
+            raise _unwritable(folder, wrong) from None
+
+    def _free(self, name: str) -> str:
+        """The name, or one like it, that nothing of the job's own has."""
+        variants = (name if n == 0 else f"holdfast-{name}" if n == 1 else f"holdfast-{n}-{name}" for n in count())
+        return next(variant for variant in variants if variant.casefold() not in self._made)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        draft = path.with_name(self._free(f".{path.name}.holdfast-part"))
+        fd = os.open(draft, _DRAFT | os.O_TRUNC, 0o644)
+        with open(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        draft.replace(path)
+
+    def _record(self, output: dict[str, Output], *, complete: bool) -> bytes:
+        job, files = self._job, self._job.files
+        record = Record(
+            job=job.id,
+            complete=complete,
+            name=job.name,
+            argv=job.argv,
+            verdict=job.verdict,
+            exit_code=job.exit_code,
+            failure=job.failure,
+            submitted_ms=job.submitted_ms,
+            ended_ms=job.ended_ms,
+            accepted=job.accepted,
+            attempts=job.attempts,
+            files=Files(files.manifest, files.files, files.bytes) if files else None,
+            output=output,
+        )
+        return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+    # --- output ---
+
+    def _outputs(self, folder: Path) -> dict[str, Output]:
+        counts = self._job.accepted or (self._job.attempts[-1].id if self._job.attempts else "")
+        found: dict[str, Output] = {}
+        for attempt in self._job.attempts:
+            for stream in STREAMS:
+                number = attempt.id.rpartition(".")[2]
+                plain = f"{stream}.log" if attempt.id == counts else f"{stream}.attempt-{number}.log"
+                name = self._free(plain)
+                expected = self._job.result_sha256 if attempt.id == self._job.accepted and stream == "stdout" else None
+                output = self._fetch(attempt.id, stream, folder, name, expected)
+                if output.bytes or attempt.id == counts:
+                    found[plain.removesuffix(".log")] = output
+                else:
+                    (folder / name).unlink(missing_ok=True)
+        return found
+
+    def _fetch(self, attempt: str, stream: str, folder: Path, name: str, expected: str | None) -> Output:
+        draft = folder / self._free(f".{name}.holdfast-part")
+        output = self._appended(attempt, stream, draft, name)
+        if expected is not None and output.sha256 != expected:
+            draft.unlink(missing_ok=True)  # perhaps of something else, or damaged here
+            output = self._appended(attempt, stream, draft, name)
+            if output.sha256 != expected:
+                raise Mismatch(f"what came as {stream} of {self._job.id} has not the hash {expected} of its result")
+        draft.replace(folder / name)
+        return output
+
+    def _appended(self, attempt: str, stream: str, draft: Path, name: str) -> Output:
+        path = f"/v1/jobs/{quote(self._job.id, safe='')}/output/{quote(attempt, safe='')}/{stream}"
+        digest = hashlib.sha256()
+        with open(os.open(draft, _DRAFT, 0o644), "r+b") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+            while data := self._transport.ask(bytes, "GET", path, params={"offset": file.tell()}):
+                file.write(data)
+                digest.update(data)
+            size = file.tell()
+            file.flush()
+            os.fsync(file.fileno())
+        return Output(name, size, digest.hexdigest())
+
+
+def place_for(job: JobView, home: Path) -> Path:
+    """Where a job's results go if nobody says otherwise. A name that an earlier job used gets the id behind it."""
+    plain = re.sub(r"[^\w.-]+", "-", job.name).strip(".-")[:80]
+    folder = home / (plain or job.id)
+    if not plain or _free_or_of(folder, job.id):
+        return folder
+    return home / f"{plain}-{job.id.removeprefix('job_')}"
+
+
+def _free_or_of(folder: Path, job: str) -> bool:
+    try:
+        return not folder.exists() or not any(folder.iterdir()) or belongs_to(folder, job)
+    except OSError:
+        return False
+
+
+def belongs_to(folder: Path, job: str) -> bool:
+    """Whether an earlier sync of this job made the folder."""
+    for path in sorted(folder.glob(f"*{RECORD}")):
+        try:
+            if path.stat().st_size > RECORD_BYTES_MAX:
+                continue
+            if msgspec.json.decode(path.read_bytes(), type=dict[str, object]).get("job") == job:
+                return True
+        except (OSError, msgspec.DecodeError):
+            continue
+    return False
+
+
+def _unwritable(folder: Path, wrong: OSError) -> BlobError:
+    return BlobError(
+        f"{folder} cannot be written to: {wrong.strerror or wrong}",
+        hint="Choose another folder with --to; what has arrived is kept.",
+        code="disk_refused",
+    )

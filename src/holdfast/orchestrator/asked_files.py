@@ -1,0 +1,65 @@
+"""The files that a request names, found before it becomes a job: nobody waits for a machine only to learn that what
+the job needs is not there. Reads rows and the store of content; decides nothing about placement.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.blobs.keys import is_sha
+from holdfast.kernel.files import manifests_of
+from holdfast.model import Job, Verdict
+from holdfast.orchestrator.asked import BadRequest
+from holdfast.orchestrator.front import Front
+from holdfast.wire.http import InputRequest, JobRequest
+
+
+async def resolved(front: Front, request: JobRequest, owner: str) -> JobRequest:
+    """The request with every input by its hash or address: an earlier job's files stand under their manifest."""
+    for item in request.inputs:
+        if sum(map(bool, (item.manifest, item.url, item.job))) != 1:
+            raise BadRequest(f"the input {item.name[:64]!r} needs exactly one of manifest, url and job")
+    inputs = [await _made_by(front, item, owner) if item.job else item for item in request.inputs]
+    # What is no hash at all is found when the specification is checked, and named better there.
+    for name in filter(is_sha, (request.package, *(item.manifest for item in inputs))):
+        try:
+            await front.content.manifest(owner, name)
+        except BadRequest:
+            raise BadRequest(
+                f"no folder was sent under the hash {name[:64]!r}",
+                "Send it first (`client.content.send`), and name the hash that gives.",
+                "not_found",
+            ) from None
+    return msgspec.structs.replace(request, inputs=inputs) if request.inputs else request
+
+
+async def _made_by(front: Front, item: InputRequest, owner: str) -> InputRequest:
+    job = await front.reading.job(item.job, owner)
+    if job.verdict is not Verdict.SUCCEEDED or job.result is None:
+        stands = job.verdict.value if job.verdict else f"still {job.phase.value}"
+        raise BadRequest(
+            f"the input {item.name[:64]!r} is what {job.id} made, but that is {stands}",
+            "Only a job that succeeded can be read from.",
+            "no_files",
+        )
+    if not job.result.manifest:
+        raise BadRequest(
+            f"the input {item.name[:64]!r} is what {job.id} made, but that made no files",
+            "Files that a job leaves in its working folder are kept; what it prints is not among them.",
+            "no_files",
+        )
+    await _still_there(front, job, (job.result.manifest,), "made")
+    return InputRequest(item.name, manifest=job.result.manifest)
+
+
+async def need_again(front: Front, job: Job) -> None:
+    """BadRequest where what a job ran on is no longer kept."""
+    await _still_there(front, job, manifests_of(job, None), "ran on")
+
+
+async def _still_there(front: Front, job: Job, manifests: Iterable[str], did: str) -> None:
+    for name in manifests:
+        if not await front.content.whole(job.owner, name):
+            raise BadRequest(
+                f"the files that {job.id} {did} are no longer on the network", "Send them again.", "no_files"
+            )

@@ -1,0 +1,91 @@
+"""What stands behind the signed addresses of a blob store in a folder: takes and gives single blobs. Plain ASGI.
+
+The signature is the whole right to be here; no token is asked for. Bytes go straight to and from the disk.
+"""
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.blobs.errors import (
+    BlobError,
+    BlobMissing,
+    LinkExpired,
+    LinkRefused,
+    Mismatch,
+    StoreFull,
+    StoreGone,
+    StoreSlow,
+)
+from holdfast.blobs.folder import FolderStore
+from holdfast.blobs.signing import LinkSigner
+from holdfast.wire.http import ErrorView
+
+PREFIX = "/blobs/"
+_STATUS: list[tuple[type[BlobError], int]] = [
+    (LinkExpired, 403),
+    (LinkRefused, 403),
+    (BlobMissing, 404),
+    (Mismatch, 422),
+    (StoreFull, 507),
+    (StoreSlow, 503),
+    (StoreGone, 503),
+]
+
+log = logging.getLogger("holdfast.blobs")
+
+
+class BlobDoor:
+    """Answers below /blobs/ and passes everything else on."""
+
+    def __init__(self, app: ASGIApp, store: FolderStore, signer: LinkSigner) -> None:
+        self._app = app
+        self._store = store
+        self._signer = signer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._serve(scope, receive, send)
+        except BlobError as wrong:
+            status = next((status for kind, status in _STATUS if isinstance(wrong, kind)), 500)
+            if status >= 500:
+                log.error("a blob could not be served: %s", wrong)
+            body = msgspec.json.encode(ErrorView(wrong.code, wrong.says, wrong.hint))
+            await _answer(send, status, body, b"application/json")
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        key = unquote(scope["path"].removeprefix(PREFIX))
+        query = dict(parse_qsl(bytes(scope["query_string"]).decode("latin-1")))
+        method: str = scope["method"]  # pyright: ignore[reportGeneralTypeIssues]
+        grant = self._signer.check(method, key, query, time.time())
+        if grant.method == "PUT":
+            await self._store.receive(grant, _body(receive))
+            await _answer(send, 201)
+            return
+        # At most a chunk: read at once, so that nobody is promised more than there is.
+        await _answer(send, 200, await self._store.get(grant.key, bytes_max=grant.size), b"application/octet-stream")
+
+
+async def _body(receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        message: Any = await receive()
+        if message["type"] == "http.disconnect":
+            raise Mismatch("the sender went away in the middle")
+        if message.get("body"):
+            yield message["body"]
+        if not message.get("more_body"):
+            return
+
+
+async def _answer(send: Send, status: int, body: bytes = b"", kind: bytes = b"text/plain") -> None:
+    headers = [(b"content-length", str(len(body)).encode()), (b"content-type", kind), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})  # pyright: ignore
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,133 @@
+"""The network's files, as the orchestrator sees them: who may send what where, and what is taken over. Moves no bytes.
+
+Uploaders get signed addresses for single keys; what they sent counts once every blob of a manifest is verified and
+owned (holdfast.blobs.store.accept). Whatever this service says is there stays there for a while even if nothing names
+it yet: that is a pledge to the garbage collector (holdfast.blobs.garbage, whose rules are kept here).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+from holdfast.blobs.errors import BlobMissing
+from holdfast.blobs.garbage import Collector
+from holdfast.blobs.keys import incoming_key, owned_key, owner_hash
+from holdfast.blobs.manifest import Blob, Limits, Manifest
+from holdfast.blobs.store import Accepted, BlobStore, accept, each, fetch_manifest, missing
+from holdfast.orchestrator.asked import BadRequest
+from holdfast.orchestrator.clock import wall_ms
+
+LINK_S = 15 * 60
+"""How long an address opens its key: a chunk of 4 MiB over the slowest line worth using."""
+ASKED_MAX = 4_096
+MANIFESTS_KEPT_BYTES = 64 * 1024 * 1024
+"""Of manifests in memory, by the size of their blob lists."""
+
+
+class Content:
+    def __init__(self, store: BlobStore) -> None:
+        self.store = store
+        self.collector = Collector(wall_ms())
+        self._manifests: OrderedDict[tuple[str, str], Manifest] = OrderedDict()
+        self._kept = 0
+
+    def _hold(self, whose: str) -> Callable[[str], bool]:
+        return lambda sha: self.collector.may_promote(whose, sha, wall_ms())
+
+    async def missing(self, owner: str, uploader: str, blobs: Sequence[Blob]) -> list[str]:
+        """Which of the blobs must be sent."""
+        _bounded(len(blobs))
+        whose = owner_hash(owner)
+        return await missing(self.store, uploader, whose, blobs, self._hold(whose))
+
+    async def places(self, uploader: str, blobs: Sequence[Blob]) -> dict[str, str]:
+        """Where each of them goes."""
+        _bounded(len(blobs))
+
+        async def sign(blob: Blob) -> str:
+            key = incoming_key(uploader, blob.sha)
+            return await self.store.sign("PUT", key, size=blob.size, expires_s=LINK_S)
+
+        return dict(zip((blob.sha for blob in blobs), await each(blobs, sign), strict=True))
+
+    async def take(self, owner: str, uploader: str, name: str, limits: Limits | None = None) -> Accepted:
+        """Take over what was sent under a manifest. BadRequest where nothing was sent under that name."""
+        whose = owner_hash(owner)
+        try:
+            accepted = await accept(self.store, uploader, whose, name, hold=self._hold(whose), limits=limits)
+        except BlobMissing:
+            raise BadRequest(f"no manifest {name[:64]} was sent", code="not_found") from None
+        if not accepted.missing:
+            self._keep(owner, name, accepted.manifest)
+        return accepted
+
+    async def whole(self, owner: str, name: str) -> bool:
+        """Whether a manifest was taken over, and everything it names is there and will be until a row names it."""
+        whose = owner_hash(owner)
+        try:
+            manifest = await self.manifest(owner, name)
+        except BadRequest:
+            return False
+        shas = [name, *(blob.sha for blob in manifest.blobs)]
+        if len(self.collector.pledge(whose, shas, wall_ms())) < len(set(shas)):
+            return False
+
+        async def there(blob: Blob) -> bool:
+            stored = await self.store.head(owned_key(whose, blob.sha))
+            return stored is not None and stored.size == blob.size
+
+        # The manifest itself too: what is remembered here may be gone there.
+        named = await self.store.head(owned_key(whose, name))
+        return named is not None and all(await each(manifest.blobs, there))
+
+    async def manifest(self, owner: str, name: str) -> Manifest:
+        """One that was taken over. BadRequest `not_found` where there is none."""
+        known = self._manifests.get((owner, name))
+        if known is not None:
+            self._manifests.move_to_end((owner, name))
+            return known
+        try:
+            # No uploader has an empty name: only what is owned is found.
+            manifest = await fetch_manifest(self.store, "nobody", owner_hash(owner), name)
+        except BlobMissing:
+            raise BadRequest(f"there is no manifest {name[:64]}", code="not_found") from None
+        self._keep(owner, name, manifest)
+        return manifest
+
+    async def links(self, owner: str, name: str, shas: Sequence[str]) -> dict[str, str]:
+        """Where blobs of a manifest can be fetched. Nothing but its blobs is ever linked to."""
+        _bounded(len(shas))
+        sizes = {blob.sha: blob.size for blob in (await self.manifest(owner, name)).blobs}
+        strange = [sha for sha in shas if sha not in sizes]
+        if strange:
+            raise BadRequest(f"{strange[0][:64]} is not in manifest {name[:64]}", code="not_found")
+        whose = owner_hash(owner)
+
+        async def sign(sha: str) -> str:
+            return await self.store.sign("GET", owned_key(whose, sha), size=sizes[sha], expires_s=LINK_S)
+
+        return dict(zip(shas, await each(shas, sign), strict=True))
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These are about to be deleted: what is remembered of them must not outlive them."""
+        gone = set(keys)
+        for owner, name in list(self._manifests):
+            if owned_key(owner_hash(owner), name) in gone:
+                self._kept -= _weight(self._manifests.pop((owner, name)))
+
+    def _keep(self, owner: str, name: str, manifest: Manifest) -> None:
+        if (owner, name) in self._manifests:
+            return
+        self._manifests[owner, name] = manifest
+        self._kept += _weight(manifest)
+        while self._kept > MANIFESTS_KEPT_BYTES and len(self._manifests) > 1:
+            _, oldest = self._manifests.popitem(last=False)
+            self._kept -= _weight(oldest)
+
+
+def _bounded(asked: int) -> None:
+    if asked > ASKED_MAX:
+        raise BadRequest(f"{asked} blobs were asked about; {ASKED_MAX} are answered at a time")
+
+
+def _weight(manifest: Manifest) -> int:
+    return 200 * (len(manifest.entries) + len(manifest.blobs))

@@ -1,0 +1,20 @@
+"""How long the files of ended jobs are kept."""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+
+revision = "0002"
+down_revision = "0001"
+
+WORD = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "keeps",
+        sa.Column("id", WORD, primary_key=True),
+        sa.Column("until_ms", sa.BigInteger, nullable=False),
+        sa.Column("doc", sa.Text, nullable=False),
+    )
+    op.create_index("keeps_until", "keeps", ["until_ms"])
