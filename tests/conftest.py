@@ -11,8 +11,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
-pytest.register_assert_rewrite("holdfast.testing.store")
+# A machine that runs other tests beside is slow now and then: that is no finding.
+settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("holdfast")
+
+pytest.register_assert_rewrite("holdfast.testing.store", "holdfast.testing.runtimes")
 
 _numbers = count(1)
 
@@ -74,3 +79,17 @@ def sqlite_url(tmp_path: Path) -> str:
 def store_url(request: pytest.FixtureRequest) -> str:
     """The test runs twice: on SQLite and on PostgreSQL."""
     return request.getfixturevalue(f"{request.param}_url")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_mounted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A node that is killed with its test, and not started again, leaves the scratch of its attempts mounted."""
+    yield
+    folder = getattr(request.node, "funcargs", {}).get("tmp_path")
+    if folder is None:
+        return
+    from holdfast.node.runtimes import runtime, scratch
+
+    for place in scratch.mounts_below(str(folder)):
+        if Path(place).name in ("work", "checkpoint", "disk"):
+            runtime.clean(str(Path(place).parent))
