@@ -10,6 +10,7 @@
     │   ├── NotFound         not_found        66    no such job, node or token; or the prefix fits several
     │   ├── Refused          (the answer's)   65    understood and declined: no fit, bad request, conflict
     │   ├── Busy             busy             75    overloaded or restarting; later it will work
+    │   ├── NotEnded         not_ended        75    the job has not ended; what it makes is not there yet
     │   └── Garbled          garbled          76    the answer makes no sense: versions too far apart?
     ├── JobError                                    a job that was waited for did not succeed
     │   ├── JobFailed        (the failure's)  see below
@@ -95,6 +96,11 @@ class Refused(RequestError):
 
 class Busy(RequestError):
     code = "busy"
+    exit_code = 75
+
+
+class NotEnded(RequestError):
+    code = "not_ended"
     exit_code = 75
 
 

@@ -19,7 +19,7 @@ HELP_CPU_S = 0.3
 """About 0.12 on a free machine; busy neighbours make every cycle dearer."""
 HEAVY = ("grpc", "litestar", "sqlalchemy", "httpx", "uvicorn", "rich", "msgspec")
 SERVED = {
-    "start_orchestrator": ["up", "--data-dir", "--http", "--listen", "--preset", "--store"],
+    "start_orchestrator": ["up", "--data-dir", "--http", "--listen", "--files", "--preset", "--store"],
     "start_node": ["node", "--orchestrator", "--token", "--name", "--home"],
 }
 """What the process kit types by itself."""

@@ -42,7 +42,7 @@ def test_validate_says_what_a_network_is() -> None:
     assert plain.returncode == 0
     assert "17,226 parameters" in plain.stdout
     assert (told["name"], told["parameters"], told["stages"]) == ("digits", 17226, 2)
-    assert "validate" in holdfast("network").stdout
+    assert "validate" in holdfast("network", "--help").stdout
 
 
 @pytest.mark.spec("V1", "J7")

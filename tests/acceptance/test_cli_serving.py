@@ -1,14 +1,18 @@
 """`holdfast up` and `holdfast node` as a person starts them: flags, files, environment, good and bad ends."""
 
+import contextlib
 import json
 import re
+import socket
+import subprocess
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.client import Client
-from holdfast.testing.processes import LocalNetwork, free_port
+from holdfast.testing.processes import LocalNetwork, free_port, wait_for
 
 pytestmark = pytest.mark.xdist_group("cli-serving")
 
@@ -231,3 +235,52 @@ def test_two_orchestrators_on_one_folder_are_one_too_many(network: LocalNetwork)
     assert "[already_running]" in second.stderr
     # and the first one still serves, and is still found
     network.cli("nodes", check=0)
+
+
+@contextlib.contextmanager
+def object_store(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
+    """A real S3 server; what the environment says of it."""
+    (folder / bucket).mkdir(parents=True)
+    address = f"127.0.0.1:{free_port()}"
+    keys = ("someaccesskey", "somesecretkey")
+    program = str(Path(sysconfig.get_path("scripts")) / "rclone")
+    words = [program, "serve", "s3", "--auth-key", ",".join(keys), "--config", "", "--addr", address, str(folder)]
+    server = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: answers(address), "the object store to answer", 60)
+        yield {
+            "AWS_ACCESS_KEY_ID": keys[0], "AWS_SECRET_ACCESS_KEY": keys[1], "AWS_ENDPOINT_URL": f"http://{address}",
+        }  # fmt: skip
+    finally:
+        server.kill()
+        server.wait()
+
+
+def answers(address: str) -> bool:
+    host, _, port = address.partition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+        return True
+    return False
+
+
+@pytest.mark.spec("J1", "N13")
+def test_files_can_be_kept_in_an_object_store(network: LocalNetwork, tmp_path: Path) -> None:
+    # given an object store with a bucket
+    with object_store(tmp_path / "s3", "some-bucket") as where:
+        network.start_orchestrator(flags=["--blobs", "s3://some-bucket/holdfast"], env=where)
+        network.start_node("ant")
+
+        # when a folder goes up and a job makes a file in it
+        folder = tmp_path / "package"
+        folder.mkdir()
+        (folder / "given").write_text("given\n")
+        client = network.client()
+        sent = client.content.send(folder)
+        small = {"cpu_milli": 100, "memory_mib": 32, "disk_mib": 16}
+        job = client.jobs.run(["sh", "-c", "cat given given > made"], package=sent.manifest, timeout_s=60, **small)
+
+        # then it came by the store, and from there to here
+        assert job.files is not None
+        client.content.fetch(job.files.manifest, tmp_path / "results")
+        assert (tmp_path / "results" / "made").read_text() == "given\ngiven\n"
+        assert any((tmp_path / "s3").rglob("owned/*/*/*")), "it lies in the bucket"

@@ -18,6 +18,7 @@ from holdfast.blobs import (
     FolderSource,
     Ignore,
     Index,
+    Limits,
     Manifest,
     Symlink,
     scan,
@@ -225,6 +226,18 @@ def test_a_broken_ignore_file_is_said_to_be_broken(folder: Path) -> None:
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FolderRefused, match="No such file"):
         scan(tmp_path / "nowhere")
+
+
+def test_a_folder_over_its_limits_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A hole costs nothing to make and for ever to read."""
+    with (tmp_path / "hole").open("wb") as file:
+        file.truncate(1 << 43)
+    with pytest.raises(FolderRefused, match="more than 1000 bytes"):
+        scan(tmp_path, limits=Limits(total_bytes=1000))
+    for i in range(5):
+        (tmp_path / f"f{i}").touch()
+    with pytest.raises(FolderRefused, match="more than 5 files"):
+        scan(tmp_path, limits=Limits(entries=5))
 
 
 # --- reading again ---

@@ -1,7 +1,8 @@
 """A blob store in a folder of this machine. The orchestrator itself answers at the addresses that it signs.
 
-A blob is written under a name that nobody knows, synced, and renamed: under its key it is whole or it is not there.
-What was acknowledged survives a loss of power. Blocking calls run in threads.
+A blob is written under a name that nobody knows and renamed: under its key it is whole or it is not there. What is
+owned is synced before it is called so and survives a loss of power. What is incoming is not, for it counts for nothing:
+if it is lost or torn then, verification says so and it is sent again. Blocking calls run in threads.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from holdfast.blobs.errors import (
     StoreRefused,
     StoreSlow,
 )
-from holdfast.blobs.keys import Stored, incoming_key, parse_key, sha_of
+from holdfast.blobs.keys import Owned, Stored, incoming_key, parse_key, sha_of
 from holdfast.blobs.signing import Grant, LinkSigner
 from holdfast.blobs.store import Abilities, same_sha
 
@@ -37,6 +38,8 @@ R = TypeVar("R")
 TIMEOUT_S = 60.0
 STALE_S = 24 * 3600.0
 """A temporary file of this age belongs to nobody."""
+_GATHERED_BYTES = 512 * 1024
+"""What is received before a thread is asked to write it."""
 _BATCH = 1_000
 _Batch = list[Stored]
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -94,11 +97,17 @@ class FolderStore:
         digest, size = sha256(), 0
         file = await self._in_thread(self._open_new, temporary)
         try:
+            waiting: list[bytes] = []
+            written = 0
             async for part in body:
                 size += len(part)
                 if size > grant.size:
                     raise Mismatch(f"more than the granted {grant.size} bytes came for blob {key.sha}")
-                await self._in_thread(_write_and_hash, file, part, digest)
+                waiting.append(part)
+                if size - written >= _GATHERED_BYTES:
+                    await self._in_thread(_write_and_hash, file, waiting, digest)
+                    waiting, written = [], size
+            await self._in_thread(_write_and_hash, file, waiting, digest)
             if size != grant.size or digest.hexdigest() != key.sha:
                 raise Mismatch(f"what came for blob {key.sha} has {size} bytes of {grant.size}, or another hash")
             await self._in_thread(self._settle, file, temporary, grant.key)
@@ -168,9 +177,11 @@ class FolderStore:
                 os.unlink(temporary)
 
     def _settle(self, file: int, temporary: Path, key: str, create_only: bool = False) -> None:
-        """From written to acknowledged: sync the bytes, give them their name, sync the name."""
+        """From written to acknowledged. What is owned: sync the bytes, give them their name, sync the name."""
         target = self._path(key)
-        os.fsync(file)
+        lasting = isinstance(parse_key(key), Owned)
+        if lasting:
+            os.fsync(file)
         self._make_parents(target)
         if create_only:
             try:
@@ -179,7 +190,8 @@ class FolderStore:
                 raise BlobExists(f"{key} is there already") from None
         else:
             os.replace(temporary, target)
-        _sync_folder(target.parent)
+        if lasting:
+            _sync_folder(target.parent)
 
     def _make_parents(self, target: Path) -> None:
         missing = [p for p in target.parents if p.is_relative_to(self._root) and not p.exists()]
@@ -189,13 +201,12 @@ class FolderStore:
 
     def _get(self, key: str, bytes_max: int) -> bytes:
         try:
-            with self._path(key).open("rb") as file:
-                data = file.read(bytes_max + 1)
+            with self._path(key).open("rb", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size > bytes_max:
+                    raise Mismatch(f"{key} holds more than {bytes_max} bytes")
+                return file.read()
         except FileNotFoundError:
             raise BlobMissing(f"the store holds nothing under {key}") from None
-        if len(data) > bytes_max:
-            raise Mismatch(f"{key} holds more than {bytes_max} bytes")
-        return data
 
     def _head(self, key: str) -> Stored | None:
         try:
@@ -250,7 +261,8 @@ def _write(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-def _write_and_hash(file: int, data: bytes, digest: "_Digest") -> None:
+def _write_and_hash(file: int, parts: list[bytes], digest: "_Digest") -> None:
+    data = b"".join(parts)
     _write(file, data)
     digest.update(data)
 

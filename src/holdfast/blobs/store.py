@@ -36,7 +36,8 @@ class BlobStore(Protocol):
         ...
 
     async def put(self, key: str, data: bytes, *, create_only: bool = False) -> None:
-        """Durable when it returns. `create_only`: BlobExists where something is there; see `probe`."""
+        """Under an owned key it is durable when this returns. `create_only`: BlobExists where something is there; see
+        `probe`."""
         ...
 
     async def get(self, key: str, *, bytes_max: int) -> bytes: ...

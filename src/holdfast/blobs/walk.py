@@ -37,6 +37,7 @@ def walk(root: Path, ignore: Ignore | None = None, limits: Limits | None = None)
     limits = limits or Limits()
     found = Found({}, [], [])
     names = Names()
+    total = 0
     try:
         with Beneath(root) as tree:
             for path, status, target in _everything(tree, ignore, found.left_out):
@@ -45,6 +46,13 @@ def walk(root: Path, ignore: Ignore | None = None, limits: Limits | None = None)
                     raise FolderRefused(
                         f"{root} holds more than {limits.entries} files",
                         hint="Leave some out with a .holdfastignore file, or pack them.",
+                    )
+                # Before anything is read: a file with a hole may claim more than any disk holds.
+                total += status.st_size if status is not None else 0
+                if total > limits.total_bytes:
+                    raise FolderRefused(
+                        f"{root} holds more than {limits.total_bytes} bytes",
+                        hint="Leave some out with a .holdfastignore file, or ask for more disk.",
                     )
     except OSError as error:
         raise FolderRefused(f"{root} cannot be read: {error.strerror or error}") from None

@@ -49,7 +49,8 @@ class Bar:
     def __init__(
         self, verb: str, what: str, *, live: bool | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._what = f"{verb} {what}"
+        self._verb = verb
+        self._what = what
         self._live = sys.stderr.isatty() if live is None else live
         self._clock = clock
         self._pace = Pace(clock)
@@ -60,20 +61,12 @@ class Bar:
 
     def __enter__(self) -> Self:
         if self._live:
-            from rich.progress import (
-                BarColumn,
-                DownloadColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-                TransferSpeedColumn,
-            )
+            from rich.progress import BarColumn, Progress, TextColumn
 
             from holdfast.cli.show import console
 
-            columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True)
-            left = TransferSpeedColumn(), TimeRemainingColumn(compact=True)
-            self._screen = Progress(*columns, *left, console=console(err=True), transient=True)
+            columns = TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[amount]}")
+            self._screen = Progress(*columns, console=console(err=True), transient=True)
             self._screen.start()
         return self
 
@@ -87,29 +80,24 @@ class Bar:
         """So many bytes more were read and hashed, before anything is sent. From any thread."""
         with self._lock:
             self._read += count
-            if self._live and self._task is None:
-                self._task = self._screen.add_task(f"reading, {self._what}", total=None)
-            if self._live and self._task is not None:
-                self._screen.update(self._task, completed=self._read)
-            else:
-                self._line(f"read {spoken_bytes(self._read)}")
+            self._show(f"reading {self._what}", spoken_bytes(self._read), self._read, None)
 
     def told(self, progress: "Progress") -> None:
         done, total = progress.bytes_done, progress.bytes_total
         with self._lock:
-            if not self._live:
-                self._line(self._pace.told(done, total))
-                return
-            if self._task is None or progress.bytes_moved == 0:
-                # What was there already is no speed: the task begins with it done.
-                if self._task is not None:
-                    self._screen.remove_task(self._task)
-                self._task = self._screen.add_task(self._what, total=total, completed=done)
-            self._screen.update(self._task, completed=done)
+            self._show(f"{self._verb} {self._what}", self._pace.told(done, total), done, total)
+
+    def _show(self, doing: str, amount: str, done: int, total: int | None) -> None:
+        if not self._live:
+            self._line(f"{doing}: {amount}")
+            return
+        if self._task is None:
+            self._task = self._screen.add_task(doing, total=total, amount=amount)
+        self._screen.update(self._task, description=doing, total=total, completed=done, amount=amount)
 
     def _line(self, text: str) -> None:
         if self._clock() < self._line_at:
             return
         self._line_at = self._clock() + LINE_EVERY_S
-        sys.stderr.write(f"-- {self._what}: {text}\n")
+        sys.stderr.write(f"-- {text}\n")
         sys.stderr.flush()

@@ -31,7 +31,12 @@ def connect(url: str | None, token_file: str | None, patience_s: float = SHORT_P
     return Client.find(url, token_file, patience_s=patience_s)
 
 
-def reach(url: str | None, token_file: str | None) -> None:
-    """Say soon that nobody answers, before something begins that would wait for long."""
-    with connect(url, token_file, SHORT_PATIENCE_S) as client:
-        client.ping()
+def connect_for_long(url: str | None, token_file: str | None) -> "Client":
+    """For what outlasts a restart of the orchestrator. That nobody answers in the first place is said soon."""
+    client = connect(url, token_file, LONG_PATIENCE_S)
+    try:
+        client.ping(patience_s=SHORT_PATIENCE_S)
+    except BaseException:
+        client.close()
+        raise
+    return client

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.flags import LONG_PATIENCE_S, JobArg, Json, TokenFile, Url, connect, reach
+from holdfast.cli.flags import JobArg, Json, TokenFile, Url, connect_for_long
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -30,8 +30,7 @@ def results(
     """
     from holdfast.cli import show
 
-    reach(url, token_file)
-    with connect(url, token_file, LONG_PATIENCE_S) as client:
+    with connect_for_long(url, token_file) as client:
         synced = bring(client, job, to)
     show.print_json(synced) if json else typer.echo(says(synced))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from holdfast.cli import job_flags as flags
-from holdfast.cli.flags import LONG_PATIENCE_S, JobArg, TokenFile, Url, connect, reach
+from holdfast.cli.flags import JobArg, TokenFile, Url, connect_for_long
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -90,8 +90,7 @@ def run(
         key=key,
     )
     packing = Packing(folder, no_folder, image, dockerfile, requirements, input or [])
-    reach(url, token_file)
-    with connect(url, token_file, LONG_PATIENCE_S) as client:
+    with connect_for_long(url, token_file) as client:
         try:
             job = client.jobs.submit(request, **packing.send(client))
         except KeyboardInterrupt:
@@ -109,8 +108,7 @@ def rerun(
     token_file: TokenFile = None,
 ) -> None:
     """Run a job once more: the same command, files and limits, as a new job."""
-    reach(url, token_file)
-    with connect(url, token_file, LONG_PATIENCE_S) as client:
+    with connect_for_long(url, token_file) as client:
         again = client.jobs.rerun(job)
         _see_through(client, again, detach=detach, results=not no_results, json=json)
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli import operating
 from holdfast.cli.flags import Json, NodeArg, TokenFile, Url, connect
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ node_group = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 def register(app: typer.Typer) -> None:
     app.command("up")(up)
+    operating.register(node_group)
     app.add_typer(node_group, name="node")
 
 
@@ -28,6 +30,12 @@ def up(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where nodes dial in. TLS for all but loopback.")
     ] = "127.0.0.1:7421",
+    files: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where nodes fetch and deliver files; else the port after.")
+    ] = None,
+    blobs: Annotated[
+        str | None, typer.Option(metavar="URL", help="s3://BUCKET[/PREFIX] for files; else a folder in DIR.")
+    ] = None,
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="sqlite:///FILE or postgresql+psycopg://…; else a file in DIR.")
     ] = None,
@@ -43,7 +51,14 @@ def up(
 
     data = Path(data_dir).expanduser().absolute() if data_dir else default_data()
     config = OrchestratorConfig(
-        data=data, store=store or "", http=http, nodes=listen, open_join=open_join, preset=preset
+        data=data,
+        store=store or "",
+        http=http,
+        nodes=listen,
+        files=files or "",
+        blobs=blobs or "",
+        open_join=open_join,
+        preset=preset,
     )
     threading.Thread(target=_announce, args=(data, listen), daemon=True).start()
     raise typer.Exit(run_orchestrator(config))
@@ -110,6 +125,15 @@ def node(
     uuid: Annotated[str | None, typer.Option(help="Its identity; else PNODE_UUID, else made once and kept.")] = None,
     port: Annotated[int | None, typer.Option(help="Loopback port of its local status; else PNODE_PORT.")] = None,
     s3_bucket: Annotated[str | None, typer.Option(help="The object store's bucket; else S3_BUCKET.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="SOCKET", help="Container engine; else the usual one; `none`: no images.")
+    ] = None,
+    private_inputs: Annotated[
+        bool, typer.Option("--private-inputs", help="Jobs may fetch from addresses inside this machine's network.")
+    ] = False,
+    no_network: Annotated[
+        bool, typer.Option("--no-network", help="No job may use the network, also if it asks for it.")
+    ] = False,
     grace: Annotated[
         str | None, typer.Option(metavar="DURATION", help="How long work may finish when it is asked to leave.")
     ] = None,
@@ -138,6 +162,9 @@ def node(
         "uuid": uuid,
         "port": port,
         "s3_bucket": s3_bucket,
+        "engine": engine,
+        "private_inputs": private_inputs or None,
+        "network": False if no_network else None,
         "grace_ms": duration_ms(grace) if grace else None,
         "unsafe_process_runtime": unsafe_process_runtime or None,
     }

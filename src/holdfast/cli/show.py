@@ -224,6 +224,39 @@ def node(view: NodeView) -> None:
         event(happened)
 
 
+def node_status(found: dict[str, Any]) -> None:
+    """A node as its own machine sees it."""
+    out = console()
+    states = [word for word in ("paused", "leaving") if found.get(word)]
+    link = "connected" if found.get("connected") else "not connected"
+    out.print(Text.assemble((clean(str(found.get("node"))), "bold"), " ", ", ".join([link, *states])))
+    facts = {
+        "name": found.get("name"),
+        "orchestrator": found.get("orchestrator"),
+        "isolation": found.get("isolation"),
+        "can": ", ".join(found.get("features", ())),
+        "has": _amounts(found.get("hardware", {}).get("total", {})),
+        "offers": _amounts(found.get("offered", {})),
+        "in use": _amounts(found.get("in_use", {})),
+    }
+    for name, value in facts.items():
+        if value:
+            out.print(Text.assemble(f"  {name:<12} ", clean(str(value))))
+    if found.get("held"):
+        table = _table("attempt", "phase", "stage", "cpu", "memory")
+        for held in found["held"]:
+            at = held.get("progress") or {}
+            cpu = spoken_ms(int(at.get("cpu_ms", 0))) if at.get("cpu_ms") else ""
+            memory = spoken_mib(int(at.get("memory_mib", 0))) if at.get("memory_mib") else ""
+            table.add_row(
+                clean(str(held["attempt"])), clean(str(held["phase"])), clean(str(at.get("stage", ""))), cpu, memory
+            )
+        out.print(table)
+    for failed in found.get("recent_failures", ()):
+        words = f"{failed.get('attempt')}: {failed.get('code')}: {failed.get('detail')}"
+        out.print(Text.assemble(("  failed       ", "red"), clean(words)))
+
+
 def _amounts(amounts: dict[str, int]) -> str:
     cores, memory, disk = (amounts.get(k, 0) for k in ("cpu_milli", "memory_mib", "disk_mib"))
     gpus = amounts.get("gpus", 0)

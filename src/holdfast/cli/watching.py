@@ -11,18 +11,18 @@ from holdfast.cli.following import Printer
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.wire.http import JobView, LogLine, ProgressView
+    from holdfast.wire.http import JobView, LogLine
 
 ASK_S = 0.5
 """How often it is asked how far a job is that does not run yet, or no longer. Its output tells of one that does."""
 ASK_RUNNING_S = 5.0
 STAGES = {
-    "data": "fetching what it reads",
-    "image": "pulling its image",
-    "build": "building its image",
-    "venv": "installing its requirements",
-    "files": "sending what it made",
+    ("preparing", "data"): "fetching what it reads",
+    ("preparing", "image"): "pulling its image",
+    ("preparing", "build"): "building what it runs in",
+    ("uploading", "files"): "sending what it made",
 }
+"""By the phase of the attempt and its stage there: what was last said of a phase that is over tells nothing."""
 
 
 class Watch:
@@ -65,7 +65,7 @@ class Watch:
             self._printer.put(news)
             if news.stream == "platform":
                 self._status.say(news.text)
-        elif text := self._stages.told(news.progress):
+        elif text := self._stages.told(news):
             self._status.say(text)
             if not self._status.live and self._stages.due():
                 self._printer.platform(text)
@@ -101,17 +101,20 @@ class Stages:
         self._pace = Pace()
         self._line_at = time.monotonic() + LINE_EVERY_S
 
-    def told(self, progress: "list[ProgressView]") -> str:
+    def told(self, job: "JobView") -> str:
         """The newest attempt's; empty where there is nothing to tell."""
-        known = [p for p in progress if p.stage in STAGES]
+        phases = {attempt.id: attempt.phase for attempt in job.attempts}
+        known = [(p, words) for p in job.progress if (words := STAGES.get((phases.get(p.attempt, ""), p.stage)))]
         if not known:
             return ""
-        newest = known[-1]
+        newest, words = known[-1]
         if self._at != (newest.attempt, newest.stage):
             self._at = (newest.attempt, newest.stage)
             self._pace = Pace()
+        if newest.stage == "build":  # counted in steps, not in bytes
+            return f"{words}: step {newest.done} of {newest.total}" if newest.total else words
         amount = self._pace.told(newest.done, newest.total)
-        return STAGES[newest.stage] + (f": {amount}" if amount else "")
+        return f"{words}: {amount}" if amount else words
 
     def due(self) -> bool:
         """Whether a line about it is due where there is no status line."""

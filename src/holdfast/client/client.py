@@ -99,9 +99,10 @@ class Client:
         for event in self._transport.follow("/v1/events", params):
             yield _parsed(EventView, event)
 
-    def ping(self) -> None:
-        """Return if somebody answers there."""
-        self._transport.ask(None, "GET", "/healthz")
+    def ping(self, *, patience_s: float | None = None) -> None:
+        """Return if somebody answers there. `patience_s`: how long that is waited for, if not as long as usual."""
+        patience = None if patience_s is None else Patience(give_up_s=patience_s)
+        self._transport.ask(None, "GET", "/healthz", patience=patience)
 
     def doctor(self) -> DoctorView:
         return self._transport.ask(DoctorView, "GET", "/v1/doctor")
@@ -241,9 +242,12 @@ class Tokens:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def create(self, *, ttl_ms: int = 86_400_000, uses: int = -1, note: str = "") -> TokenView:
-        """A join token. Should an answer get lost and the call be repeated, the first expires unused."""
-        return self._transport.ask(TokenView, "POST", "/v1/tokens", body=TokenRequest(ttl_ms, uses, note))
+    def create(self, *, ttl_ms: int = 86_400_000, uses: int = -1, note: str = "", key: str = "") -> TokenView:
+        """A join token. The idempotency key is made once per call: whatever answers get lost, it is one token."""
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self._transport.ask(
+            TokenView, "POST", "/v1/tokens", body=TokenRequest(ttl_ms, uses, note), headers=headers
+        )
 
     def revoke(self, token: str) -> None:
         self._transport.ask(None, "DELETE", f"/v1/tokens/{_segment(token)}")

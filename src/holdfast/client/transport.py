@@ -66,11 +66,13 @@ class Transport:
         params: dict[str, Any] | None = None,
         body: Any = None,
         headers: dict[str, str] | None = None,
+        patience: Patience | None = None,
     ) -> T:
-        """One call with all its retries. `kind` is the type of the answer: None for no answer, bytes for a raw one."""
+        """One call with all its retries. `kind` is the type of the answer: None for no answer, bytes for a raw one.
+        `patience`: for this call, in place of the usual one."""
         content = None if body is None else msgspec.json.encode(body)
         sent = {**(headers or {}), **({"Content-Type": "application/json"} if content is not None else {})}
-        retries = self._retries(self.patience)
+        retries = self._retries(patience or self.patience)
         while True:
             pause = 0.0
             try:
@@ -153,6 +155,9 @@ class _Answered(Exception):
 
 
 def trust(endpoint: Endpoint) -> ssl.SSLContext | bool:
+    if not endpoint.url.startswith("https:"):
+        # Nothing is encrypted there; reading all authorities of the system would take longer than most calls.
+        return False
     if not endpoint.certificate:
         return True
     context = ssl.create_default_context(cadata=endpoint.certificate)

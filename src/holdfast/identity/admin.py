@@ -39,5 +39,10 @@ class AdminToken:
         digest = sha256(presented.encode("utf-8", "surrogatepass")).digest()
         return hmac.compare_digest(digest, self._digest)
 
+    def derived(self, purpose: str, *parts: str) -> bytes:
+        """32 bytes that only who has the token can know, always the same for the same words."""
+        words = "".join(f"{len(part)}:{part}" for part in (purpose, *parts))
+        return hmac.digest(self.text.encode(), words.encode("utf-8", "surrogatepass"), "sha256")
+
     def __repr__(self) -> str:
         return "AdminToken(…)"

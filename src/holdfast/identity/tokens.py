@@ -15,6 +15,7 @@ import binascii
 import re
 import secrets
 from hashlib import sha256
+from typing import NamedTuple
 
 import msgspec
 
@@ -54,11 +55,21 @@ class Ticket(msgspec.Struct, frozen=True):
         return f"Ticket({self.id or 'invitation'})"  # the secret must not reach a log
 
 
-def make(pin: str, made_ms: Instant, expires_ms: Instant, uses: int = -1, note: str = "") -> tuple[Ticket, JoinToken]:
+class Drawn(NamedTuple):
+    """What a token is made from, 32 bytes each: random, or secret and the same again where a call is repeated."""
+
+    id: bytes
+    secret: bytes
+
+
+def make(
+    pin: str, made_ms: Instant, expires_ms: Instant, uses: int = -1, note: str = "", drawn: Drawn | None = None
+) -> tuple[Ticket, JoinToken]:
     """A new token: the ticket to hand out once, and the row to keep."""
-    id = TokenId("tok_" + readable(secrets.token_bytes(8), 12))
-    ticket = Ticket(id, secrets.token_bytes(_SECRET_BYTES), pin)
-    return ticket, JoinToken(id, ticket.secret_sha256, made_ms, expires_ms, uses, note=note)
+    if drawn is None:
+        drawn = Drawn(secrets.token_bytes(32), secrets.token_bytes(32))
+    ticket = Ticket(TokenId("tok_" + readable(drawn.id[:8], 12)), drawn.secret[:_SECRET_BYTES], pin)
+    return ticket, JoinToken(ticket.id, ticket.secret_sha256, made_ms, expires_ms, uses, note=note)
 
 
 def invitation(pin: str) -> Ticket:

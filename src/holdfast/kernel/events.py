@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.model import AttemptId, Job, JobId, JobSpec, JoinToken, NodeId, Owner, TokenId
-from holdfast.model.messages import Hello, Leaving, Pong, Report
+from holdfast.model.messages import Hello, Leaving, Offers, Pong, Report
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -47,7 +47,7 @@ class NodeJoined(Event, frozen=True, gc=False):
 class NodeSaid(Event, frozen=True, gc=False):
     session: int
     node: NodeId
-    message: Report | Pong | Leaving
+    message: Report | Pong | Leaving | Offers
 
 
 class NodeBroke(Event, frozen=True, gc=False):

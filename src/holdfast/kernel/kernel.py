@@ -42,7 +42,7 @@ from holdfast.model import (
     Settings,
     Verdict,
 )
-from holdfast.model.messages import Leaving, Pong, Report
+from holdfast.model.messages import Leaving, Offers, Pong, Report
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 CLOCK_MS = 30_000
@@ -284,5 +284,7 @@ class Kernel:
             case Pong():
                 health.heard(w, event.node, pulse)
                 health.ponged(w, event.node, message.nonce)
+            case Offers() as offers:
+                membership.offers(w, event.node, offers)
             case Leaving():
                 membership.leaving(w, event.session, event.node, message)

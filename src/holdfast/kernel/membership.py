@@ -11,10 +11,10 @@ from holdfast.kernel.contenders import node_name
 from holdfast.kernel.decision import Answer, CloseSession, Done, Rejected, ToSession
 from holdfast.kernel.health import await_return, begin_probation, change, fleet_too_thin, heard, ping_due, suspect
 from holdfast.kernel.reconcile import compare
-from holdfast.kernel.recovery import drain_due, write_off
+from holdfast.kernel.recovery import drain_due, make_fit, write_off
 from holdfast.kernel.world import World
-from holdfast.model import Instant, Node, NodeId, NodeState, after
-from holdfast.model.messages import Hello, Leaving, Load, Ping, Refusal, Welcome
+from holdfast.model import Instant, Node, NodeId, NodeState, Resources, after
+from holdfast.model.messages import Hello, Leaving, Load, Offers, Ping, Refusal, Welcome
 
 
 def join(w: World, session: int, hello: Hello) -> None:
@@ -181,6 +181,28 @@ def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:
     w.reindex(node_id)
     w.send(CloseSession(session, "goodbye"))
     write_off(w, node_id)
+
+
+def offers(w: World, node_id: NodeId, message: Offers) -> None:
+    """Its operator offers more or less, or nothing for now. What no longer fits moves, the youngest first."""
+    node = w.nodes[node_id]
+    heard(w, node_id, w.pulse(node_id))
+    if message.offered != node.offered:
+        w.put(replace(node, offered=message.offered))
+        w.note("node.offers", f"{node_name(node)} offers {spoken(message.offered)} (its own operator)", node=node_id)
+        w.reindex(node_id)
+        make_fit(w, node_id)
+    node = w.nodes[node_id]
+    if message.paused and not node.draining:
+        drain(w, node_id, on=True, by="paused by its own operator", grace_ms=message.grace_ms)
+        w.put(replace(w.nodes[node_id], leaving=True))
+    elif not message.paused and node.draining and node.leaving:
+        drain(w, node_id, on=False, by="its own operator")
+
+
+def spoken(amount: Resources) -> str:
+    amounts = f"{amount.cpu_milli / 1000:g} cores, {amount.memory_mib} MiB memory, {amount.disk_mib} MiB disk"
+    return f"{amounts}, {amount.gpus} GPUs"
 
 
 def drain(w: World, node_id: NodeId, on: bool, by: str, grace_ms: int | None = None) -> Answer:

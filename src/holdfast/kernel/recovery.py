@@ -34,6 +34,7 @@ from holdfast.model import (
     JobPhase,
     NodeId,
     NodeState,
+    Resources,
     Verdict,
     after,
 )
@@ -197,6 +198,19 @@ def drain_due(w: World, node_id: NodeId) -> None:
             w.deadlines.add(save_until, "drain", node_id)
         else:
             give_up(w, attempt, Failure(FailureCode.DRAINED, "its machine is being drained"))
+
+
+def make_fit(w: World, node_id: NodeId) -> None:
+    """The node offers less than it holds: repeatable work moves, the youngest first, until the rest fits."""
+    held = [attempt for attempt in w.held_by(node_id) if attempt.revoked is None]
+    total = sum((attempt.holds for attempt in held), Resources())
+    for attempt in sorted(held, key=lambda a: -a.fence):
+        job = w.jobs.get(attempt.job)
+        if total.fits_in(w.nodes[node_id].offered):
+            return
+        if attempt.may_win and job is not None and not must_not_repeat(job, attempt):
+            give_up(w, attempt, Failure(FailureCode.DRAINED, "its machine offers less than it did"))
+            total = total - attempt.holds
 
 
 def write_off(w: World, node_id: NodeId) -> None:

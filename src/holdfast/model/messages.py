@@ -4,7 +4,7 @@ A node reports what it holds; the orchestrator tells it what it should hold. Eit
 itself, and a message may be lost with the stream that carried it: everything said is derivable again
 from state, and the receiver compares it with what it has.
 
-    node -> orchestrator   Hello, Report, Pong, Leaving
+    node -> orchestrator   Hello, Report, Pong, Leaving, Offers
     orchestrator -> node   Welcome, Refusal, Start, Go, Discard, Renewed, Save, Ping
 """
 
@@ -116,6 +116,14 @@ class Leaving(Message, frozen=True, gc=False):
     """Nothing is held any more: goodbye."""
 
 
+class Offers(Message, frozen=True, gc=False):
+    """The operator changed what this node offers, or paused it. What no longer fits is moved within the grace."""
+
+    offered: Resources
+    paused: bool = False
+    grace_ms: int = 0
+
+
 # --- orchestrator -> node ---
 
 
@@ -191,5 +199,5 @@ class Ping(Command, frozen=True, gc=False):
     nonce: int
 
 
-FromNode = Hello | Report | Pong | Leaving
+FromNode = Hello | Report | Pong | Leaving | Offers
 ToNode = Welcome | Refusal | Start | Go | Discard | Renewed | Ping | Save

@@ -13,7 +13,7 @@ PLAIN = "plain"
 FEATURES = (CONTAINER, JOBS, NETWORK, PLAIN)
 
 
-class Resources(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, order=False):
+class Resources(msgspec.Struct, frozen=True, gc=False, order=False):
     """An amount of divisible resources."""
 
     cpu_milli: int = 0
@@ -46,7 +46,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, order
         )
 
 
-class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Gpu(msgspec.Struct, frozen=True, gc=False):
     model: str
     memory_mib: int
     driver: str = ""
@@ -56,7 +56,7 @@ class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What the driver calls it, so that it can be leased by name."""
 
 
-class Hardware(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Hardware(msgspec.Struct, frozen=True, gc=False):
     """What a node detected about itself when it started."""
 
     arch: str = "x86_64"

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.blobs import BlobCache
+from holdfast.boottime import boottime_ms
 from holdfast.identity.keys import NodeKey, node_id
 from holdfast.identity.tokens import Ticket
 from holdfast.model import AttemptId, Failure, Hardware, Instant, Resources
@@ -23,6 +24,7 @@ from holdfast.model.messages import (
     Go,
     Hello,
     Leaving,
+    Offers,
     Ping,
     Pong,
     Renewed,
@@ -31,7 +33,7 @@ from holdfast.model.messages import (
     Start,
     Welcome,
 )
-from holdfast.node import attempts, linux
+from holdfast.node import attempts
 from holdfast.node.carrying import Carrier
 from holdfast.node.config import NodeConfig
 from holdfast.node.core.admission import Means
@@ -64,6 +66,7 @@ from holdfast.node.images import Images
 from holdfast.node.launcher import Launcher
 from holdfast.node.logs import Courier
 from holdfast.node.preparing import Preparer
+from holdfast.node.runtimes.runtime import runtime_named
 from holdfast.node.tenant import Services, Tenant
 from holdfast.node.venvs import Venvs
 
@@ -82,7 +85,7 @@ class Line(Protocol):
 
     @property
     def up(self) -> bool: ...
-    def say(self, message: Report | Pong | Leaving) -> None: ...
+    def say(self, message: Report | Pong | Leaving | Offers) -> None: ...
     def hang_up(self, why: str) -> None: ...
     def say_goodbye(self) -> None: ...
     async def run(self) -> None: ...
@@ -129,7 +132,7 @@ class Agent:
     # --- the core and its hands ---
 
     def feed(self, event: NodeEvent) -> None:
-        for action in self.core.apply(event, Instant(linux.boottime_ms())):
+        for action in self.core.apply(event, Instant(boottime_ms())):
             self._do(action)
         if self.core.left:
             self._left.set()
@@ -141,7 +144,7 @@ class Agent:
             self._timer = None
         due = self.core.next_due()
         if due is not None:
-            wait_s = max(0, due - linux.boottime_ms()) / 1000
+            wait_s = max(0, due - boottime_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.feed, Tick())
 
     def _do(self, action: NodeAction) -> None:
@@ -342,13 +345,16 @@ class Agent:
             "orchestrator": self._config.orchestrator,
             "connected": core.connected,
             "leaving": core.leaving,
+            "paused": core.paused,
             "epoch_seen": core.epoch_seen,
             "isolation": self._isolation,
+            "features": list(core.means.features),
+            "limits": runtime_named(core.means.runtime).capabilities(),
             "s3_bucket": self._config.s3_bucket or None,
             "hardware": msgspec.to_builtins(self._hardware),
             "offered": msgspec.to_builtins(core.offered),
             "in_use": msgspec.to_builtins(core.in_use),
-            "held": [{"attempt": held.attempt, "phase": held.phase.value} for held in core.held()],
+            "held": [msgspec.to_builtins(held) for held in core.held()],
             "recent_failures": list(self._failures),
             "settings_from": self._config.origins,
         }

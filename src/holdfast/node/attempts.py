@@ -23,6 +23,7 @@ from holdfast.node.core.stimuli import Luggage, ShimStatus
 from holdfast.node.core.warden import Order, Outcome, Phase
 from holdfast.node.home import write_durably
 from holdfast.node.runtimes import runtime as runtimes
+from holdfast.node.runtimes import scratch
 
 FILE_BYTES_MAX = 1 << 20
 SWEEP_S = 0.02
@@ -71,10 +72,26 @@ def scan(attempts: Path) -> tuple[list[Found], list[Path]]:
             litter.append(folder)
             continue
         if order.attempt == folder.name and not folder.is_symlink():
+            _bring_back(folder, order)
             found.append(Found(order, _read_luggage(folder), read_status(folder), folder))
         else:
             litter.append(folder)
     return found, litter
+
+
+def _bring_back(folder: Path, order: Order) -> None:
+    """After a restart of the machine: what the body wrote is on a file system that must be mounted again. Where that is
+    lost, its last word must not count any more: a result without its files is none."""
+    if not scratch.is_away(str(folder)):
+        return
+    try:
+        runtimes.runtime_named(order.runtime).prepare(order, str(folder))
+    except (OSError, ValueError) as wrong:
+        log.error("the scratch of %s is lost: %s", folder.name, wrong)
+        with contextlib.suppress(OSError):
+            (folder / "status.json").unlink(missing_ok=True)
+            with (folder / "shim.log").open("a") as words:
+                words.write(f"{wrong}\n")
 
 
 def read_identity(folder: Path) -> tuple[int, int] | None:

@@ -7,9 +7,10 @@ the operator allows it.
 import asyncio
 import contextlib
 import json
+import secrets
 import shutil
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import msgspec
 from holdfast.model import FailureCode
 from holdfast.node import image_names
 from holdfast.node.image_names import OWN, NoImage
+from holdfast.node.runtimes.engine_cgroup import kill_all
 
 if TYPE_CHECKING:
     import aiodocker
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 TAIL_LINES = 20
 """How much of a failed build's output its owner is shown."""
 _WATCH_S = 1.0
+_END_TRIES, _AGAIN_S = 100, 0.1
 _RESERVE_BYTES = 256 << 20
 """A build is given up where it leaves the engine's disk less than this: the node's own stability comes first."""
 
@@ -44,8 +47,10 @@ class Build(msgspec.Struct, frozen=True):
 async def run(docker: "aiodocker.Docker", name: str, build: Build, told: Callable[[int, int], None]) -> None:
     """Build it and give it this name; `told` hears of each step. NoImage where it fails, with the end of what was
     printed."""
-    root = Path(str((await docker.system.info()).get("DockerRootDir") or "/"))
-    working = asyncio.create_task(_work(docker, name, build, root, told))
+    about = await docker.system.info()
+    root = Path(str(about.get("DockerRootDir") or "/"))
+    ways = _Ways(await docker.version(), about)
+    working = asyncio.create_task(_work(docker, name, build, ways, root, told))
     watching = asyncio.create_task(_watch(root, build.bytes_max))
     try:
         done, _ = await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -56,16 +61,51 @@ async def run(docker: "aiodocker.Docker", name: str, build: Build, told: Callabl
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
+        await ways.end_steps()
+
+
+class _Ways:
+    """What engines do each in their own way."""
+
+    def __init__(self, version: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        parts = version.get("Components") or ()
+        self._podman = any("podman" in str(part.get("Name", "")).lower() for part in parts)
+        self._systemd = about.get("CgroupDriver") == "systemd"
+        self._mark = f"{OWN}build-{secrets.token_hex(8)}"
+
+    def words(self, network: bool) -> dict[str, str]:
+        """Podman takes `networkmode` for something else: what is `none` to Docker is the node's own network there.
+        And its steps go on when nobody listens any more, so they are put where they can be found."""
+        if not self._podman:
+            return {"networkmode": "default" if network else "none"}
+        own = json.dumps([{"Name": "network", "Host": False, "Path": ""}])
+        return {
+            "networkmode": "NetworkEnabled" if network else "NetworkDisabled",
+            "nsoptions": own,
+            "cgroupparent": f"{self._mark}.slice" if self._systemd else f"/{self._mark}",
+        }
+
+    async def end_steps(self) -> None:
+        """Each step that is ended fails the build, which then has no other."""
+        for _ in range(_END_TRIES if self._podman else 0):
+            if not await asyncio.to_thread(kill_all, self._mark):
+                return
+            await asyncio.sleep(_AGAIN_S)
 
 
 async def _work(
-    docker: "aiodocker.Docker", name: str, build: Build, root: Path, told: Callable[[int, int], None]
+    docker: "aiodocker.Docker",
+    name: str,
+    build: Build,
+    ways: _Ways,
+    root: Path,
+    told: Callable[[int, int], None],
 ) -> None:
     import aiodocker
 
     said: deque[str] = deque(maxlen=TAIL_LINES)
     try:
-        async for event in _events(docker, name, build):
+        async for event in _events(docker, name, build, ways):
             text = str(event.get("stream", ""))
             said.extend(line for line in text.splitlines() if line.strip())
             if (step := _step(text)) is not None:
@@ -74,14 +114,14 @@ async def _work(
         raise _failed(wrong.message, said, root) from None
 
 
-async def _events(docker: "aiodocker.Docker", name: str, build: Build) -> AsyncIterator[dict[str, Any]]:
+async def _events(docker: "aiodocker.Docker", name: str, build: Build, ways: _Ways) -> AsyncIterator[dict[str, Any]]:
     """By the session of the client, whose own call knows no limits."""
     import aiodocker
     import aiohttp
     from aiodocker.jsonstream import json_stream_stream
 
     memory = build.memory_mib << 20
-    words = _network(await docker.version(), build.network) | {
+    words = ways.words(build.network) | {
         "t": name, "dockerfile": build.dockerfile, "buildargs": json.dumps(build.args), "rm": "1", "forcerm": "1",
         "memory": memory, "memswap": memory, "cpuperiod": 100_000, "cpuquota": build.cpu_milli * 100,
         "labels": json.dumps({f"{OWN}build": "1"}),
@@ -98,15 +138,6 @@ async def _events(docker: "aiodocker.Docker", name: str, build: Build) -> AsyncI
             raise aiodocker.DockerError(answer.status, said)
         async for event in json_stream_stream(answer):
             yield event
-
-
-def _network(version: dict[str, Any], wanted: bool) -> dict[str, str]:
-    """Podman takes the same word for something else: what is `none` to Docker is the node's own network there."""
-    podman = any("podman" in str(part.get("Name", "")).lower() for part in version.get("Components") or ())
-    if not podman:
-        return {"networkmode": "default" if wanted else "none"}
-    own = json.dumps([{"Name": "network", "Host": False, "Path": ""}])
-    return {"networkmode": "NetworkEnabled" if wanted else "NetworkDisabled", "nsoptions": own}
 
 
 def _step(text: str) -> tuple[int, int] | None:

@@ -74,7 +74,7 @@ def parse(text: str) -> ImageName:
     name, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:
         name, tag = rest, ""
-    if tag and not _TAG.fullmatch(tag):
+    elif not _TAG.fullmatch(tag):
         raise BadName(f"{text[:200]!r} has a tag that no registry takes")
     found = ImageName(name, "" if digest and not tag else tag or "latest", digest)
     parts = name.split("/")

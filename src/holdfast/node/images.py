@@ -220,7 +220,7 @@ class Images:
         shared = self._running.get(key)
         if shared is None:
             shared = self._running[key] = _Shared()
-            shared.task = asyncio.create_task(self._bounded(get, shared.tell))
+            shared.task = asyncio.create_task(self._bounded(key, get, shared.tell))
             shared.task.add_done_callback(lambda _: (self._running.pop(key, None), done()))
         else:
             done()
@@ -233,7 +233,7 @@ class Images:
             if not shared.listeners:
                 shared.task.cancel()
 
-    async def _bounded(self, get: Callable[[Told], Awaitable[Image]], tell: Told) -> Image:
+    async def _bounded(self, key: str, get: Callable[[Told], Awaitable[Image]], tell: Told) -> Image:
         import aiodocker
         import aiohttp
 
@@ -241,8 +241,9 @@ class Images:
             async with asyncio.timeout(self._limits.seconds_max):
                 image = await get(tell)
         except TimeoutError:
-            says = f"the image was not ready within {self._limits.seconds_max:.0f} s"
-            raise NoImage(FailureCode.NETWORK, says) from None
+            built = key.startswith(OWN)
+            says = f"the image was not {'built' if built else 'there'} within {self._limits.seconds_max:.0f} s"
+            raise NoImage(FailureCode.BUILD if built else FailureCode.NETWORK, says) from None
         except aiodocker.DockerError as wrong:
             raise NoImage(image_names.blame(wrong.message), wrong.message) from None
         except (aiohttp.ClientError, OSError, ValueError) as wrong:

@@ -24,6 +24,7 @@ from holdfast.model.messages import (
     Go,
     Hello,
     Leaving,
+    Offers,
     Ping,
     Pong,
     Refusal,
@@ -100,7 +101,7 @@ class Link:
         self._hears = hears
         self._courier = courier
         self._pem: bytes | None = None
-        self._sayings: asyncio.Queue[Report | Pong | Leaving | None] = asyncio.Queue(SAYINGS_MAX)
+        self._sayings: asyncio.Queue[Report | Pong | Leaving | Offers | None] = asyncio.Queue(SAYINGS_MAX)
         self._goodbye = False
         self._hung_up: asyncio.Future[str] | None = None
         self._up = False
@@ -115,7 +116,7 @@ class Link:
     def up(self) -> bool:
         return self._up
 
-    def say(self, message: Report | Pong | Leaving) -> None:
+    def say(self, message: Report | Pong | Leaving | Offers) -> None:
         """Send in the session that stands; lost where none does."""
         if not self._up:
             return

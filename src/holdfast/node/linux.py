@@ -29,11 +29,6 @@ class _TimerSpec(ctypes.Structure):
     _fields_ = [("interval", _TimeSpec), ("value", _TimeSpec)]
 
 
-def boottime_ms() -> int:
-    """Now. Goes on while the machine is suspended, never jumps."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
 def _checked(result: int, call: str) -> int:
     if result < 0:
         number = ctypes.get_errno()

@@ -17,6 +17,7 @@ from holdfast.node import hardware
 from holdfast.node.agent import Agent
 from holdfast.node.config import NodeConfig
 from holdfast.node.core.admission import Means
+from holdfast.node.desk import Desk
 from holdfast.node.home import NodeHome
 from holdfast.node.launcher import Launcher
 from holdfast.node.runtimes import netns
@@ -80,9 +81,11 @@ async def _live(
     agent = Agent(config, home, launcher, key, ticket, found, offered, isolation, means)
     link = Link(config.orchestrator, ticket, key, agent, agent.courier)
     page = await serve_status(config.port, agent.snapshot) if config.port else None
+    desk = await Desk(home.path, offered, found.total, agent.feed, agent.snapshot).open()
     try:
         await agent.run(link)
     finally:
+        desk.close()
         if page is not None:
             page.close()
 

@@ -15,6 +15,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from holdfast.boottime import boottime_ms
 from holdfast.node import linux
 from holdfast.node.capture import Capture
 from holdfast.node.control import Control
@@ -113,7 +114,7 @@ class Shim:
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._warden = Warden(order, linux.boottime_ms())
+        self._warden = Warden(order, boottime_ms())
         self._selector = selectors.DefaultSelector()
         self._timer = linux.BootTimer()
         self._selector.register(self._timer, selectors.EVENT_READ, self._timer.clear)
@@ -191,7 +192,7 @@ class Shim:
 
     def _obey(self, message: dict[str, Any]) -> None:
         """A word of the agent. Moments it names are taken only as far as they can be true."""
-        now = linux.boottime_ms()
+        now = boottime_ms()
         match message:
             case {"do": "go"}:
                 self._warden.go(now)
@@ -220,7 +221,7 @@ class Shim:
 
     def _step(self) -> None:
         """After anything that happened: see to the body, then say what changed."""
-        now = linux.boottime_ms()
+        now = boottime_ms()
         self._reap()
         if now >= self._look_at:
             self._look_at = now + _LOOK_MS
@@ -249,7 +250,7 @@ class Shim:
             self._warden.spawn_failed(code, f"could not start the body: {error}")
             return
         self._childless = False
-        self._warden.body_started(linux.boottime_ms())
+        self._warden.body_started(boottime_ms())
         for name, capture in self._captures.items():
             capture.release_body_end()
             self._selector.register(capture.pipe, selectors.EVENT_READ, lambda name=name: self._read(name))

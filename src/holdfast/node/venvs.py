@@ -159,7 +159,7 @@ class Venvs:
             if not (place / "made").exists():
                 return None
             (place / "users" / attempt).touch()
-            os.utime(place)
+            os.utime(place, ns=(time.time_ns(), time.time_ns()))  # the kernel's own word is some milliseconds wide
         return place / "tree"
 
     def _in_use(self, place: Path) -> bool:

@@ -12,11 +12,8 @@ so the first event after a freeze already finds the deadlines moved.
 import time
 from collections.abc import Callable
 
+from holdfast.boottime import boottime_ms
 from holdfast.model import Instant, Settings
-
-
-def boottime_ms() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 def wall_ms() -> int:

@@ -21,6 +21,7 @@ from holdfast.wire.http import ErrorView
 
 if TYPE_CHECKING:
     from holdfast.orchestrator.http_jobs import Submissions
+    from holdfast.orchestrator.http_tokens import TokenDesk
 
 OWNER_HEADER = "x-holdfast-owner"
 """The admin acts for this owner: submits as them, and sees what they see."""
@@ -82,6 +83,7 @@ class Front(msgspec.Struct):
     bells: Bells
     metrics: Metrics
     submissions: "Submissions"
+    tokens: "TokenDesk"
     data: Path
     pin: str
     stopping: Callable[[], bool]

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import msgspec
-from litestar import Litestar, Request, Response, delete, get, post
+from litestar import Litestar, Request, Response, get, post
 from litestar.datastructures import State
 from litestar.exceptions import (
     ClientException,
@@ -23,23 +23,22 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 import holdfast
 from holdfast.blobs.errors import BlobError
-from holdfast.identity import tokens
 from holdfast.identity.admin import AdminToken
 from holdfast.kernel.decision import Rejected
-from holdfast.kernel.events import DrainAsked, TokenMade, TokenRevoked
-from holdfast.model import Entry, Instant, Node, TokenId
+from holdfast.kernel.events import DrainAsked
+from holdfast.model import Entry, Node
 from holdfast.orchestrator import streams
-from holdfast.orchestrator.asked import BadRequest, checked_token
-from holdfast.orchestrator.clock import wall_ms
+from holdfast.orchestrator.asked import BadRequest
 from holdfast.orchestrator.doctor import examine
 from holdfast.orchestrator.front import HINTS, STATUS, Front, Refused, acting_for, error_of
 from holdfast.orchestrator.http_content import ROUTES as CONTENT_ROUTES
 from holdfast.orchestrator.http_jobs import ROUTES
+from holdfast.orchestrator.http_tokens import ROUTES as TOKEN_ROUTES
 from holdfast.orchestrator.loop import Unavailable
 from holdfast.orchestrator.reading import NotFound
 from holdfast.orchestrator.views import node_view
 from holdfast.state import StoreError
-from holdfast.wire.http import DoctorView, ErrorView, NodeView, TokenRequest, TokenView
+from holdfast.wire.http import DoctorView, ErrorView, NodeView
 
 log = logging.getLogger("holdfast.http")
 
@@ -78,30 +77,6 @@ async def drain_node(node: str, request: Request, state: State, on: bool = True)
 def _node(front: Front, node: Node, events: list[Entry] | None = None) -> NodeView:
     fleet = front.fleet
     return node_view(node, fleet.held_by(node.id), fleet.is_connected(node.id), fleet.load_of(node.id), events or [])
-
-
-# --- tokens ---
-
-
-@post("/v1/tokens", status_code=201)
-async def make_token(data: TokenRequest, state: State) -> TokenView:
-    """The only time the token is shown: just the hash of its secret is kept."""
-    front: Front = state.front
-    asked = checked_token(data)
-    now = wall_ms()
-    ticket, row = tokens.make(front.pin, Instant(now), Instant(now + asked.ttl_ms), asked.uses, asked.note)
-    answer = await front.leader.ask(TokenMade(row))
-    if isinstance(answer, Rejected):
-        raise Refused(error_of(answer))
-    return TokenView(row.id, ticket.text, row.expires_ms, row.uses_left)
-
-
-@delete("/v1/tokens/{token:str}", status_code=204)
-async def revoke_token(token: str, state: State) -> None:
-    front: Front = state.front
-    answer = await front.leader.ask(TokenRevoked(TokenId(token)))
-    if isinstance(answer, Rejected) and not await front.reading.token_known(token):
-        raise Refused(error_of(answer))
 
 
 # --- streams ---
@@ -268,7 +243,7 @@ class Guard:
 def make_app(front: Front, token: AdminToken) -> Guard:
     app = Litestar(
         route_handlers=[
-            *ROUTES, *CONTENT_ROUTES, list_nodes, show_node, drain_node, make_token, revoke_token, follow_events,
+            *ROUTES, *CONTENT_ROUTES, *TOKEN_ROUTES, list_nodes, show_node, drain_node, follow_events,
             follow_logs, doctor, healthz, metrics,
         ],
         state=State({"front": front}),

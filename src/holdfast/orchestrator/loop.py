@@ -21,13 +21,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from holdfast.boottime import boottime_ms
 from holdfast.kernel.commit import Batch, CommitLoop
 from holdfast.kernel.decision import Answer, Done, Send, Taken
 from holdfast.kernel.events import AnyEvent, Led, Tick
 from holdfast.kernel.kernel import Kernel
 from holdfast.model import Entry, Job, JobId, Settings
 from holdfast.orchestrator.bells import JOURNAL, Bells
-from holdfast.orchestrator.clock import LeaderClock, boottime_ms
+from holdfast.orchestrator.clock import LeaderClock
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.metrics import Metrics
 from holdfast.orchestrator.record import Recorder, rebuilt

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from holdfast.model import Attempt, Entry, Job, Node
+from holdfast.model import Attempt, Entry, Job, JoinToken, Node
 from holdfast.orchestrator.asked import BadRequest
 from holdfast.state import Store
 
@@ -107,8 +107,8 @@ class Reading:
     async def nodes(self) -> list[Node]:
         return await self.ask(self.store.nodes)
 
-    async def token_known(self, id: str) -> bool:
-        return await self.ask(lambda: any(token.id == id for token in self.store.tokens()))
+    async def token(self, id: str) -> JoinToken | None:
+        return await self.ask(self.store.token, id)
 
     # --- journal ---
 

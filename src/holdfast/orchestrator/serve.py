@@ -34,6 +34,7 @@ from holdfast.orchestrator.fleet import Fleet
 from holdfast.orchestrator.front import Front
 from holdfast.orchestrator.http import make_app
 from holdfast.orchestrator.http_jobs import Submissions
+from holdfast.orchestrator.http_tokens import TokenDesk
 from holdfast.orchestrator.loglines import log_to_stderr
 from holdfast.orchestrator.logs import LogStore
 from holdfast.orchestrator.loop import Leader
@@ -234,6 +235,7 @@ class Orchestrator:
             bells=self._bells,
             metrics=self._metrics,
             submissions=Submissions(),
+            tokens=TokenDesk(self._token),
             data=self._config.data,
             pin=self._nodes_certificate.pin if self._nodes_certificate else "",
             stopping=lambda: self._stopping,

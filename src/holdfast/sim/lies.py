@@ -5,7 +5,7 @@ from random import Random
 import msgspec
 
 from holdfast.model import Result
-from holdfast.model.messages import Held, HeldPhase, Leaving, Pong, Report
+from holdfast.model.messages import Held, HeldPhase, Leaving, Offers, Pong, Report
 
 LIES = (
     "another digest",
@@ -23,7 +23,7 @@ class Liar:
         self._random = random
         self._insisted: dict[tuple[str, int], Held] = {}
 
-    def twist(self, message: Report | Pong | Leaving) -> Report | Pong | Leaving:
+    def twist(self, message: Report | Pong | Leaving | Offers) -> Report | Pong | Leaving | Offers:
         if not isinstance(message, Report):
             return message
         held = tuple(self._twisted(item) for item in message.held)

@@ -16,7 +16,7 @@ from holdfast.kernel.decision import Answer, CloseSession, Decision, Row, Send, 
 from holdfast.kernel.events import AnyEvent, Led, NodeBroke, NodeJoined, NodeSaid, Submitted, Tick, Verified
 from holdfast.kernel.kernel import Kernel
 from holdfast.model import Attempt, Instant, Job, JobId, JoinToken, Meta, Node, NodeId, Settings
-from holdfast.model.messages import Hello, Leaving, Pong, Report
+from holdfast.model.messages import Hello, Leaving, Offers, Pong, Report
 from holdfast.orchestrator.clock import LeaderClock
 from holdfast.sim.delivery import Logs, LogsKept
 from holdfast.sim.network import DOWN, UP, Stream
@@ -177,7 +177,7 @@ class Orchestrator(Process):
                 self._streams[stream] = (self._session, message.node)
                 self._sessions[self._session] = stream
                 self._offer(NodeJoined(self._session, message))
-            case Report() | Pong() | Leaving() if known is not None:
+            case Report() | Pong() | Leaving() | Offers() if known is not None:
                 self._offer(NodeSaid(known[0], known[1], message))
             case Logs() if known is not None:
                 self.store.delivered[message.attempt] = (message.stdout_sha256, message.stdout_bytes)

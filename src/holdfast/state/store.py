@@ -155,6 +155,9 @@ class Store:
     def node_ids_by_prefix(self, prefix: str, limit: int = 10) -> list[str]:
         return self._column(statements.ids_by_prefix(tables.nodes, prefix, limit))
 
+    def token(self, id: str) -> JoinToken | None:
+        return self._one(JoinToken, statements.by_id(tables.tokens, id))
+
     def tokens(self) -> list[JoinToken]:
         """All that were ever made, also those revoked or expired."""
         return self._all(JoinToken, statements.every_token)

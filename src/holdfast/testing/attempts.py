@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast.boottime import boottime_ms
 from holdfast.model import Failure, Result
 from holdfast.node import attempts as folders
 from holdfast.node import control, linux
@@ -26,7 +27,8 @@ Status = dict[str, Any]
 
 
 def now() -> int:
-    return linux.boottime_ms()
+    """On the clock that limits are counted on."""
+    return boottime_ms()
 
 
 class Attempt:

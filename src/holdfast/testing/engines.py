@@ -26,6 +26,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlencode
 
 import psutil
 
@@ -156,13 +157,15 @@ class EngineService(Service):
         except EngineGone:
             return False
 
-    def add_image(self, rootfs: bytes, name: str = "") -> str:
-        """An image of one layer; its id. The same bytes are added once."""
-        name = name or "holdfast-test-" + hashlib.sha256(rootfs).hexdigest()[:12]
+    def add_image(self, rootfs: bytes, name: str = "", changes: Iterable[str] = ()) -> str:
+        """An image of one layer; its id. The same is added once. `changes`: lines of a Dockerfile, such as
+        `ENV COLOUR=green`."""
+        lines = list(changes)
+        name = name or "holdfast-test-" + hashlib.sha256(rootfs + "".join(lines).encode()).hexdigest()[:12]
         with contextlib.suppress(EngineError):
             return str(self.api.call("GET", f"/images/{name}:latest/json")["Id"])
-        where = "/images/create" + query(fromSrc="-", repo=name, tag="latest")
-        status, _, said = self.api.ask("POST", where, rootfs, timeout_s=120).all()
+        words = [("fromSrc", "-"), ("repo", name), ("tag", "latest"), *(("changes", line) for line in lines)]
+        status, _, said = self.api.ask("POST", f"/images/create?{urlencode(words)}", rootfs, timeout_s=120).all()
         assert status == 200 and b'"error"' not in said, said
         return str(self.api.call("GET", f"/images/{name}:latest/json")["Id"])
 
@@ -270,9 +273,8 @@ class Registry(Service):
         """Put an image of one layer there as `push` would; its reference by digest. `config`: `Env`, `Volumes` …"""
         layer = gzip.compress(rootfs, 1, mtime=0)
         inside = {"type": "layers", "diff_ids": [_digest(rootfs)]}
-        about = json.dumps(
-            {"architecture": _machine(), "os": "linux", "config": config or {}, "rootfs": inside}
-        ).encode()
+        whole = {"architecture": _machine(), "os": "linux", "config": config or {}, "rootfs": inside}
+        about = json.dumps(whole | {"history": [{"created_by": "a test"}]}).encode()
         kind = "application/vnd.docker.distribution.manifest.v2+json"
         parts = (("container.image.v1+json", about), ("image.rootfs.diff.tar.gzip", layer))
         described = [
@@ -345,15 +347,20 @@ def busybox_tar(programs: Mapping[str, Path] | None = None, libraries: Iterable[
         files |= {f"opt/{path.name}": path.read_bytes() for path in (program, *(path for _, path in needed))}
     for library in libraries:
         files |= {f"opt/{path.name}": path.read_bytes() for path in (library, *(p for _, p in _needed_by(library)))}
+    folders = ("bin", "etc", "opt", "tmp", "usr", "usr/bin", "usr/local", "usr/local/bin", "var")
+    return tar_of(files, {f"bin/{name}": "busybox" for name in commands if name != "busybox"}, folders)
+
+
+def tar_of(files: Mapping[str, bytes], links: Mapping[str, str] | None = None, folders: Iterable[str] = ()) -> bytes:
+    """A file system with these programs, symbolic links and folders. Equal calls give equal bytes."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
-        for name in ("bin", "etc", "opt", "tmp", "usr", "usr/bin", "usr/local", "usr/local/bin", "var"):
+        for name in folders:
             _add(tar, name, tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755)
         for name, content in files.items():
             _add(tar, name, tarfile.REGTYPE, 0o755, content)
-        for command in commands:
-            if command != "busybox":
-                _add(tar, f"bin/{command}", tarfile.SYMTYPE, 0o777, link="busybox")
+        for name, target in (links or {}).items():
+            _add(tar, name, tarfile.SYMTYPE, 0o777, link=target)
     return out.getvalue()
 
 

@@ -260,7 +260,7 @@ class LocalNetwork:
 
     @property
     def desk(self) -> Path:
-        """Where commands are typed if nobody says otherwise: `run` sends the current folder, so it is one of its own."""
+        """Where commands are typed if nobody says otherwise: `run` sends the current folder, so it has its own."""
         folder = self.folder / "desk"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -290,6 +290,8 @@ class LocalNetwork:
         words += [
             "--listen",
             listen,
+            "--files",
+            f"{host}:{free_port(host)}",
             "--preset",
             preset,
             *(["--store", store_url] if store_url else []),

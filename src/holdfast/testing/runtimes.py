@@ -190,7 +190,7 @@ class RuntimeSuite:
 
     @pytest.mark.spec("J2", "N4")
     def test_two_bodies_at_a_time_are_two_users_of_the_machine_and_neither_is_root(self, bodies: Attempts) -> None:
-        both = [bodies.start("sh", "-c", "echo here > /work/mark; echo here; sleep 60") for _ in range(2)]
+        both = [bodies.start("sh", "-c", "echo here > mark; echo here; sleep 60") for _ in range(2)]
         uids: set[int] = set()
         for attempt in both:
             attempt.printed("here")
@@ -293,7 +293,7 @@ class RuntimeSuite:
 
     @pytest.mark.spec("N4", "J7")
     def test_a_disk_that_the_body_filled_is_the_users_fault(self, bodies: Attempts) -> None:
-        script = "dd if=/dev/zero of=/work/big bs=64k count=4000"
+        script = "dd if=/dev/zero of=big bs=64k count=4000"
         attempt = bodies.start("sh", "-c", script, resources={"disk_mib": 32})
         found = failure(attempt, LONG_S)
         assert found.code is FailureCode.DISK_QUOTA, (found, attempt.log("stderr"))
@@ -301,7 +301,7 @@ class RuntimeSuite:
 
     @pytest.mark.spec("N4", "J7")
     def test_what_it_was_promised_of_the_disk_it_gets(self, bodies: Attempts) -> None:
-        script = "dd if=/dev/zero of=/work/big bs=1M count=15 && dd if=/dev/zero of=/checkpoint/big bs=1M count=15"
+        script = "dd if=/dev/zero of=big bs=1M count=15 && dd if=/dev/zero of=/checkpoint/big bs=1M count=15"
         attempt = bodies.start("sh", "-c", script, resources={"disk_mib": 32}, checkpoint=True)
         assert isinstance(attempt.verdict(LONG_S), Result), attempt.log("stderr")
 
@@ -367,7 +367,7 @@ class RuntimeSuite:
 
     @pytest.mark.spec("N9", "J5")
     def test_no_child_that_daemonised_outlives_it(self, bodies: Attempts) -> None:
-        script = "(setsid sh -c 'echo daemon; sleep 1000' &) ; while [ ! -e /work/finish ]; do sleep 0.05; done"
+        script = "(setsid sh -c 'echo daemon; sleep 1000' &) ; while [ ! -e finish ]; do sleep 0.05; done"
         attempt = bodies.start("sh", "-c", script)
         attempt.printed("daemon")
         (attempt.home / "work" / "finish").touch()

@@ -4,7 +4,7 @@
     challenge_from_frame                <-  challenge_to_frame
     hello_to_frame                      ->  hello_from_frame
     answer_from_frame                   <-  welcome_to_frame, orchestrator_to_frame (Refusal)
-    node_to_frame                       ->  node_from_frame            Report, Pong, Leaving
+    node_to_frame                       ->  node_from_frame            Report, Pong, Leaving, Offers
     orchestrator_from_frame             <-  orchestrator_to_frame      Start, Go, Discard, Renewed, Ping, Save …
     chunk_to_wire                       ->  chunk_from_wire            LogPiece
     ack_from_wire                       <-  ack_to_wire                LogDurable
@@ -26,6 +26,7 @@ from holdfast.model.messages import (
     Go,
     Hello,
     Leaving,
+    Offers,
     Ping,
     Pong,
     Refusal,
@@ -235,7 +236,7 @@ def answer_from_frame(frame: pb.OrchestratorFrame) -> Admitted | Refusal:
 # --- node to orchestrator ---
 
 
-def node_to_frame(message: Report | Pong | Leaving) -> pb.NodeFrame:
+def node_to_frame(message: Report | Pong | Leaving | Offers) -> pb.NodeFrame:
     match message:
         case Report():
             return _fitting(lambda detail: pb.NodeFrame(report=_report_to(message, detail)))
@@ -244,15 +245,24 @@ def node_to_frame(message: Report | Pong | Leaving) -> pb.NodeFrame:
         case Leaving():
             said = message
             return _fitting(lambda _: pb.NodeFrame(leaving=pb.Leaving(grace_ms=said.grace_ms, done=said.done)))
+        case Offers():
+            offers = pb.Offers(
+                offered=parts.resources_to(message.offered), paused=message.paused, grace_ms=message.grace_ms
+            )
+            return _fitting(lambda _: pb.NodeFrame(offers=offers))
 
 
-def node_from_frame(frame: pb.NodeFrame) -> Report | Pong | Leaving:
+def node_from_frame(frame: pb.NodeFrame) -> Report | Pong | Leaving | Offers:
     """Any frame of a node after its hello."""
     kind = _kind(frame)
     if kind == "report":
         return _report_from(frame.report)
     if kind == "pong":
         return Pong(checks.number(frame.pong.nonce, _COUNT, "nonce"))
+    if kind == "offers":
+        offers = frame.offers
+        grace = checks.number(offers.grace_ms, _MS, "grace_ms")
+        return Offers(parts.resources_from(offers.offered, "offered"), offers.paused, grace)
     _expect(kind, "leaving")
     return Leaving(checks.number(frame.leaving.grace_ms, _MS, "grace_ms"), frame.leaving.done)
 

@@ -20,7 +20,8 @@
     GET    /v1/nodes/{id}           -> NodeView with recent journal
     POST   /v1/nodes/{id}/drain     ?on=true|false -> NodeView
     GET    /v1/events               ?after=&job=&node=&follow=        -> SSE of EventView; Last-Event-ID resumes
-    POST   /v1/tokens               TokenRequest -> TokenView        the only time the token itself is shown
+    POST   /v1/tokens               TokenRequest -> TokenView        the only time the token itself is shown;
+                                                                     header Idempotency-Key optional
     DELETE /v1/tokens/{id}
     GET    /v1/doctor               -> DoctorView: rebuild equals memory, store reachable …
     GET    /healthz, /metrics

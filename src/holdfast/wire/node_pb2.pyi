@@ -117,16 +117,18 @@ LOG_STDOUT: LogStream
 LOG_STDERR: LogStream
 
 class NodeFrame(_message.Message):
-    __slots__ = ("hello", "report", "pong", "leaving")
+    __slots__ = ("hello", "report", "pong", "leaving", "offers")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    OFFERS_FIELD_NUMBER: _ClassVar[int]
     hello: SignedHello
     report: Report
     pong: Pong
     leaving: Leaving
-    def __init__(self, hello: _Optional[_Union[SignedHello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+    offers: Offers
+    def __init__(self, hello: _Optional[_Union[SignedHello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., offers: _Optional[_Union[Offers, _Mapping]] = ...) -> None: ...
 
 class OrchestratorFrame(_message.Message):
     __slots__ = ("challenge", "welcome", "refusal", "start", "go", "discard", "renewed", "ping", "save")
@@ -375,6 +377,16 @@ class Leaving(_message.Message):
     grace_ms: int
     done: bool
     def __init__(self, grace_ms: _Optional[int] = ..., done: _Optional[bool] = ...) -> None: ...
+
+class Offers(_message.Message):
+    __slots__ = ("offered", "paused", "grace_ms")
+    OFFERED_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    offered: Resources
+    paused: bool
+    grace_ms: int
+    def __init__(self, offered: _Optional[_Union[Resources, _Mapping]] = ..., paused: _Optional[bool] = ..., grace_ms: _Optional[int] = ...) -> None: ...
 
 class Need(_message.Message):
     __slots__ = ("resources", "arch", "gpu_model", "gpu_memory_mib", "gpu_driver_min", "cuda_min", "features")

@@ -28,6 +28,7 @@ from holdfast.model.messages import (
     HeldPhase,
     Leaving,
     Load,
+    Offers,
     Ping,
     Pong,
     Progress,
@@ -51,6 +52,7 @@ from holdfast.node.core.stimuli import (
     Luggage,
     NodeAction,
     NodeEvent,
+    OfferAsked,
     Progressed,
     Recovered,
     RememberEpoch,
@@ -106,6 +108,8 @@ class NodeCore:
         self.offered = offered
         self.means = means
         self.limits = limits
+        self.paused = False
+        """Its operator wants nothing hosted for now."""
         self.left = False
         """Nothing is held back any more: the shell may stop."""
         self._holdings: dict[AttemptId, Holding] = {}
@@ -194,6 +198,8 @@ class NodeCore:
                 self._load_measured(load, now)
             case LeaveAsked(grace_ms):
                 self._leave_asked(grace_ms, now)
+            case OfferAsked():
+                self._offer_asked(event)
             case Tick():
                 pass
         self._due(now)
@@ -228,6 +234,8 @@ class NodeCore:
         self._forget_session()
         self._say_full(now)
         self._tell_contact(now)
+        if self.paused:
+            self._say(Offers(self.offered, paused=True))
         if self._leave_until is not None:
             self._say(Leaving(max(0, self._leave_until - now), done=self.left))
 
@@ -285,8 +293,8 @@ class NodeCore:
         if len(self._holdings) >= self.limits.attempts_max:
             self._refuse(start, f"{len(self._holdings)} attempts are held already", keep=False)
             return
-        if self.leaving:
-            self._refuse(start, "the node is leaving")
+        if self.leaving or self.paused:
+            self._refuse(start, "the node is leaving" if self.leaving else "its operator paused the node")
             return
         need = start.spec.need.resources
         unfit = unable(start, self.means) or crowding(need, self.offered, self.in_use)
@@ -452,7 +460,13 @@ class NodeCore:
         while len(self._forgotten) > FORGOTTEN_MAX:
             del self._forgotten[next(iter(self._forgotten))]
 
-    # --- leaving ---
+    # --- leaving, and offering less ---
+
+    def _offer_asked(self, asked: OfferAsked) -> None:
+        """What is held stays until the orchestrator has moved it: it knows where else there is room."""
+        self.offered = self.offered if asked.offered is None else asked.offered
+        self.paused = self.paused if asked.paused is None else asked.paused
+        self._say(Offers(self.offered, self.paused, max(0, asked.grace_ms)))
 
     def _leave_asked(self, grace_ms: int, now: Instant) -> None:
         until = after(now, max(0, grace_ms))
@@ -533,7 +547,7 @@ class NodeCore:
         if load.sick != sick_before and self.connected:
             self._say_full(now)
 
-    def _say(self, message: Report | Pong | Leaving) -> None:
+    def _say(self, message: Report | Pong | Leaving | Offers) -> None:
         if self.connected:
             self._out.append(Say(message))
 

@@ -6,12 +6,13 @@ milliseconds: a suspended machine must not think that its lease lives.
 
 import msgspec
 
-from holdfast.model import AttemptId, Failure, Input, Instant
+from holdfast.model import AttemptId, Failure, Input, Instant, Resources
 from holdfast.model.messages import (
     Discard,
     Go,
     Leaving,
     Load,
+    Offers,
     Ping,
     Pong,
     Progress,
@@ -132,13 +133,21 @@ class LeaveAsked(Happening, frozen=True):
     grace_ms: int
 
 
+class OfferAsked(Happening, frozen=True):
+    """The operator changes what this node offers, or pauses it. None: as it was."""
+
+    offered: Resources | None = None
+    paused: bool | None = None
+    grace_ms: int = 60_000
+
+
 class Tick(Happening, frozen=True):
     """Time passed. Due at `NodeCore.next_due()`; earlier does no harm."""
 
 
 NodeEvent = (
     Recovered | Connected | Disconnected | Told | ShimSaid | ShimDied | SpawnFailed | Delivered | Undeliverable
-    | Progressed | Removed | LoadMeasured | LeaveAsked | Tick
+    | Progressed | Removed | LoadMeasured | LeaveAsked | OfferAsked | Tick
 )  # fmt: skip
 
 
@@ -152,7 +161,7 @@ class Action(msgspec.Struct, frozen=True, tag=True):
 class Say(Action, frozen=True):
     """Send this in the session that stands; drop it if the session ends first."""
 
-    message: Report | Pong | Leaving
+    message: Report | Pong | Leaving | Offers
 
 
 class Luggage(msgspec.Struct, frozen=True):

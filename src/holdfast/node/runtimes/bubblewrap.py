@@ -266,7 +266,8 @@ class BubblewrapRuntime:
         netns.hindrance()
 
     def works(self) -> tuple[bool, str]:
-        """Start a sandbox with nothing to do in it, exactly as a job's. For a process with one thread."""
+        """Start a sandbox with nothing to do in it, exactly as a job's, and find out what it can hold a job to. For a
+        process with one thread."""
         import shutil
         import tempfile
 
@@ -279,6 +280,7 @@ class BubblewrapRuntime:
             status = child.wait(body.pid, _TRIAL_S)
             words = os.pread(said, 2_000, 0).decode(errors="replace").strip()
             ended = body.ended(status, words)
+            self.capabilities()
             return ended == Ended(exit_code=0), words
         except OSError as error:
             return False, str(error.strerror or error)
@@ -303,7 +305,7 @@ class BubblewrapRuntime:
             "pids": held("pids", "none" if owner else "kernel: by user, since"),
             "disk": f"measured: {disk}" if disk else "kernel: a file system of its own",
             "disk_kib_s": held("blkio", "none"),
-            "net_kib_s": f"none: {network}" if network else "kernel: queues in its own network",
+            "net_kib_s": f"none: {slow}" if (slow := netns.rate_hindrance()) else "kernel: queues in its own network",
             "network": f"none: {network}" if network else "kernel: a network of its own",
             "user": f"none: {owner}" if owner else "kernel: a user of its own",
         }

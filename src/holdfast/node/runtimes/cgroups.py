@@ -4,7 +4,7 @@ Groups lie below the node's own, so that a limit around the node holds for its j
 into the attempt's folder before they are made: whoever dies, `clean` finds them. Where a controller is missing, the
 limit it would hold is left to others, and `Hierarchy.missing` says so. Knows no sandbox and no order.
 
-Version 2 follows the kernel's documentation and is tested on a tree of plain files only.
+Version 2: where a machine has only version 1, tests see it as a tree of plain files.
 """
 
 import contextlib

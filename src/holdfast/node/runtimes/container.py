@@ -138,6 +138,9 @@ class ContainerRuntime:
             raise FileNotFoundError(2, "this node has no container engine")
         if order.network and (why := netns.hindrance()):
             raise OSError(95, f"there is no network for jobs: {why}")
+        for path in (folder, order.venv):
+            if set(path) & {",", '"', "\n"}:  # Podman would read the rest of it as options
+                raise OSError(22, f"a path with a comma, a quote or a line break cannot be used: {path!r}")
         uid = os.stat(os.path.join(folder, "work")).st_uid
         _lay_out(folder, uid)
         if rate := order.limits.get("disk_kib_s", 0) << 10:

@@ -7,7 +7,9 @@ import contextlib
 import errno
 import os
 import select
+import signal
 
+from holdfast.node import linux
 from holdfast.node.runtimes.cgroups import Groups, KernelLog
 
 _WORD_S = 0.2
@@ -28,6 +30,18 @@ def groups_of(pid: int) -> Groups:
         return Groups(1, {name: place for name, place in found.items() if name})
     one = found.get("", "")
     return Groups(2, dict.fromkeys(("memory", "cpu", "cpuacct", "pids", "blkio"), one) if one else {})
+
+
+def kill_all(token: str) -> int:
+    """Kill every process in cgroups whose name holds this word, and in those below; how many there were."""
+    pids: set[int] = set()
+    for place, _ in set(_mounts().values()):
+        for top, _, _ in os.walk(place):
+            if token in top:
+                with contextlib.suppress(OSError, ValueError), open(f"{top}/cgroup.procs") as lines:
+                    pids |= {int(line) for line in lines}
+    linux.signal_all(sorted(pids - {os.getpid()}), signal.SIGKILL)
+    return len(pids)
 
 
 def hold_back(devices: tuple[str, ...], bytes_s: int) -> None:

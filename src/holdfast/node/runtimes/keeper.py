@@ -241,6 +241,8 @@ class Keeper:
         self._podman = self._asked("GET", "/_ping").is_from_podman()
         image = self._call("GET", f"/images/{quote(task.image, safe='')}/json")
         wanted = task.request(image)
+        if self._podman and "DeviceRequests" in wanted["HostConfig"]:
+            raise OSError(95, "the job wants a GPU, and Podman would start it without: only Docker can give one")
         task.note()
         self._id = self._call("POST", "/containers/create" + query(name=task.name), wanted)["Id"]
         self._call("POST", f"/containers/{self._id}/start")

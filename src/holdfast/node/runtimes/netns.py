@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import select
+import signal
 from functools import cache
 
 from holdfast.node import linux
@@ -43,6 +44,18 @@ def hindrance() -> str:
     return "" if os.path.exists("/dev/net/tun") else "there is no /dev/net/tun"
 
 
+@cache
+def rate_hindrance() -> str:
+    """Why the network of a body cannot be slowed down, or why there is none; empty where it can, which is tried."""
+    if why := hindrance():
+        return why
+    try:
+        Network(1_024).end()
+    except OSError as error:
+        return str(error.strerror or error)
+    return ""
+
+
 def own_addresses(fib_trie: str = "/proc/net/fib_trie") -> list[str]:
     """The machine's own IPv4 addresses, but for loopback."""
     with open(fib_trie) as file:
@@ -61,11 +74,14 @@ class Network:
         self.fd = _namespace() if namespace is None else namespace
         try:
             self._batch("ip", [f"route add prohibit {net}" for net in (*_PRIVATE, *own_addresses())])
-            self.router = self._start_router()
+            self._start_router()
             if kib_s:
                 self._limit(kib_s)
         except OSError:
-            os.close(self.fd)
+            if self.router:
+                self.end()
+            else:
+                self.close()
             raise
 
     def enter(self) -> None:
@@ -74,24 +90,28 @@ class Network:
     def close(self) -> None:
         os.close(self.fd)
 
-    def _start_router(self) -> int:
+    def end(self) -> None:
+        """For whoever has no use for it any more, and no other way to end the router."""
+        os.kill(self.router, signal.SIGKILL)
+        os.waitpid(self.router, 0)
+        self.close()
+
+    def _start_router(self) -> None:
         hear, say = os.pipe()
         words = ("--configure", f"--mtu={_MTU}", "--disable-host-loopback", "--enable-sandbox", "--enable-seccomp")
         words += (f"--cidr={_SUBNET}.0/24", f"--ready-fd={say}", "--netns-type=path", f"/proc/self/fd/{self.fd}")
-        program = _program("slirp4netns") or ""
-        null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+        argv = (_program("slirp4netns") or "", *words, "tap0")
+        said = os.memfd_create("said")
         try:
-            pid = child.spawn((program, *words, "tap0"), {}, "/", null, 2, keep=(say, self.fd), confine=_aside)
-        finally:
+            self.router = child.spawn(argv, {}, "/", said, said, keep=(say, self.fd), confine=_aside)
             os.close(say)
-            os.close(null)
-        try:
             ready, _, _ = select.select([hear], [], [], _READY_S)
             if not ready or not os.read(hear, 1):
-                raise OSError(errno.EIO, "slirp4netns did not start")
+                last = os.pread(said, 500, 0).decode(errors="replace").strip()
+                raise OSError(errno.EIO, f"slirp4netns did not start: {last}")
         finally:
             os.close(hear)
-        return pid
+            os.close(said)
 
     def _limit(self, kib_s: int) -> None:
         """What comes in is led through a device of its own, since only what goes out can wait in a queue."""

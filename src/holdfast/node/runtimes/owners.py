@@ -21,7 +21,12 @@ REGISTRY = "/run/holdfast/owners"
 
 def hindrance() -> str:
     """Why attempts get no users of their own; empty where they do."""
-    return "" if os.geteuid() == 0 else "the node is not root"
+    if os.geteuid() != 0:
+        return "the node is not root"
+    with open("/proc/self/uid_map") as lines:
+        ranges = [[int(word) for word in line.split()] for line in lines]
+    known = any(first <= FIRST and first + count >= FIRST + COUNT for first, _, count in ranges)
+    return "" if known else "the node lives in a user namespace that has no such users"
 
 
 @contextlib.contextmanager

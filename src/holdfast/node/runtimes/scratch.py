@@ -102,14 +102,25 @@ def _read(path: str) -> str:
 
 @cache
 def hindrance() -> str:
-    """Why no file can be mounted on this machine; empty where it can. Tried by nothing but looking: what goes wrong
-    later is an error of its own."""
+    """Why no file can be mounted on this machine; empty where it can, which is tried. To be called before there are
+    threads that mount as well."""
     if os.geteuid() != 0:
         return "the node is not root"
     if not os.path.exists("/dev/loop-control"):
         return "there is no /dev/loop-control"
     if _program() is None:
         return "mkfs.ext4 is not installed (package e2fsprogs)"
+    import shutil
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="holdfast-trial-")
+    try:
+        make(folder, ("work",), 1, 0)
+    except OSError as error:
+        return "" if error.errno == errno.ENOSPC else f"no file can be mounted: {error.strerror or error}"
+    finally:
+        detach(folder)
+        shutil.rmtree(folder, ignore_errors=True)
     return ""
 
 
@@ -126,16 +137,19 @@ def make(folder: str, names: tuple[str, ...], mib: int, uid: int) -> None:
     what is there stays. OSError where that fails: ENOSPC where the node's disk has no room for them."""
     folder = os.path.realpath(folder)
     places = {name: os.path.join(folder, name) for name in names}
+    image = os.path.join(folder, IMAGE)
     mounted = mounts_below(folder)
     if set(mounted) == set(places.values()):
         return
-    if mounted:  # whoever did this before came no further
+    if mounted:  # whoever did this before came no further: nothing is in it yet
         detach(folder)
+        os.unlink(image)
     for place in places.values():
         os.makedirs(place, mode=0o700, exist_ok=True)
-    image = os.path.join(folder, IMAGE)
     if not os.path.exists(image):
         _format(folder, room_for(mib))
+    elif not _is_clean(image):
+        raise OSError(errno.EIO, "the machine was not shut down in good order, and what the job had written is lost")
     disk = os.path.join(folder, _DISK)
     os.makedirs(disk, mode=0o700, exist_ok=True)
     number, device = _attach(image)
@@ -172,6 +186,18 @@ def _format(folder: str, size: int) -> None:
         os.close(fd)
     _run((_program() or "mkfs.ext4", *_FORMAT, "-E", "lazy_itable_init=1,nodiscard", new))
     os.rename(new, os.path.join(folder, IMAGE))
+
+
+def is_away(folder: str) -> bool:
+    """Whether there is scratch that is not mounted: the machine was started anew since."""
+    return os.path.exists(os.path.join(folder, IMAGE)) and not mounts_below(folder)
+
+
+def _is_clean(image: str) -> bool:
+    """Whether it was never mounted, or unmounted in good order: ext4 writes that down in its superblock."""
+    with open(image, "rb") as file:
+        file.seek(1024 + 58)
+        return int.from_bytes(file.read(2), "little") == 1
 
 
 def _run(argv: tuple[str, ...]) -> None:

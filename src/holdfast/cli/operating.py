@@ -1,0 +1,91 @@
+"""`node status`, `pause`, `resume`, `offer`: for the operator of the machine a node runs on. Asks nobody else."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.flags import Json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Home = Annotated[str | None, typer.Option(metavar="DIR", help="The node's folder; else HOLDFAST_NODE_HOME.")]
+
+
+def register(group: typer.Typer) -> None:
+    group.command("status")(status)
+    group.command("pause")(pause)
+    group.command("resume")(resume)
+    group.command("offer")(offer)
+
+
+def _folder(home: str | None) -> "Path":
+    import os
+    from pathlib import Path
+
+    from holdfast.client.endpoint import home as user_home
+
+    return Path(home or os.environ.get("HOLDFAST_NODE_HOME") or user_home() / "node").expanduser().absolute()
+
+
+def _ask(home: str | None, words: dict[str, Any], json: bool, says: str) -> None:
+    from holdfast.cli import show
+    from holdfast.node.desk import ask
+
+    found = ask(_folder(home), words)
+    if json:
+        show.print_json(found)
+    elif says:
+        typer.echo(says)
+    else:
+        show.node_status(found)
+
+
+def status(home: Home = None, json: Json = False) -> None:
+    """Show what the node on this machine hosts: its limits, what is in use, what failed lately."""
+    _ask(home, {"ask": "status"}, json, "")
+
+
+def pause(
+    grace: Annotated[
+        str, typer.Option(metavar="DURATION", help="What runs may finish within this; then it moves.")
+    ] = "1m",
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """Host nothing for now: no new work, and what runs is moved. Lasts until `resume`, also over restarts."""
+    from holdfast.cli.quantities import duration_ms
+
+    words = {"do": "pause", "grace_ms": duration_ms(grace)}
+    _ask(home, words, json, "paused: what runs may finish, then it moves; `holdfast node resume` ends it")
+
+
+def resume(home: Home = None, json: Json = False) -> None:
+    """Host work again."""
+    _ask(home, {"do": "resume"}, json, "taking work again")
+
+
+def offer(
+    cpu: Annotated[str | None, typer.Option(metavar="CORES", help="Cores: 2, 0.5 or 250m.")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory, as 512MiB or 2GiB.")] = None,
+    disk: Annotated[str | None, typer.Option(metavar="SIZE", help="Disk.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs.")] = None,
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """Offer more or less of this machine, from now on. What no longer fits is moved, the youngest first."""
+    from holdfast.cli.quantities import cpu_milli, size_mib
+    from holdfast.errors import Misuse
+
+    amounts = {
+        "cpu_milli": cpu_milli(cpu) if cpu else None,
+        "memory_mib": size_mib(memory) if memory else None,
+        "disk_mib": size_mib(disk) if disk else None,
+        "gpus": gpus,
+    }
+    given = {name: amount for name, amount in amounts.items() if amount is not None}
+    if not given:
+        raise Misuse("nothing to offer was named", hint="Give --cpu, --memory, --disk or --gpus.")
+    _ask(
+        home, {"do": "offer", **given}, json, "offered from now on: " + ", ".join(f"{k} {v}" for k, v in given.items())
+    )

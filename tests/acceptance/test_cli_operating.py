@@ -1,0 +1,69 @@
+"""`holdfast node status|pause|resume|offer`: the operator of a machine decides what it hosts, and sees it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.processes import LocalNetwork
+
+pytestmark = pytest.mark.xdist_group("cli-operating")
+
+SMALL = {"cpu_milli": 100, "memory_mib": 32, "disk_mib": 16}
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
+    with LocalNetwork(tmp_path_factory.mktemp("operating")) as network:
+        network.start_orchestrator()
+        network.start_node("ant", flags=["--engine", "none", "--no-network", "--private-inputs"])
+        yield network
+
+
+@pytest.mark.spec("N8", "N10")
+def test_an_operator_pauses_a_node_and_its_work_moves_then_takes_work_again(network: LocalNetwork) -> None:
+    # given a job on the only node, and a second node to move to
+    client = network.client()
+    ant = network.nodes["ant"]
+    job = client.jobs.submit(["sleep", "60"], **SMALL).id
+    assert network.node_running(job) is ant
+    bee = network.start_node("bee")
+
+    # when the node's operator looks, and pauses it
+    shown = network.cli("node", "status", "--home", str(ant.home))
+    assert shown.returncode == 0 and job.removeprefix("job_") in shown.stdout and "running" in shown.stdout
+    paused = network.cli("node", "pause", "--grace", "0s", "--home", str(ant.home), "--json")
+    assert json.loads(paused.stdout)["paused"] is True
+
+    # then the job runs on the other one, and the pause outlives the agent
+    network.wait_for(lambda: network.node_running(job) is bee, "the job to move")
+    ant.terminate()
+    network.wait_node("ant", state="gone")
+    network.start_node("ant", flags=["--engine", "none"], wait=False)
+    network.wait_for(lambda: client.nodes.get(ant.id).connected, "it to be back")
+    network.wait_for(lambda: client.nodes.get(ant.id).draining, "the pause to be told again")
+
+    # until it is resumed
+    assert "taking work" in network.cli("node", "resume", "--home", str(ant.home)).stdout
+    network.wait_for(lambda: not client.nodes.get(ant.id).draining, "it to take work again")
+    assert json.loads(network.cli("node", "resume", "--home", str(ant.home), "--json").stdout)["paused"] is False
+    client.jobs.stop(job)
+
+
+@pytest.mark.spec("N10")
+def test_an_operator_offers_less_and_what_no_longer_fits_moves(network: LocalNetwork) -> None:
+    client = network.client()
+    ant = network.nodes["ant"]
+    words = ["--cpu", "1", "--memory", "64MiB", "--disk", "64MiB", "--gpus", "0", "--home", str(ant.home)]
+    offered = network.cli("node", "offer", *words, "--json")
+    assert json.loads(offered.stdout)["offered"] == {"cpu_milli": 1000, "memory_mib": 64, "disk_mib": 64, "gpus": 0}
+    network.wait_for(lambda: client.nodes.get(ant.id).free["memory_mib"] <= 64, "the network to know")
+    nothing = network.cli("node", "offer", "--home", str(ant.home))
+    assert nothing.returncode == 2 and "Give --cpu" in nothing.stderr
+
+
+@pytest.mark.spec("N8")
+def test_asking_where_no_node_runs_says_so(network: LocalNetwork, tmp_path: Path) -> None:
+    done = network.cli("node", "status", "--home", str(tmp_path), "--json")
+    assert done.returncode == 69 and "no node runs" in done.stderr and "Traceback" not in done.stderr
