@@ -1,0 +1,130 @@
+"""Products and sums that have one right answer: the same bits on any machine, kernel, thread count and split.
+
+**Products.** Only the operands of a matrix product are rounded. Each row of A and each column of B (each index
+that is not summed over) gets its own power of two, and its entries are rounded to 20-bit integers times that
+power: at most 2^19 in size. A product of two is at most 2^38, and a sum of up to 8192 = 2^13 of them at most
+2^51, which float64 holds exactly. All terms of one entry of C share the same power of two. So every partial sum
+is exact, and no order of summation, fused multiply-add or blocking can change it. Longer sums are cut into
+blocks of 8192 by index, and the blocks are added in that order.
+
+Rounding to a multiple of 2^e, ties to even, is (x + M) − M with M = 1.5·2^(52+e). Operands of 2^499 and more are
+refused like Inf, and below 2^-481 they count as zero: between these no product overflows or becomes denormal.
+
+**Sums** are a fixed tree over logical indices: neighbours first (0+1, 2+3, …), then those sums, and so on. The
+memory layout cannot reach the result, and zeros appended at the end do not change it, which makes a cached
+generation equal to one without a cache. **Scattered sums** (the gradient of a table) are done in 40-bit integers.
+"""
+
+from holdfast.neural.arrays import Array, Arrays
+from holdfast.neural.refusals import NotFinite
+
+BITS = 19
+"""|q| <= 2^BITS: with the sign, 20-bit integers."""
+BLOCK_K = 8192
+"""How many products of two such integers a float64 sums exactly."""
+EXPONENT_MAX = 480
+LIMIT = 2.0 ** (EXPONENT_MAX + BITS)
+"""From here on an operand is refused."""
+SCATTER_BITS = 40
+"""Leaves room for 2^22 rows to be added up in 63 bits."""
+
+
+def exponents(xp: Arrays, magnitude: Array, bits: int = BITS) -> Array:
+    """e such that each magnitude is at most 2^(e+bits), as integers, kept within ±EXPONENT_MAX."""
+    # The biased exponent is floor(log2) + 1023, and 0 for denormals.
+    e = ((xp.bits(magnitude) >> 52) & 0x7FF) - (1023 - 1 + bits)
+    e = xp.where(e < -EXPONENT_MAX, -EXPONENT_MAX, e)
+    return xp.where(e > EXPONENT_MAX, EXPONENT_MAX, e)
+
+
+def power_of_two(xp: Arrays, e: Array) -> Array:
+    """2^e for integers in the range of normal numbers."""
+    return xp.from_bits((e + 1023) << 52)
+
+
+def quantise(xp: Arrays, x: Array, axis: int) -> tuple[Array, Array]:
+    """x rounded to 20-bit integers times one power of two for each line along `axis`; and whether x may be used."""
+    magnitude = xp.magnitude(x, axis)
+    magic = 1.5 * power_of_two(xp, exponents(xp, magnitude) + 52)
+    rounded = x + magic
+    rounded -= magic
+    return rounded, in_range(xp, magnitude)
+
+
+def in_range(xp: Arrays, magnitude: Array) -> Array:
+    """Whether operands of this magnitude may be used: finite, and below the limit."""
+    return xp.all_below(magnitude, LIMIT)
+
+
+def absorb(xp: Arrays, weights: Array, values: Array) -> tuple[Array, Array, Array]:
+    """Operands of weights·values in which each row of `values` is scaled by itself, and its scale put into weights.
+
+    The scale of a value then depends on nothing but that value, not on how many there are beside it: a query that
+    looks back on its past gets the same bits whether or not the future is there as well (with weight zero).
+    """
+    magnitude = xp.magnitude(values, -1)
+    e = exponents(xp, magnitude)
+    magic = 1.5 * power_of_two(xp, e + 52)
+    whole = values + magic
+    whole -= magic
+    whole *= power_of_two(xp, -e)
+    scales = power_of_two(xp, e).reshape((*e.shape[:-2], 1, e.shape[-2]))
+    scaled, fine = quantise(xp, weights * scales, -1)
+    return scaled, whole, fine & in_range(xp, magnitude)
+
+
+def multiply(xp: Arrays, a: Array, b: Array) -> Array:
+    """The product of two quantised operands, [..., M, K] by [..., K, N]."""
+    k = a.shape[-1]
+    if k <= BLOCK_K:
+        total = xp.matmul(a, b)
+    else:
+        total = xp.matmul(a[..., :BLOCK_K], b[..., :BLOCK_K, :])
+        for start in range(BLOCK_K, k, BLOCK_K):
+            total += xp.matmul(a[..., start : start + BLOCK_K], b[..., start : start + BLOCK_K, :])
+    # A sum of zeros has the sign of whichever kernel made it; adding +0 gives all of them the same.
+    total += 0.0
+    return total
+
+
+def product(xp: Arrays, a: Array, b: Array, operator: str = "product") -> Array:
+    """A·B with its operands quantised; refused with the operator's name where one cannot be."""
+    left, left_fine = quantise(xp, a, -1)
+    right, right_fine = quantise(xp, b, -2)
+    if not (bool(left_fine) and bool(right_fine)):
+        raise NotFinite(operator, "an operand of a product")
+    return multiply(xp, left, right)
+
+
+def tree_sum(xp: Arrays, x: Array, axis: int, keep: bool = False) -> Array:
+    """The sum over an axis as a fixed tree of neighbours."""
+    lines = xp.move_first(x, axis)
+    n = lines.shape[0]
+    if n == 0:
+        total = xp.zeros(tuple(lines.shape[1:]), "float64")
+    elif n == 1:
+        total = xp.copy(lines[0])
+    else:
+        level = xp.copy(lines[0::2])
+        level[: n // 2] += lines[1::2]
+        n = level.shape[0]
+        while n > 1:
+            pairs = level[0::2]
+            pairs[: n // 2] += level[1::2]
+            level, n = pairs, pairs.shape[0]
+        total = level[0]
+    return _put_axis(total, axis, len(x.shape)) if keep else total
+
+
+def _put_axis(total: Array, axis: int, rank: int) -> Array:
+    """The sum with the axis back in its place, at length 1."""
+    axis %= rank
+    return total.reshape((*total.shape[:axis], 1, *total.shape[axis:]))
+
+
+def scatter_rows(xp: Arrays, count: int, index: Array, rows: Array) -> Array:
+    """`count` rows: the sum of those rows whose index names it, each column in integers of its own power of two."""
+    e = exponents(xp, xp.magnitude(rows, 0), SCATTER_BITS)
+    scaled = rows * power_of_two(xp, -e)
+    whole = xp.cast(xp.rint(scaled), "int64")
+    return xp.cast(xp.add_rows(count, index, whole), "float64") * power_of_two(xp, e)

@@ -1,0 +1,158 @@
+"""Attention over the positions of a sequence: several heads, causal or not, rotary positions, a cache of the past.
+
+The cache changes no bit: a query's scores depend on itself and each key alone, sums over keys are trees that
+appended zeros do not change, and values are scaled one by one (`exact.absorb`).
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+
+from holdfast.neural import functions
+from holdfast.neural.arithmetic import Arithmetic
+from holdfast.neural.arrays import Array, Arrays, ratio
+from holdfast.neural.operators.dense import flat, reach_of
+from holdfast.neural.operators.norms import softmax, softmax_back
+from holdfast.neural.operators.operator import (
+    Grads,
+    Misfit,
+    Operator,
+    Option,
+    Parameter,
+    Product,
+    Run,
+    Signal,
+    real_input,
+)
+
+FAR_BELOW = -1e30
+"""A score that softmax turns into zero, exactly."""
+
+
+@lru_cache(maxsize=16)
+def rotations(positions: int, width: int, base: float) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
+    """cos and sin of position·base^(−2i/width), for every position and i < width/2."""
+    xp = Arrays()
+    pace = -ratio(2.0, width) * functions.log(xp, np.array([base]))
+    angle = np.arange(positions, dtype=np.float64)[:, None] * functions.exp(xp, np.arange(width // 2) * pace)[None, :]
+    return functions.cos(xp, angle), functions.sin(xp, angle)
+
+
+class Attention(Operator):
+    kind = "attention"
+    accepts: ClassVar[dict[str, Option]] = {
+        "heads": Option(int, required=True, at_least=1),
+        "causal": Option(bool, True),
+        "rope": Option(bool, True),
+        "base": Option(float, 10000.0, at_least=1.0),
+        "spread": Option(float, at_least=0.0),
+    }
+
+    def signal(self, given: Sequence[Signal]) -> Signal:
+        first = real_input(given, 2)
+        heads: int = self.options["heads"]
+        if len(first.shape) != 2:
+            raise Misfit(f"its input is {first}; it needs positions × width")
+        if first.shape[1] % heads:
+            raise Misfit(f"its width {first.shape[1]} is not a multiple of {heads} heads", "heads")
+        if self.options["rope"] and first.shape[1] // heads % 2:
+            raise Misfit(f"rotary positions need an even width per head, not {first.shape[1] // heads}", "heads")
+        return first
+
+    def parameters(self, given: Sequence[Signal]) -> dict[str, Parameter]:
+        width = given[0].shape[1]
+        reach = reach_of(self.options["spread"], width)
+        return {"qkv": Parameter((width, 3 * width), reach), "out": Parameter((width, width), reach)}
+
+    def products(self, given: Sequence[Signal]) -> list[Product]:
+        (n, width), heads = given[0].shape, self.options["heads"]
+        each = width // heads
+        return [
+            Product("qkv", n, width, 3 * width),
+            Product("scores", n, each, n, heads),
+            Product("mix", n, n, each, heads),
+            Product("out", n, width, width),
+        ]
+
+    def other_flops(self, given: Sequence[Signal]) -> int:
+        n, width = given[0].shape
+        return 40 * n * n * self.options["heads"] + 12 * n * width
+
+    def saved_bytes(self, given: Sequence[Signal]) -> int:
+        n, width = given[0].shape
+        return 8 * (5 * n * width + n * n * self.options["heads"])
+
+    def _rotate(self, ar: Arithmetic, x: Array, position: int, back: bool = False) -> Array:
+        """Each pair (i, i + half) of a head turned by its position's angle."""
+        n, width = x.shape[-2], x.shape[-1]
+        cos, sin = rotations(_room(position + n), width, self.options["base"])
+        c = ar.real(cos[position : position + n])
+        s = ar.real(-sin[position : position + n] if back else sin[position : position + n])
+        a, b = x[..., : width // 2], x[..., width // 2 :]
+        return ar.xp.join([a * c - b * s, a * s + b * c], -1)
+
+    def _heads(self, ar: Arithmetic, x: Array) -> Array:
+        batch, n, width = x.shape
+        heads: int = self.options["heads"]
+        return ar.xp.permute(x.reshape((batch, n, heads, width // heads)), (0, 2, 1, 3))
+
+    def _whole(self, ar: Arithmetic, x: Array) -> Array:
+        batch, heads, n, each = x.shape
+        return ar.xp.permute(x, (0, 2, 1, 3)).reshape((batch, n, heads * each))
+
+    def _allowed(self, ar: Arithmetic, queries: int, keys: int, position: int) -> Array:
+        """Which query may look at which key: at itself and what came before."""
+        return (ar.xp.count(queries) + position)[:, None] >= ar.xp.count(keys)[None, :]
+
+    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+        ar, x = run.ar, inputs[0]
+        batch, n, width = x.shape
+        all_three = ar.product(flat(x), ar.weight(weights["qkv"], 0), self.name, "qkv").reshape((batch, n, 3 * width))
+        q, k, v = (self._heads(ar, all_three[..., i * width : (i + 1) * width]) for i in range(3))
+        if self.options["rope"]:
+            q, k = self._rotate(ar, q, run.position), self._rotate(ar, k, run.position)
+        if run.cache is not None:
+            if self.name in run.cache:
+                past_k, past_v = run.cache[self.name]
+                k, v = ar.xp.join([past_k, k], 2), ar.xp.join([past_v, v], 2)
+            run.cache[self.name] = (k, v)
+        scale = ratio(1.0, sqrt(width // self.options["heads"]))
+        scores = ar.product(q, _turned(ar, k), self.name, "scores") * scale
+        if self.options["causal"]:
+            scores = ar.xp.where(self._allowed(ar, n, k.shape[2], run.position), scores, FAR_BELOW)
+        chance = softmax(ar, scores)
+        mixed = self._whole(ar, ar.mix(chance, v, self.name, "mix"))
+        y = ar.product(flat(mixed), ar.weight(weights["out"], 0), self.name, "out")
+        return y.reshape(x.shape), (x, q, k, v, chance, mixed)
+
+    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+        ar, (x, q, k, v, chance, mixed) = run.ar, saved
+        g = flat(grad)
+        d_out = ar.product(flat(mixed).T, g, self.name, "d_out")
+        d_mixed = ar.product(g, ar.weight(weights["out"], 1).turned, self.name, "d_mixed").reshape(x.shape)
+        d_heads = self._heads(ar, d_mixed)
+        d_chance = ar.product(d_heads, _turned(ar, v), self.name, "d_chance")
+        d_v = ar.product(_turned(ar, chance), d_heads, self.name, "d_v")
+        scale = ratio(1.0, sqrt(x.shape[-1] // self.options["heads"]))
+        # Where a query may not look, its chance is zero, and so is this gradient.
+        d_scores = softmax_back(ar, chance, d_chance) * scale
+        d_q = ar.product(d_scores, k, self.name, "d_q")
+        d_k = ar.product(_turned(ar, d_scores), q, self.name, "d_k")
+        if self.options["rope"]:
+            d_q, d_k = self._rotate(ar, d_q, run.position, back=True), self._rotate(ar, d_k, run.position, back=True)
+        all_three = flat(ar.xp.join([self._whole(ar, d) for d in (d_q, d_k, d_v)], -1))
+        d_qkv = ar.product(flat(x).T, all_three, self.name, "d_qkv")
+        back = ar.product(all_three, ar.weight(weights["qkv"], 1).turned, self.name, "dx")
+        return [back.reshape(x.shape)], {"qkv": d_qkv, "out": d_out}
+
+
+def _turned(ar: Arithmetic, x: Array) -> Array:
+    return ar.xp.permute(x, (0, 1, 3, 2))
+
+
+def _room(n: int) -> int:
+    """The next power of two: as a sequence grows, the table is not made anew at every step."""
+    return 1 << (n - 1).bit_length()

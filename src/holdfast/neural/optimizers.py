@@ -1,0 +1,110 @@
+"""How weights follow gradients: SGD, momentum, AdamW, clipping by the global norm, schedules.
+
+Powers and cosines of Python numbers are computed by our own means: libraries differ in them. Pure.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import sqrt
+
+import numpy as np
+
+from holdfast.neural import functions
+from holdfast.neural.arithmetic import Arithmetic
+from holdfast.neural.arrays import Array, Arrays, ratio
+from holdfast.neural.graph import Graph, Training
+from holdfast.neural.operators import Parameter
+from holdfast.neural.refusals import NotFinite
+from holdfast.neural.state import FIRST, SECOND, State
+
+_PI = float.fromhex("0x1.921fb54442d18p+1")
+
+
+def whole_power(base: float, exponent: int) -> float:
+    """base^exponent by squaring: a fixed sequence of products."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def rate_at(training: Training, step: int) -> float:
+    """The learning rate of a step, counted from 0: linear warm-up, then the schedule down to `floor`."""
+    if step < training.warmup:
+        return training.rate * ratio(step + 1, training.warmup)
+    if training.schedule == "constant":
+        return training.rate
+    span = max(training.steps - training.warmup, 1)
+    done = min(ratio(step - training.warmup, span), 1.0)
+    if training.schedule == "linear":
+        left = 1.0 - done
+    else:
+        cosine = functions.cos(Arrays(), np.array([done * _PI]))
+        left = 0.5 * (1.0 + float(cosine[0]))
+    return training.rate * (training.floor + (1.0 - training.floor) * left)
+
+
+def clip_factor(training: Training, squares: Mapping[str, float], order: Iterable[str]) -> tuple[float, float]:
+    """The gradient's norm and the factor that brings it down to `clip`. Squares are added in the network's order."""
+    total = 0.0
+    for name in order:
+        if not squares[name] < float("inf"):
+            raise NotFinite(name.rpartition(".")[0], f"the gradient of {name}")
+        total += squares[name]
+    norm = sqrt(total)
+    factor = ratio(training.clip, norm) if training.clip and norm > training.clip else 1.0
+    return norm, factor
+
+
+def updated(graph: Graph, ar: Arithmetic, state: State, grads: Mapping[str, Array], factor: float) -> State:
+    """The state after one more step."""
+    step = state.step + 1
+    rate = rate_at(graph.training, state.step)
+    tensors: dict[str, Array] = {}
+    for name, grad in grads.items():
+        scaled = grad if factor == 1.0 else grad * factor
+        moved = _moved(graph.training, ar, state.tensors, name, graph.parameters[name], scaled, rate, step)
+        tensors.update(moved)
+    for name in grads:
+        ar.finite(tensors[name], name.rpartition(".")[0], f"{name} after the step")
+    return State({**state.tensors, **tensors}, step)
+
+
+def _moved(
+    training: Training, ar: Arithmetic, held: Mapping[str, Array], name: str, parameter: Parameter, grad: Array,
+    rate: float, step: int,
+) -> dict[str, Array]:  # fmt: skip
+    w, each = held[name], ar.xp.blockwise
+    keep = 1.0 - rate * training.decay if parameter.decays else 1.0
+
+    def descend(w: Array, g: Array) -> Array:
+        return w * keep - g * rate
+
+    def gain_speed(m: Array, g: Array) -> Array:
+        return m * training.momentum + g
+
+    if training.kind == "sgd":
+        return {name: each(descend, w, grad)}
+    if training.kind == "momentum":
+        moment = each(gain_speed, held[FIRST + name], grad)
+        return {name: each(descend, w, moment), FIRST + name: moment}
+    b1, b2 = training.betas
+
+    def mean(m: Array, g: Array) -> Array:
+        return m * b1 + g * (1.0 - b1)
+
+    def mean_square(v: Array, g: Array) -> Array:
+        return v * b2 + g * g * (1.0 - b2)
+
+    first = each(mean, held[FIRST + name], grad)
+    second = each(mean_square, held[SECOND + name], grad)
+    # Both corrections in the scalars: rate/(1−b1^t) · m / (√v · 1/√(1−b2^t) + ε).
+    pace = ratio(rate, 1.0 - whole_power(b1, step))
+    grow = ratio(1.0, sqrt(1.0 - whole_power(b2, step)))
+
+    def follow(w: Array, m: Array, v: Array) -> Array:
+        return w * keep - ar.xp.divide(m * pace, ar.xp.sqrt(v) * grow + training.epsilon)
+
+    return {name: each(follow, w, first, second), FIRST + name: first, SECOND + name: second}

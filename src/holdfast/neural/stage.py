@@ -1,0 +1,211 @@
+"""A stage: several operators that are placed, run and committed together. `run` is a pure function.
+
+    run(state, inputs, key) -> Outcome(outputs, state)
+
+What it gives depends on nothing but its arguments, so any machine can do it again. Four phases make a step:
+
+    forward   activations in, activations out                              (each microbatch)
+    backward  the same and the gradients of its outputs in; gradients out  (each microbatch)
+    gather    the weights' gradients of all microbatches in; their sums and squared norms out
+    update    those sums and the clip factor in; the next state out
+
+Names of what goes in and out: `tokens`, `block0.out` an activation; `weight:embed.weight` a weight that another
+stage owns; `grad:X@C` the gradient of X that consumer C sends back; `wgrad:W@N` the gradient of weight W by its
+user N; with `#3` behind it, that of microbatch 3; `sum:W` and `square:W` what gather makes of them.
+
+A split changes no bit. Gradients of a value with several consumers are added from the last consumer to the first,
+those of a shared weight from the first user to the last, and each travels alone until it is added; random bits
+are keyed by the operator, not by the stage.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.neural.arithmetic import Arithmetic
+from holdfast.neural.arrays import Array, ratio
+from holdfast.neural.graph import Graph, Node
+from holdfast.neural.operators import Run
+from holdfast.neural.optimizers import updated
+from holdfast.neural.refusals import StateError
+from holdfast.neural.state import State
+
+PHASES = ("forward", "backward", "gather", "update")
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which computation this is. Random bits depend on it and on the operator's name."""
+
+    job: str
+    step: int = 0
+    microbatch: int = 0
+    phase: str = "forward"
+    train: bool = True
+
+    @property
+    def text(self) -> str:
+        return f"{self.job}/{self.step}/{self.microbatch}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    outputs: Mapping[str, Array]
+    state: State | None = None
+    """The next state, after `update`."""
+
+
+@dataclass
+class Memo:
+    """What forward kept for backward. Without it backward computes forward again: slower, the same bits."""
+
+    saved: dict[tuple[int, str], Any] = field(default_factory=dict[tuple[int, str], Any])
+
+
+class Stage:
+    """Some nodes of a graph, in the graph's order."""
+
+    def __init__(self, graph: Graph, names: tuple[str, ...]) -> None:
+        self.graph = graph
+        inside = set(names)
+        self.nodes: tuple[Node, ...] = tuple(n for n in graph.nodes if n.name in inside)
+        self._inside = inside
+        self.incoming = tuple(dict.fromkeys(s for n in self.nodes for s in n.sources if s not in inside))
+        """Activations and inputs that come from elsewhere."""
+        self.outgoing = tuple(
+            n.name
+            for n in self.nodes
+            if n.name in graph.outputs or n.name in graph.losses or set(graph.consumers[n.name]) - inside
+        )
+        used = dict.fromkeys(w for n in self.nodes for w in graph.weights_of(n).values())
+        self.owned = tuple(w for w in used if w.rpartition(".")[0] in inside)
+        self.borrowed = tuple(w for w in used if w.rpartition(".")[0] not in inside)
+
+    def run(
+        self, ar: Arithmetic, state: State, inputs: Mapping[str, Array], key: Key, memo: Memo | None = None
+    ) -> Outcome:
+        """One phase. Raises NotFinite with the operator's name where numbers leave their range."""
+        if key.phase == "forward":
+            run = self.circumstances(ar, key)
+            values, saved = self.forward(run, state, inputs)
+            if memo is not None:
+                memo.saved.update({(key.microbatch, name): kept for name, kept in saved.items()})
+            outcome = Outcome({name: values[name] for name in self.outgoing})
+        elif key.phase == "backward":
+            outcome = Outcome(self._backward(ar, state, inputs, key, memo))
+        elif key.phase == "gather":
+            outcome = Outcome(self._gather(ar, inputs))
+        elif key.phase == "update":
+            grads = {w: self._wanted(inputs, f"sum:{w}") for w in self.owned}
+            factor = float(ar.xp.host(self._wanted(inputs, "clip")).reshape(-1)[0])
+            outcome = Outcome({}, updated(self.graph, ar, state, grads, factor))
+        else:
+            raise StateError(f"a stage has no phase {key.phase}", hint=f"There are: {', '.join(PHASES)}.")
+        ar.settle()
+        return outcome
+
+    def circumstances(self, ar: Arithmetic, key: Key) -> Run:
+        return Run(ar, key.text, key.train)
+
+    @staticmethod
+    def _wanted(inputs: Mapping[str, Array], name: str) -> Array:
+        if name not in inputs:
+            raise StateError(f"a stage was run without its input {name}")
+        return inputs[name]
+
+    def _weights(self, node: Node, state: State, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        for label, name in self.graph.weights_of(node).items():
+            if name in state.tensors:
+                found[label] = state.tensors[name]
+            else:
+                found[label] = self._wanted(inputs, f"weight:{name}")
+        return found
+
+    def forward(self, run: Run, state: State, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Every value of this stage, and what backward needs of each node."""
+        values: dict[str, Array] = {name: self._wanted(inputs, name) for name in self.incoming}
+        for name in self.incoming:
+            if not self.graph.signals[name].is_index:
+                user = next(c for c in self.graph.consumers[name] if c in self._inside)
+                run.ar.finite(values[name], user, f"its input {name}")
+        saved: dict[str, Any] = {}
+        for node in self.nodes:
+            given = [values[s] for s in node.sources]
+            result, saved[node.name] = node.operator.forward(run, self._weights(node, state, inputs), given)
+            values[node.name] = run.ar.finite(result, node.name, "its result")
+        return values, saved
+
+    def _backward(
+        self, ar: Arithmetic, state: State, inputs: Mapping[str, Array], key: Key, memo: Memo | None
+    ) -> dict[str, Array]:
+        run = self.circumstances(ar, key)
+        if memo is None:
+            _, saved = self.forward(run, state, inputs)
+        else:
+            saved = {n.name: memo.saved.pop((key.microbatch, n.name)) for n in self.nodes}
+        graph = self.graph
+        sent: dict[tuple[str, str], Array] = {}
+        found: dict[str, Array] = {}
+        for node in reversed(self.nodes):
+            kept = saved.pop(node.name)
+            grad = self._arrived(ar, node, sent, inputs)
+            if grad is None:
+                continue
+            backs, wgrads = node.operator.backward(run, self._weights(node, state, inputs), kept, grad)
+            for source, back in zip(node.sources, backs, strict=True):
+                if back is None or not graph.sends_back(source, node.name):
+                    continue
+                at = (source, node.name)
+                sent[at] = sent[at] + back if at in sent else back
+                if source not in self._inside:
+                    found[f"grad:{source}@{node.name}"] = sent[at]
+            for label, wgrad in wgrads.items():
+                found[f"wgrad:{graph.weights_of(node)[label]}@{node.name}"] = wgrad
+        return found
+
+    def _arrived(
+        self, ar: Arithmetic, node: Node, sent: dict[tuple[str, str], Array], inputs: Mapping[str, Array]
+    ) -> Array | None:
+        """The gradient of a node's result: its consumers' parts, from the last to the first. None: not needed."""
+        total: Array | None = None
+        if node.name not in self.graph.graded or node.name not in self.graph.learns:
+            return None
+        if node.name in self.graph.losses:
+            weight = ratio(self.graph.losses[node.name], self.graph.batch.size)
+            total = ar.zeros((self.graph.batch.micro,)) + weight
+        for consumer in reversed(self.graph.consumers[node.name]):
+            if not self.graph.sends_back(node.name, consumer):
+                continue
+            if consumer in self._inside:
+                part = sent.pop((node.name, consumer))
+            else:
+                part = self._wanted(inputs, f"grad:{node.name}@{consumer}")
+            total = part if total is None else total + part
+        return total
+
+    def _gather(self, ar: Arithmetic, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Sums over microbatches in order, of sums over a weight's users in order; and each sum's squared norm."""
+        found: dict[str, Array] = {}
+        for weight in self.owned:
+            total: Array = None
+            for microbatch in range(self.graph.batch.microbatches):
+                part: Array = None
+                for user in self.graph.users[weight]:
+                    if user in self.graph.graded:
+                        mine = self._wanted(inputs, f"wgrad:{weight}@{user}#{microbatch}")
+                        part = mine if part is None else part + mine
+                if part is not None:
+                    total = part if total is None else total + part
+            if total is None:
+                total = ar.zeros(self.graph.parameters[weight].shape)
+            ar.finite(total, weight.rpartition(".")[0], f"the gradient of {weight}")
+            line = total.reshape(-1)
+            found[f"sum:{weight}"] = total
+            found[f"square:{weight}"] = ar.sum(line * line, 0)
+        return found
+
+
+def stages_of(graph: Graph) -> list[Stage]:
+    """The network as its stages, in order; run one after another they are the whole."""
+    return [Stage(graph, names) for names in graph.stages]
