@@ -1,6 +1,7 @@
 """`Client`: what a person or a program can ask of a network, under names they can guess.
 
 client.jobs      run · submit · submit_many · rerun · get · list · wait · stop · explain · logs · results · received
+client.arrays    submit · get · wait · stop · retry
 client.nodes     list · get · drain
 client.tokens    create · revoke
 client.content   send · fetch · manifest
@@ -9,7 +10,7 @@ client.events()  client.ping()  client.doctor()
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,8 @@ from holdfast.client.sse import ServerEvent
 from holdfast.client.transport import Transport
 from holdfast.errors import Garbled, WaitExpired, verdict_error
 from holdfast.wire.http import (
+    ArrayRequest,
+    ArrayView,
     DoctorView,
     ErrorView,
     EventView,
@@ -72,6 +75,7 @@ class Client:
 
     def _made(self) -> None:
         self.jobs = Jobs(self._transport)
+        self.arrays = Arrays(self._transport)
         self.nodes = Nodes(self._transport)
         self.tokens = Tokens(self._transport)
 
@@ -220,6 +224,49 @@ class Jobs:
     def received(self, job: str) -> JobView:
         """Say that the files of a job have arrived; the network may forget them."""
         return self._transport.ask(JobView, "POST", f"/v1/jobs/{_segment(job)}/received")
+
+
+class Arrays:
+    """Many jobs from one: the same command over a list of items."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def submit(self, request: JobRequest | Sequence[str], items: Iterable[str], **fields: Any) -> ArrayView:
+        """`submit(["python", "work.py", "{}"], ["a", "b"])`: one job for each item, which replaces `{}`."""
+        asked = ArrayRequest(_request(request, fields), list(items), key=uuid.uuid4().hex)
+        headers = {"Idempotency-Key": str(asked.key)}
+        return self._transport.ask(ArrayView, "POST", "/v1/arrays", body=asked, headers=headers)
+
+    def get(self, array: str) -> ArrayView:
+        return self._transport.ask(ArrayView, "GET", f"/v1/arrays/{_segment(array)}")
+
+    def stop(self, array: str) -> ArrayView:
+        return self._transport.ask(ArrayView, "POST", f"/v1/arrays/{_segment(array)}/stop")
+
+    def retry(self, array: str) -> ArrayView:
+        """Run the items again that did not succeed."""
+        return self._transport.ask(ArrayView, "POST", f"/v1/arrays/{_segment(array)}/retry")
+
+    def wait(
+        self, array: str, *, timeout_s: float | None = None, told: Callable[[ArrayView], None] = lambda view: None
+    ) -> ArrayView:
+        """The array once every item has ended. `told` hears of it on the way."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        pause = 0.05
+        while True:
+            view = self.get(array)
+            told(view)
+            if view.ended:
+                return view
+            if deadline is not None and time.monotonic() >= deadline:
+                done = view.counts.get("succeeded", 0)
+                raise WaitExpired(
+                    f"{view.id}: {done} of {view.items} items have succeeded after {timeout_s:g} s",
+                    hint="It goes on.",
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
 
 
 class Nodes:

@@ -4,7 +4,7 @@
 # by the collector every few seconds.
 
 from holdfast.model.failure import MEANINGS, Blame, Failure, FailureCode, Meaning
-from holdfast.model.ids import AttemptId, JobId, NodeId, Owner, TokenId, attempt_id, job_id, job_of
+from holdfast.model.ids import ArrayId, AttemptId, JobId, NodeId, Owner, TokenId, array_id, attempt_id, job_id, job_of
 from holdfast.model.job import (
     DEFAULT_RECOVERY,
     Attempt,
@@ -29,8 +29,8 @@ from holdfast.model.time import DAY_MS, HOUR_MS, MINUTE_MS, NEVER, SECOND_MS, In
 __all__ = [
     "CONTAINER", "DAY_MS", "DEFAULT_RECOVERY", "FEATURES", "HOUR_MS", "JOBS", "MEANINGS", "MINUTE_MS", "NETWORK",
     "NEVER", "PLAIN", "SECOND_MS",
-    "Attempt", "AttemptId", "AttemptPhase", "Blame", "Checkpoint", "Entry", "Failure", "FailureCode", "Gpu", "Hardware",
-    "Input", "Instant", "Job", "JobId", "JobPhase", "JobSpec", "JoinToken", "Keep", "Meaning", "Meta", "Need",
-    "Node", "NodeId", "NodeState", "Owner", "Recovery", "Resources", "Result", "Settings", "TokenId", "Verdict",
-    "Workload", "after", "attempt_id", "job_id", "job_of",
+    "ArrayId", "Attempt", "AttemptId", "AttemptPhase", "Blame", "Checkpoint", "Entry", "Failure", "FailureCode", "Gpu",
+    "Hardware", "Input", "Instant", "Job", "JobId", "JobPhase", "JobSpec", "JoinToken", "Keep", "Meaning", "Meta",
+    "Need", "Node", "NodeId", "NodeState", "Owner", "Recovery", "Resources", "Result", "Settings", "TokenId", "Verdict",
+    "Workload", "after", "array_id", "attempt_id", "job_id", "job_of",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ AttemptId = NewType("AttemptId", str)
 NodeId = NewType("NodeId", str)
 TokenId = NewType("TokenId", str)
 Owner = NewType("Owner", str)
+ArrayId = NewType("ArrayId", str)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32: no letter that is read as a digit."""
@@ -24,6 +25,12 @@ def job_id(owner: str, key: str) -> JobId:
     """The id of the job that `owner` submits under an idempotency key: the same key, the same job."""
     digest = sha256(f"{len(owner)}:{owner}{key}".encode()).digest()
     return JobId("job_" + readable(digest, 14))
+
+
+def array_id(owner: str, key: str) -> ArrayId:
+    """The id of the array that `owner` submits under an idempotency key."""
+    digest = sha256(f"array:{len(owner)}:{owner}{key}".encode()).digest()
+    return ArrayId("arr_" + readable(digest, 14))
 
 
 def attempt_id(job: JobId, number: int) -> AttemptId:

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.model.failure import Failure
-from holdfast.model.ids import AttemptId, JobId, NodeId, Owner
+from holdfast.model.ids import ArrayId, AttemptId, JobId, NodeId, Owner
 from holdfast.model.resources import Need, Resources
 from holdfast.model.time import DAY_MS, Instant
 
@@ -103,6 +103,12 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     inputs: tuple[Input, ...] = ()
     checkpoint_ms: int = 0
     """How often its checkpoint folder is captured; 0: it has none."""
+    array: ArrayId = ArrayId("")
+    """Of the array it is an item of; empty: it stands alone."""
+    item: int = 0
+    """Its place there, from 0."""
+    items: int = 0
+    """How many items the array has."""
 
 
 class Result(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

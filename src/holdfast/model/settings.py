@@ -103,6 +103,9 @@ class Settings(msgspec.Struct, frozen=True):
     files_keep_received_ms: int = 1 * DAY_MS
     """Once it arrived: until the next day, so that it can be run again or fetched to a second place."""
 
+    logs_keep_ms: int = 30 * DAY_MS
+    """What an ended job printed: as long as its files. Time in which no orchestrator served does not count."""
+
     # limits
     log_bytes_max: int = 64 * 1024 * 1024
     """Per attempt and stream; what is cut is said."""

@@ -43,8 +43,12 @@ class BadRequest(Exception):
 def submission(request: JobRequest, owner: str, key: str, settings: Settings) -> Submitted:
     """The event for one job. The same owner and key always give the same job."""
     spec = _spec(request, settings)
-    spec_hash = sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
-    return Submitted(job_id(owner, key), Owner(owner), spec, spec_hash)
+    return Submitted(job_id(owner, key), Owner(owner), spec, hash_of(spec))
+
+
+def hash_of(spec: JobSpec) -> str:
+    """Tells whether two submissions under one key ask for the same."""
+    return sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
 
 
 def _spec(request: JobRequest, settings: Settings) -> JobSpec:

@@ -31,6 +31,9 @@ class Bells:
                 if not listeners:
                     del self._listening[topic]
 
+    def listened_for(self, topic: str) -> bool:
+        return topic in self._listening
+
     def ring(self, topic: str) -> None:
         for bell in self._listening.get(topic, ()):
             bell.set()

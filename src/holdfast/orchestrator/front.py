@@ -16,6 +16,7 @@ from holdfast.orchestrator.logs import LogStore
 from holdfast.orchestrator.loop import Leader
 from holdfast.orchestrator.metrics import Metrics
 from holdfast.orchestrator.reading import Reading
+from holdfast.orchestrator.shelf import Shelf
 from holdfast.orchestrator.views import failure_view
 from holdfast.wire.http import ErrorView
 
@@ -37,6 +38,7 @@ STATUS: dict[str, int] = {
     "method_not_allowed": 405,
     "key_reused": 409,
     "not_live": 409,
+    "output_gone": 410,
     "not_ended": 409,
     "revoked": 409,
     "incomplete": 409,
@@ -79,6 +81,7 @@ class Front(msgspec.Struct):
     reading: Reading
     fleet: Fleet
     logs: LogStore
+    shelf: Shelf
     content: Content
     bells: Bells
     metrics: Metrics

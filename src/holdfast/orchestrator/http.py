@@ -31,6 +31,7 @@ from holdfast.orchestrator import streams
 from holdfast.orchestrator.asked import BadRequest
 from holdfast.orchestrator.doctor import examine
 from holdfast.orchestrator.front import HINTS, STATUS, Front, Refused, acting_for, error_of
+from holdfast.orchestrator.http_arrays import ROUTES as ARRAY_ROUTES
 from holdfast.orchestrator.http_content import ROUTES as CONTENT_ROUTES
 from holdfast.orchestrator.http_jobs import ROUTES
 from holdfast.orchestrator.http_tokens import ROUTES as TOKEN_ROUTES
@@ -124,7 +125,7 @@ async def follow_logs(job: str, request: Request, state: State, stream: str = "b
         raise BadRequest(f"stream is {stream[:60]!r}; it can be stdout, stderr or both")
     cursor = streams.Cursor(request.headers.get("last-event-id", ""))
     found = await front.reading.job(job, acting_for(request))
-    story = streams.JobLog(front.reading, front.logs, front.bells, found.id, chosen, cursor)
+    story = streams.JobLog(front.reading, front.logs, front.shelf, front.bells, found.id, chosen, cursor)
     return _stream(story.follow(front.stopping, follow))
 
 
@@ -243,7 +244,7 @@ class Guard:
 def make_app(front: Front, token: AdminToken) -> Guard:
     app = Litestar(
         route_handlers=[
-            *ROUTES, *CONTENT_ROUTES, *TOKEN_ROUTES, list_nodes, show_node, drain_node, follow_events,
+            *ROUTES, *ARRAY_ROUTES, *CONTENT_ROUTES, *TOKEN_ROUTES, list_nodes, show_node, drain_node, follow_events,
             follow_logs, doctor, healthz, metrics,
         ],
         state=State({"front": front}),

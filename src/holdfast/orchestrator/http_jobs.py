@@ -207,6 +207,8 @@ async def output(
     found = await front.reading.job(job, acting_for(request))
     if job_of(attempt) != found.id or stream not in STREAMS:
         raise BadRequest(f"{found.id} has no output {attempt[:40]!r} {stream[:20]!r}", code="not_found")
+    if gone := await front.reading.ask(front.shelf.gone, found):
+        raise BadRequest(gone, code="output_gone")
     try:
         data = await front.reading.ask(front.logs.read, attempt, stream, offset, OUTPUT_BYTES_MAX)
     except LogRefused as wrong:

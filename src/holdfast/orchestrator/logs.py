@@ -1,4 +1,5 @@
 """What jobs printed: one append-only file per attempt and stream, under `<data>/logs/<job>/<attempt>.<stream>`.
+Beside them, once the job has ended, `ended`: since when it is known to have.
 
 A piece names its offset. One that starts beyond the end is not stored (bytes would be missing), what overlaps is
 ignored (a node repeats what was not acknowledged), and nothing is acknowledged before it is on the disk.
@@ -13,10 +14,11 @@ import os
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast.model import job_of
+from holdfast.model import AttemptId, job_of
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.wire.convert import LogPiece
 
@@ -27,6 +29,8 @@ DISK_RESERVE_BYTES = 512 << 20
 SEALS_MAX = 100_000
 """A seal matters while pieces of its attempt may be under way; older ones are refused as ended before they get here."""
 _ATTEMPT = re.compile(r"att_[0-9a-z]{4,40}\.[0-9]{1,9}")
+_JOB = re.compile(r"job_[0-9a-z]{4,40}")
+_ENDED = "ended"
 
 
 class LogRefused(Exception):
@@ -134,6 +138,37 @@ class LogStore:
             os.close(oldest)
         return descriptor, size
 
+    def delete(self, job: str) -> None:
+        """All that a job printed. In the writer thread, which may have its files open."""
+        for key in [key for key in self._open if job_of(AttemptId(key[0])) == job]:
+            os.close(self._open.pop(key)[0])
+        folder = self._folder_of(job)
+        # The mark goes last: what a crash leaves is deleted in the next round.
+        for path in sorted(folder.iterdir(), key=lambda path: path.name == _ENDED):
+            path.unlink()
+        folder.rmdir()
+
+    # --- how long it has been kept: in any thread ---
+
+    def jobs(self) -> Iterator[str]:
+        """Every job of which something is stored."""
+        with os.scandir(self._folder) as found:
+            yield from (one.name for one in found if _JOB.fullmatch(one.name))
+
+    def has(self, job: str) -> bool:
+        return self._folder_of(job).exists()
+
+    def mark(self, job: str, now_ms: int) -> None:
+        """The job has ended; `marked` says when that was seen."""
+        (self._folder_of(job) / _ENDED).write_text(str(now_ms))
+
+    def marked(self, job: str) -> int | None:
+        """None: not marked, or the mark was cut by a crash."""
+        try:
+            return int((self._folder_of(job) / _ENDED).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
     # --- reading: in any thread ---
 
     def size(self, attempt: str, stream: str) -> int:
@@ -170,7 +205,10 @@ class LogStore:
         # The names come from a node: nothing but an attempt's id and a known stream may reach the file system.
         if not _ATTEMPT.fullmatch(attempt) or stream not in STREAMS:
             raise LogRefused(f"no such log: {attempt!r} {stream!r}")
-        return self._folder / job_of(attempt) / f"{attempt}.{stream}"
+        return self._folder_of(job_of(AttemptId(attempt))) / f"{attempt}.{stream}"
+
+    def _folder_of(self, job: str) -> Path:
+        return self._folder / job
 
 
 def _sync_folder(folder: Path) -> None:

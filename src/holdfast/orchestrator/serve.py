@@ -43,6 +43,7 @@ from holdfast.orchestrator.nodes import Nodes
 from holdfast.orchestrator.outside import World
 from holdfast.orchestrator.reading import Reading
 from holdfast.orchestrator.sessions import Sessions
+from holdfast.orchestrator.shelf import Shelf
 from holdfast.orchestrator.sweep import Sweeper
 from holdfast.orchestrator.verify import Verifier
 from holdfast.state import Store
@@ -169,6 +170,7 @@ class Orchestrator:
             asyncio.create_task(stop.wait()),
             asyncio.create_task(files.serve(sockets=[self._files_socket])),
             asyncio.create_task(Sweeper(self._content, self._store, self._leader).run()),
+            asyncio.create_task(self._shelf.run(lambda: not self._leader.trouble)),
         ]
         await server.start()
         try:
@@ -188,6 +190,7 @@ class Orchestrator:
         self._verifier = Verifier(self._logs, self._content)
         self._sessions = Sessions(self._fleet, self._metrics)
         self._reading = Reading(self._store)
+        self._shelf = Shelf(self._logs, self._store, self._bells, self._settings.logs_keep_ms)
         self._intake = LogIntake(self._logs, self._bells, self._metrics)
         recording = os.environ.get(record.ENVIRONMENT)
         self._recorder = record.Recorder(Path(recording)) if recording else None
@@ -231,6 +234,7 @@ class Orchestrator:
             reading=self._reading,
             fleet=self._fleet,
             logs=self._logs,
+            shelf=self._shelf,
             content=self._content,
             bells=self._bells,
             metrics=self._metrics,
@@ -272,8 +276,9 @@ class Orchestrator:
         self._bells.ring_all()
         for door in doors:
             door.should_exit = True
-        leading, intake, serving, announcing, waiting, moving, sweeping = tasks
+        leading, intake, serving, announcing, waiting, moving, sweeping, clearing = tasks
         sweeping.cancel()
+        clearing.cancel()
         announcing.cancel()
         waiting.cancel()
         leading.cancel()

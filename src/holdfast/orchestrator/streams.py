@@ -16,11 +16,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model import Attempt, Entry
+from holdfast.model import Attempt, Entry, Job
 from holdfast.orchestrator.asked import BadRequest
 from holdfast.orchestrator.bells import JOURNAL, Bells, heard
+from holdfast.orchestrator.clock import wall_ms
 from holdfast.orchestrator.logs import LogStore
 from holdfast.orchestrator.reading import Reading
+from holdfast.orchestrator.shelf import Shelf
 from holdfast.orchestrator.views import event_view
 from holdfast.wire.http import LogLine
 
@@ -102,10 +104,18 @@ class JobLog:
     """One reader of one job's output."""
 
     def __init__(
-        self, reading: Reading, logs: LogStore, bells: Bells, job: str, streams: tuple[str, ...], cursor: Cursor
+        self,
+        reading: Reading,
+        logs: LogStore,
+        shelf: Shelf,
+        bells: Bells,
+        job: str,
+        streams: tuple[str, ...],
+        cursor: Cursor,
     ) -> None:
         self._reading = reading
         self._logs = logs
+        self._shelf = shelf
         self._bells = bells
         self._job = job
         self._streams = streams
@@ -117,8 +127,7 @@ class JobLog:
             while not stopping():
                 bell.clear()
                 # The state first, then the output: once the job has ended, no output is added to what is read after.
-                story = await self._reading.ask(self._story)
-                ended, attempts, entries = story
+                job, attempts, entries = await self._reading.ask(self._story)
                 for entry in entries:
                     if entry.attempt is not None and entry.kind not in _BEFORE_OUTPUT:
                         async for piece in self._output([a for a in attempts if a.id == entry.attempt]):
@@ -134,17 +143,18 @@ class JobLog:
                     yield piece
                 if len(entries) == PAGE:
                     continue
-                if ended or not follow:
+                if job is None or not job.live or not follow:
+                    if job is not None and (gone := await self._reading.ask(self._shelf.gone, job)):
+                        yield sse(LogLine("", "platform", self._cursor.entry, gone, wall_ms()), str(self._cursor))
                     yield END
                     return
                 if not await heard(bell, ALIVE_S):
                     yield ALIVE
 
-    def _story(self) -> tuple[bool, list[Attempt], list[Entry]]:
+    def _story(self) -> tuple[Job | None, list[Attempt], list[Entry]]:
         store = self._reading.store
         job = store.job(self._job)
-        ended = job is None or not job.live
-        return ended, store.attempts(self._job), store.entries(self._cursor.entry, self._job, None, PAGE)
+        return job, store.attempts(self._job), store.entries(self._cursor.entry, self._job, None, PAGE)
 
     async def _output(self, attempts: list[Attempt]) -> AsyncIterator[bytes]:
         """Everything not yet read of these attempts, in order."""

@@ -28,6 +28,7 @@ def _job(row: Job) -> Record:
         "phase": row.phase.value,
         "submitted_ms": row.submitted_ms,
         "ended_ms": row.ended_ms,
+        "array_id": row.spec.array or None,
         "doc": _encode(row).decode(),
     }
 

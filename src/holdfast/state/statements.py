@@ -102,6 +102,10 @@ the_meta: Select[str] = select(meta.c.doc)
 # --- questions ---
 
 
+def jobs_of_array(array: str) -> Select[str]:
+    return select(jobs.c.doc).where(jobs.c.array_id == array).order_by(jobs.c.submitted_ms)
+
+
 def keeps_after(now_ms: int) -> Select[str]:
     return select(keeps.c.doc).where(keeps.c.until_ms > now_ms)
 

@@ -105,6 +105,9 @@ class Store:
 
         return self._read(ask)
 
+    def meta(self) -> Meta | None:
+        return self._one(Meta, statements.the_meta)
+
     def job(self, id: str) -> Job | None:
         return self._one(Job, statements.by_id(tables.jobs, id))
 
@@ -132,6 +135,10 @@ class Store:
     def jobs_by_name(self, owner: str, name: str, limit: int = 10) -> list[Job]:
         """Newest first, at most `limit`. Jobs without a name are found by no name."""
         return self._all(Job, statements.jobs_named(owner, name, limit))
+
+    def jobs_of_array(self, array: str) -> list[Job]:
+        """All that were ever submitted for an array, oldest first; of one item there may be several."""
+        return self._all(Job, statements.jobs_of_array(array))
 
     def keep(self, job: str) -> Keep | None:
         """How long the files of an ended job are kept; None: it had none, or has not ended."""

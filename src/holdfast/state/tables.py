@@ -71,6 +71,7 @@ jobs = Table(
     Column("submitted_ms", BigInteger, nullable=False),
     Column("ended_ms", BigInteger),
     Column("doc", Text, nullable=False),
+    Column("array_id", Word),
 )
 _job_live = text("phase <> 'ended'")
 Index("jobs_newest", jobs.c.submitted_ms, jobs.c.id)
@@ -93,6 +94,9 @@ Index(
     sqlite_where=_job_live,
     postgresql_where=_job_live,
 )
+
+_job_item = text("array_id IS NOT NULL")
+Index("jobs_of_array", jobs.c.array_id, jobs.c.submitted_ms, sqlite_where=_job_item, postgresql_where=_job_item)
 
 attempts = Table(
     "attempts",

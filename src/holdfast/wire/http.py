@@ -6,6 +6,10 @@
     GET    /v1/jobs/{id}            -> JobView                       a unique prefix of an id is enough
     GET    /v1/jobs/{id}/explain    -> kernel explanation (ExplainView)
     POST   /v1/jobs/{id}/stop       -> JobView
+    POST   /v1/arrays               ArrayRequest -> ArrayView        one job per item; Idempotency-Key as above
+    GET    /v1/arrays/{id}          -> ArrayView
+    POST   /v1/arrays/{id}/stop     -> ArrayView
+    POST   /v1/arrays/{id}/retry    -> ArrayView                     run the items again that did not succeed
     POST   /v1/jobs/{id}/received   -> JobView                       the files it made have arrived
     POST   /v1/jobs/{id}/rerun      -> JobView                       the same again; header Idempotency-Key
     GET    /v1/jobs/{id}/output/{attempt}/{stdout|stderr}  ?offset= -> bytes, up to 1 MiB; empty at the end
@@ -78,6 +82,15 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Path in the package."""
     inputs: list[InputRequest] = []
     checkpoint_ms: int = 0
+
+
+class ArrayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One job for each item. In `job.argv`, `{}` stands for the item and `{index}` for its place; the environment of
+    each has HOLDFAST_ITEM, HOLDFAST_INDEX and HOLDFAST_ITEMS."""
+
+    job: JobRequest
+    items: list[str]
+    key: str | None = None
 
 
 class FailureView(msgspec.Struct, frozen=True):
@@ -170,6 +183,30 @@ class JobView(msgspec.Struct, frozen=True):
     """Of the attempts that are under way; not kept."""
     accepted: str | None = None
     """The attempt whose result counts."""
+
+
+class ArrayItem(msgspec.Struct, frozen=True):
+    index: int
+    job: str
+    """The newest that was submitted for this item."""
+    phase: str
+    verdict: str | None = None
+    failure: str | None = None
+    """Its code."""
+    manifest: str = ""
+    """Of the files it made."""
+
+
+class ArrayView(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    owner: str
+    items: int
+    counts: dict[str, int]
+    """By phase, ended ones by verdict; `unsent`: not submitted yet."""
+    ended: bool
+    submitted_ms: int
+    jobs: list[ArrayItem]
 
 
 class JobList(msgspec.Struct, frozen=True):

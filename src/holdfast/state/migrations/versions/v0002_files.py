@@ -1,4 +1,4 @@
-"""How long the files of ended jobs are kept."""
+"""How long the files of ended jobs are kept; which jobs are items of an array."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -18,3 +18,6 @@ def upgrade() -> None:
         sa.Column("doc", sa.Text, nullable=False),
     )
     op.create_index("keeps_until", "keeps", ["until_ms"])
+    op.add_column("jobs", sa.Column("array_id", WORD))
+    item = sa.text("array_id IS NOT NULL")
+    op.create_index("jobs_of_array", "jobs", ["array_id", "submitted_ms"], sqlite_where=item, postgresql_where=item)

@@ -1,0 +1,144 @@
+"""Arrays over HTTP: one request, one job for each item, one view of them all. An array is nothing but its jobs."""
+
+import secrets
+
+import msgspec
+from litestar import Request, get, post
+from litestar.datastructures import State
+
+from holdfast.kernel.events import CancelAsked, Submitted
+from holdfast.model import ArrayId, Job, Owner, Verdict, array_id, job_id
+from holdfast.orchestrator.asked import BadRequest, checked_key, hash_of, submission
+from holdfast.orchestrator.asked_files import resolved
+from holdfast.orchestrator.front import Front, Refused, acting_for
+from holdfast.orchestrator.http_jobs import BATCH_MAX, Asked
+from holdfast.orchestrator.reading import NotFound
+from holdfast.wire.http import ArrayItem, ArrayRequest, ArrayView, ErrorView, JobRequest
+
+ITEMS_MAX = 10_000
+ITEM_BYTES_MAX = 4 * 1024
+
+
+def item_request(request: JobRequest, item: str, index: int, items: int) -> JobRequest:
+    """The job of one item."""
+    argv = [word.replace("{index}", str(index)).replace("{}", item) for word in request.argv]
+    ours = {"HOLDFAST_ITEM": item, "HOLDFAST_INDEX": str(index), "HOLDFAST_ITEMS": str(items)}
+    return msgspec.structs.replace(request, argv=argv, env={**request.env, **ours}, key=None)
+
+
+def array_view(array: str, jobs: list[Job]) -> ArrayView:
+    """Of each item the newest job counts: an item that was run again is judged by its last run."""
+    newest = {job.spec.item: job for job in jobs}
+    total = jobs[0].spec.items
+    counts: dict[str, int] = {}
+    for job in newest.values():
+        state = job.verdict.value if job.verdict else job.phase.value
+        counts[state] = counts.get(state, 0) + 1
+    if total > len(newest):
+        counts["unsent"] = total - len(newest)
+    return ArrayView(
+        id=array,
+        name=jobs[0].spec.name,
+        owner=jobs[0].owner,
+        items=total,
+        counts=dict(sorted(counts.items())),
+        ended=len(newest) == total and not any(job.live for job in newest.values()),
+        submitted_ms=min(job.submitted_ms for job in jobs),
+        jobs=[_item(index, newest[index]) for index in sorted(newest)],
+    )
+
+
+def _item(index: int, job: Job) -> ArrayItem:
+    return ArrayItem(
+        index=index,
+        job=job.id,
+        phase=job.phase.value,
+        verdict=job.verdict.value if job.verdict else None,
+        failure=job.failure.code.value if job.failure else None,
+        manifest=job.result.manifest if job.result else "",
+    )
+
+
+async def _jobs(front: Front, array: str, owner: str | None) -> list[Job]:
+    jobs = await front.reading.ask(front.reading.store.jobs_of_array, array)
+    if not jobs or owner not in (None, jobs[0].owner):
+        raise NotFound(f"there is no array {array[:80]!r}", "`holdfast jobs` lists its items while they live.")
+    return jobs
+
+
+async def _submit(front: Front, events: list[Submitted]) -> None:
+    """In batches. What stands already stands; a refusal ends it, and sending it again goes on where it ended."""
+    for at in range(0, len(events), BATCH_MAX):
+        asked = [Asked(event, keyed=True) for event in events[at : at + BATCH_MAX]]
+        for view in await front.submissions.submit(front, asked):
+            if isinstance(view, ErrorView):
+                raise Refused(view)
+
+
+@post("/v1/arrays", status_code=201)
+async def submit_array(data: ArrayRequest, request: Request, state: State) -> ArrayView:
+    front: Front = state.front
+    owner = acting_for(request) or "admin"
+    key = checked_key(request.headers.get("idempotency-key") or data.key or secrets.token_hex(16))
+    if not 1 <= len(data.items) <= ITEMS_MAX:
+        raise BadRequest(f"an array has 1 to {ITEMS_MAX} items; this one has {len(data.items)}")
+    for index, item in enumerate(data.items):
+        if len(item.encode()) > ITEM_BYTES_MAX:
+            raise BadRequest(f"item {index} is longer than {ITEM_BYTES_MAX} bytes", "Send it as an input instead.")
+    array = array_id(owner, key)
+    template = await resolved(front, data.job, owner)
+    events = [
+        _event(front, item_request(template, item, index, len(data.items)), owner, array, index, len(data.items))
+        for index, item in enumerate(data.items)
+    ]
+    await _submit(front, events)
+    return array_view(array, await _jobs(front, array, owner))
+
+
+def _event(front: Front, request: JobRequest, owner: str, array: ArrayId, index: int, items: int) -> Submitted:
+    event = submission(request, owner, f"{array}:{index}", front.leader.settings)
+    spec = msgspec.structs.replace(event.spec, array=array, item=index, items=items)
+    return msgspec.structs.replace(event, spec=spec, spec_hash=hash_of(spec))
+
+
+@get("/v1/arrays/{array:str}")
+async def show_array(array: str, request: Request, state: State) -> ArrayView:
+    return array_view(array, await _jobs(state.front, array, acting_for(request)))
+
+
+@post("/v1/arrays/{array:str}/stop", status_code=200)
+async def stop_array(array: str, request: Request, state: State) -> ArrayView:
+    front: Front = state.front
+    owner = acting_for(request)
+    live = [job.id for job in await _jobs(front, array, owner) if job.live]
+    for at in range(0, len(live), BATCH_MAX):
+        await front.leader.ask_all([CancelAsked(job, by=owner or "admin") for job in live[at : at + BATCH_MAX]])
+    return array_view(array, await _jobs(front, array, owner))
+
+
+@post("/v1/arrays/{array:str}/retry", status_code=200)
+async def retry_array(array: str, request: Request, state: State) -> ArrayView:
+    """Items whose newest job ended without success are run again; the others are left alone. Repeating it while they
+    run changes nothing."""
+    front: Front = state.front
+    owner = acting_for(request)
+    jobs = await _jobs(front, array, owner)
+    runs: dict[int, int] = {}
+    for job in jobs:
+        runs[job.spec.item] = runs.get(job.spec.item, 0) + 1
+    newest = {job.spec.item: job for job in jobs}
+    again = [job for job in newest.values() if not job.live and job.verdict is not Verdict.SUCCEEDED]
+    events = [
+        Submitted(
+            job_id(job.owner, f"{array}:{job.spec.item}:{runs[job.spec.item]}"),
+            Owner(job.owner),
+            job.spec,
+            job.spec_hash,
+        )
+        for job in again
+    ]
+    await _submit(front, events)
+    return array_view(array, await _jobs(front, array, owner))
+
+
+ROUTES = [submit_array, show_array, stop_array, retry_array]
