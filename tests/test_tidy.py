@@ -56,9 +56,10 @@ SLEEPS_ALLOWED: dict[str, str] = {}
 """`file::function` -> why a sleep outside of a polling loop is right there."""
 
 HOSTS_ALLOWED = re.compile(
-    r"(127\\?\.0\\?\.0\\?\.1|localhost|\[::1\]|0\.0\.0\.0|10\.\d+\.\d+\.\d+|HOST|[\w.-]*example(\.\w+)?|www\.w3\.org|[{<$%].*)(:.*)?$",
+    r"(127\\?\.0\\?\.0\\?\.1|localhost|\[::1\]|0\.0\.0\.0|10\.\d+\.\d+\.\d+|HOST|[\w.-]*example(\.\w+)?|www\.w3\.org|engine|[{<$%].*)(:.*)?$",
 )
-"""Loopback, private and placeholder addresses; an interpolation; the name of the SVG namespace."""
+"""Loopback, private and placeholder addresses; an interpolation; the name of the SVG namespace; a container engine
+behind its socket, where the name means nothing."""
 REGISTRIES = re.compile(
     r"(pypi\.org|pythonhosted|npmjs\.|ghcr\.io|quay\.io|gcr\.io|hub\.docker|docker\.io/|deb\.debian|"
     r"github\.com|githubusercontent|huggingface\.co)"
@@ -209,7 +210,8 @@ def test_no_test_is_left_out() -> None:
 
 
 def test_no_file_knows_the_machine_it_was_written_on() -> None:
-    none(lines_matching(re.compile(r"(?<![\w.])/(work|root|home/\w+|Users/\w+)/")))
+    # /work is also what a body calls its folder, with files of its own in it.
+    none(lines_matching(re.compile(r"(?<![\w.}])/(work/(main|shared|\.\w+)|root|home/\w+|Users/\w+)/")))
 
 
 def test_no_file_names_a_place_to_download_from() -> None:
@@ -282,6 +284,11 @@ def test_the_list_of_requirements_is_that_of_the_specification() -> None:
     none([f"{i}: {title}" for i, title in spec_ids().items() if not theirs[i].startswith(title)])
 
 
+def _yields(call: ast.Call) -> bool:
+    """`sleep(0)` lets others run, and waits for nothing."""
+    return len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
+
+
 def test_tests_wait_for_what_happens_and_not_for_the_clock() -> None:
     """A sleep inside a `while` polls a condition; any other one is a guess about time."""
     findings: list[str] = []
@@ -293,7 +300,11 @@ def test_tests_wait_for_what_happens_and_not_for_the_clock() -> None:
                 if not isinstance(node, ast.Call) or node in polling:
                     continue
                 called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                if called == "sleep" and f"{name_of(path)}::{function.name}" not in SLEEPS_ALLOWED:
+                if (
+                    called == "sleep"
+                    and not _yields(node)
+                    and f"{name_of(path)}::{function.name}" not in SLEEPS_ALLOWED
+                ):
                     findings.append(f"{name_of(path)}:{node.lineno} sleeps in {function.name}")
     none(findings)
 

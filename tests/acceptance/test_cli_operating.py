@@ -55,8 +55,10 @@ def test_an_operator_pauses_a_node_and_its_work_moves_then_takes_work_again(netw
 def test_an_operator_offers_less_and_what_no_longer_fits_moves(network: LocalNetwork) -> None:
     client = network.client()
     ant = network.nodes["ant"]
-    words = ["--cpu", "1", "--memory", "64MiB", "--disk", "64MiB", "--gpus", "0", "--home", str(ant.home)]
-    offered = network.cli("node", "offer", *words, "--json")
+    offered = network.cli(
+        "node", "offer", "--cpu", "1", "--memory", "64MiB", "--disk", "64MiB", "--gpus", "0", "--home", str(ant.home),
+        "--json",
+    )  # fmt: skip
     assert json.loads(offered.stdout)["offered"] == {"cpu_milli": 1000, "memory_mib": 64, "disk_mib": 64, "gpus": 0}
     network.wait_for(lambda: client.nodes.get(ant.id).free["memory_mib"] <= 64, "the network to know")
     nothing = network.cli("node", "offer", "--home", str(ant.home))

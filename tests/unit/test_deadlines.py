@@ -38,4 +38,23 @@ def test_a_million_ended_jobs_leave_nothing_behind():
         deadlines.add(Instant(86_400_000 + i), "job", f"job_{i}")
         deadlines.drop("job", f"job_{i}")
     assert len(deadlines) == 0
-    assert len(deadlines._heap) <= SWEEP_MIN + 1
+    assert len(deadlines._times) <= SWEEP_MIN + 1
+    assert not deadlines._slots
+
+
+def test_many_that_fall_due_together_come_in_the_order_of_their_names_once():
+    """As after a change of leader, when every job is looked at: also those added or dropped while they fire."""
+    deadlines = Deadlines()
+    for i in reversed(range(20_000)):
+        deadlines.add(Instant(5), "job", f"job_{i:05}")
+    deadlines.add(Instant(4), "node", "node_early")
+    fired = []
+    while (entry := deadlines.pop_due(Instant(5))) is not None:
+        fired.append(entry[1])
+        if entry[1] == "job_00007":
+            deadlines.drop("job", "job_00008")
+            deadlines.add(Instant(5), "lease", "late")
+            deadlines.add(Instant(9), "job", "job_00007")
+    expected = [f"job_{i:05}" for i in range(20_000) if i != 8]
+    assert fired == ["node_early", *expected, "late"]
+    assert deadlines.first() == 9

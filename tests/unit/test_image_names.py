@@ -67,7 +67,7 @@ def test_whatever_is_accepted_is_one_plain_word(text: str) -> None:
         ("net/http: TLS handshake timeout", FailureCode.NETWORK),
         ("received unexpected HTTP status: 503 Service Unavailable", FailureCode.NETWORK),
         ("toomanyrequests: You have reached your pull rate limit", FailureCode.NETWORK),
-        ('Get "http://x/v2/": EOF', FailureCode.NETWORK),
+        ('Get "http://127.0.0.1/v2/": EOF', FailureCode.NETWORK),
         ("manifest for x:v1 not found: manifest unknown: manifest unknown", FailureCode.IMAGE),
         ("pull access denied for x, repository does not exist or may require 'docker login'", FailureCode.IMAGE),
         ("unauthorized: authentication required", FailureCode.IMAGE),

@@ -8,6 +8,7 @@ from holdfast.policy.backoff import backoff_ms
 from holdfast.policy.chance import mix
 from holdfast.policy.lease import node_part_ms, orchestrator_part_ms
 from holdfast.policy.suspicion import Rhythm, silence_limit_ms
+from holdfast.policy.versions import at_least
 
 
 @pytest.mark.spec("J8")
@@ -54,3 +55,22 @@ def test_the_same_counter_gives_the_same_bits_and_the_next_one_others(seed, coun
     assert mix(seed, counter) == mix(seed, counter)
     assert mix(seed, counter) != mix(seed, counter + 1)
     assert 0 <= mix(seed, counter) < 2**64
+
+
+@pytest.mark.spec("J2")
+@pytest.mark.parametrize(
+    ("version", "wanted", "serves"),
+    [
+        ("535.104.05", "535.104.5", True),
+        ("535.104", "535.104.0", True),
+        ("550.1", "535.104.05", True),
+        ("9.9", "10", False),
+        ("12.4", "12.10", False),
+        ("", "1", False),
+        ("newest", "1", False),
+        ("١٢", "1", False),
+        ("anything", "", True),
+    ],
+)
+def test_versions_are_compared_number_by_number_and_what_is_none_counts_as_the_oldest(version, wanted, serves):
+    assert at_least(version, wanted) is serves

@@ -113,7 +113,7 @@ def test_everybody_is_served_once_the_owner_with_least_first_and_by_priority_wit
         bench.queue.leave(JobId(f"{owner}/{priority}/{i}"))
     served = []
     while (head := bench.queue.next()) is not None:
-        waiting = {bench.queue._member[j][1] for j in bench.queue.members()}
+        waiting = {bench.queue.waiting[j][1] for j in bench.queue.members()}
         least = min(bench.shares.get(owner, 0) for owner in waiting)
         assert bench.shares.get(Owner(head[0].split("/")[0]), 0) == least
         served.append(bench.serve())

@@ -102,7 +102,7 @@ def _announce(data: "Path", listen: str) -> None:
         except (HoldfastError, OSError) as error:
             typer.echo(f"no join token could be made: {error}", err=True)
     typer.echo(f"Holdfast is up: {endpoint['url']}")
-    typer.echo(f"Join a machine with:\n  {join}\nSend work with:\n  holdfast run -- echo hello")
+    typer.echo(f"Join a machine with:\n  {join}\nSend work with:\n  holdfast run --no-folder -- echo hello")
 
 
 @node_group.callback(invoke_without_command=True)

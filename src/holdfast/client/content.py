@@ -29,6 +29,7 @@ from holdfast.blobs import (
     transfer,
 )
 from holdfast.blobs.errors import BlobMissing
+from holdfast.blobs.lines import ThreadTransport
 from holdfast.client.transport import Transport, trust
 from holdfast.wire.http import BlobRef, BlobsRequest, LinksRequest, ManifestView, Missing, TakeRequest, Urls
 
@@ -115,12 +116,9 @@ class Content:
         """For signed addresses: at the orchestrator with its certificate, elsewhere with those the world trusts."""
         endpoint = self._transport.endpoint
         mounts: dict[str, httpx.AsyncBaseTransport | None] = {}
-        if endpoint.url.startswith("https"):
-            mounts[endpoint.url] = httpx.AsyncHTTPTransport(verify=trust(endpoint))
-        verify = ssl.create_default_context()
-        return httpx.AsyncClient(
-            trust_env=False, timeout=httpx.Timeout(60.0, connect=10.0), mounts=mounts, verify=verify
-        )
+        if isinstance(pinned := trust(endpoint), ssl.SSLContext):
+            mounts[endpoint.url] = ThreadTransport(pinned)
+        return httpx.AsyncClient(trust_env=False, mounts=mounts, transport=ThreadTransport())
 
 
 class _Door:

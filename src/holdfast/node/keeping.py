@@ -135,7 +135,8 @@ def _open_for_writing(folder: Path) -> str:
     seen, and only as far as the kernel lets this user look."""
     try:
         device = os.stat(folder).st_dev
-        inodes = {entry.stat(follow_symlinks=False).st_ino: entry.name for entry in _files(folder)}
+        whole = [entry for entry in _files(folder) if not _UNFINISHED.leaves_out(entry.name, folder=False)]
+        inodes = {entry.stat(follow_symlinks=False).st_ino: entry.name for entry in whole}
     except OSError:
         return ""
     for name in os.listdir("/proc"):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from holdfast import checkpoint
 from holdfast.model import Failure, FailureCode, Result
 from holdfast.node import attempts as folders
 from holdfast.node import linux
@@ -163,6 +164,19 @@ class RuntimeSuite:
         }
         assert {key: found.get(key) for key in expected} == expected
         assert not [key for key in found if key.startswith(("PYTEST", "SSH", "SUDO", "NOTIFY"))]
+
+    @pytest.mark.spec("J6")
+    def test_it_may_import_the_library_for_checkpoints_and_not_change_it(self, bodies: Attempts) -> None:
+        script = (
+            'echo "$PYTHONPATH"; ls /holdfast /holdfast/holdfast; cat /holdfast/holdfast/checkpoint.py;'
+            "(echo x > /holdfast/mark) 2>/dev/null && echo changed; true"
+        )
+        attempt = bodies.start("sh", "-c", script, env={"PYTHONPATH": "/own"})
+        assert isinstance(attempt.verdict(), Result), attempt.log("stderr")
+        printed = attempt.log("stdout")
+        assert printed.splitlines()[0] == "/own:/holdfast", "the job's own comes first"
+        assert printed.split()[1:6] == ["/holdfast:", "holdfast", "/holdfast/holdfast:", "__init__.py", "checkpoint.py"]
+        assert printed.endswith(Path(checkpoint.__file__).read_text())
 
     @pytest.mark.spec("J2")
     def test_it_works_in_its_folder_and_what_it_writes_is_there_afterwards(self, bodies: Attempts) -> None:

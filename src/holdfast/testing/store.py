@@ -168,9 +168,9 @@ class StoreConformance:
             assert again.job(job.id) == job
             assert again.attempts(job.id) == [attempt]
             assert again.node(node.id) == node and again.nodes() == [node]
-            assert again.tokens() == [token]
+            assert again.token(token.id) == token and again.tokens() == [token]
             assert again.entries() == [entry]
-            assert again.load_live().meta == meta
+            assert again.meta() == meta and again.load_live().meta == meta
             assert again.jobs_by_name(job.owner, job.spec.name) == [job]
         finally:
             again.close()
@@ -181,6 +181,7 @@ class StoreConformance:
 
         assert (live.jobs, live.attempts, live.nodes, live.tokens, live.meta) == ((), (), (), (), None)
         assert store.job("job_x") is None and store.node("node_x") is None
+        assert store.token("tok_x") is None and store.meta() is None
         assert store.jobs() == [] and store.entries() == [] and store.last_seq() == 0
 
     @pytest.mark.spec("J14")

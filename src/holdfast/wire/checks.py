@@ -91,7 +91,7 @@ def key(text: str, field: str) -> str:
 
 
 def data_url(text: str) -> str:
-    """Where the data door is: `https://host:port`, `https://:port` or empty."""
+    """Where the data door is: scheme, host (or none) and port; or empty."""
     if text and not _is_door(text):
         raise BadMessage("bad_text", f"data_url is {_seen(text)}; it takes http(s)://HOST:PORT")
     return text
