@@ -20,6 +20,7 @@ settings.load_profile("holdfast")
 pytest.register_assert_rewrite("holdfast.testing.store", "holdfast.testing.runtimes")
 
 _numbers = count(1)
+SCRATCH = ("work", "checkpoint", "disk")
 
 
 class PostgresServer:
@@ -82,14 +83,16 @@ def store_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_stays_mounted(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A node that is killed with its test, and not started again, leaves the scratch of its attempts mounted."""
+def _nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A node that is killed with its test, and not started again, clears up after none of its attempts."""
     yield
     folder = getattr(request.node, "funcargs", {}).get("tmp_path")
     if folder is None:
         return
-    from holdfast.node.runtimes import runtime, scratch
+    from holdfast.node.runtimes import cgroups, runtime, scratch
 
-    for place in scratch.mounts_below(str(folder)):
-        if Path(place).name in ("work", "checkpoint", "disk"):
-            runtime.clean(str(Path(place).parent))
+    places = {Path(place).parent for place in scratch.mounts_below(str(folder)) if Path(place).name in SCRATCH}
+    for depth in range(1, 5):
+        places |= {record.parent for record in folder.glob("*/" * depth + cgroups.RECORD)}
+    for place in sorted(place for place in places if (place / "order.json").exists()):
+        runtime.clean(str(place))

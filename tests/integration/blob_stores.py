@@ -134,7 +134,8 @@ class FolderDoor:
 
     def __init__(self, root: Path) -> None:
         self.port = free_port()
-        self.signer = LinkSigner(secrets.token_bytes(32), f"http://127.0.0.1:{self.port}/blobs")
+        self.secret = secrets.token_bytes(32)
+        self.signer = LinkSigner(self.secret, f"http://127.0.0.1:{self.port}/blobs")
         self.store = FolderStore(root, self.signer)
         self.fault: Fault | None = None
         self.served: list[tuple[str, str, int]] = []

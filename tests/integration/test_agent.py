@@ -324,7 +324,7 @@ def test_the_local_status_shows_what_is_held_and_takes_no_other_name(tmp_path: P
             orchestrator.say(start(ATT, "sleep", "60"))
             await orchestrator.until_phase(ATT, HeldPhase.RUNNING)
             status = json.loads(await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/status"))
-            assert status["held"] == [{"attempt": ATT, "phase": "running"}]
+            assert [(held["attempt"], held["phase"]) for held in status["held"]] == [(ATT, "running")]
             assert status["connected"] and status["s3_bucket"] == "my-bucket"
             assert status["settings_from"]["port"] == "PNODE_PORT"
             foreign = urllib.request.Request(f"http://127.0.0.1:{port}/status", headers={"Host": "evil.example"})

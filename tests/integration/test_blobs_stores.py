@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import os
-import subprocess
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +17,6 @@ from holdfast.blobs import (
     Blob,
     BlobStore,
     FolderStore,
-    Grant,
     LinkSigner,
     Manifest,
     accept,
@@ -372,111 +370,20 @@ def test_create_only_replaces_nothing(door: FolderDoor) -> None:
     assert run(door.store.get(key, bytes_max=1000)) == data
 
 
-async def parts(*data: bytes) -> AsyncIterator[bytes]:
-    for part in data:
-        yield part
-
-
-def test_what_comes_in_is_verified_as_it_comes(tmp_path: Path) -> None:
+def test_what_a_loss_of_power_tore_is_sent_again(tmp_path: Path, sent: tuple[Manifest, dict[str, bytes]]) -> None:
+    """Given incoming blobs of the right size whose bytes never reached the disk, then they count as missing."""
     store = FolderStore(tmp_path / "s")
     run(store.probe())
-    sha, data = fresh()
-    grant = Grant("PUT", incoming_key(UPLOADER, sha), len(data), 0)
-    for body in ([data, b"x"], [data[:-1]], [], [bytes(1000)]):
-        with pytest.raises(Mismatch):
-            run(store.receive(grant, parts(*body)))
-    with pytest.raises(LinkRefused):
-        run(store.receive(replace(grant, method="GET"), parts(data)))
-    assert run(store.head(grant.key)) is None
-    run(store.receive(grant, parts(data[:300], data[300:])))
-    assert run(store.get(grant.key, bytes_max=1000)) == data
-    assert list((tmp_path / "s/tmp").iterdir()) == []
-
-
-def test_a_blob_is_synced_before_it_is_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """File, then name, then folder: in the order in which a loss of power could take them."""
-    store = FolderStore(tmp_path / "s")
-    run(store.probe())
-    steps: list[str] = []
-    real_sync, real_replace = os.fsync, os.replace
-
-    def sync(fd: int) -> None:
-        steps.append("sync folder" if os.path.isdir(f"/proc/self/fd/{fd}") else "sync file")
-        real_sync(fd)
-
-    def rename(source: Path, target: Path) -> None:
-        steps.append("rename")
-        real_replace(source, target)
-
-    monkeypatch.setattr("holdfast.blobs.folder.os.fsync", sync)
-    monkeypatch.setattr("holdfast.blobs.folder.os.replace", rename)
-    sha, data = fresh()
-    run(store.put(incoming_key("probe", sha), data))
-    assert steps[0] == "sync file" and steps[-2:] == ["rename", "sync folder"]
-    steps.clear()
-    run(store.promote(incoming_key("probe", sha), owned_key(OWNER, sha), len(data)))
-    assert steps[0] == "sync file" and steps[-2:] == ["rename", "sync folder"]
-    assert steps.count("sync folder") >= 4, "the names of new folders as well"
-
-
-def test_old_remains_of_a_killed_process_are_cleared_away(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path / "s")
-    run(store.probe())
-    for name, age in (("old", 90_000), ("young", 10)):
-        (tmp_path / "s/tmp" / name).write_bytes(b"half")
-        os.utime(tmp_path / "s/tmp" / name, (time.time() - age,) * 2)
-    run(store.probe())
-    assert [p.name for p in (tmp_path / "s/tmp").iterdir()] == ["young"]
-
-
-def test_a_store_without_a_signer_signs_nothing(tmp_path: Path) -> None:
-    with pytest.raises(StoreRefused):
-        run(FolderStore(tmp_path).sign("GET", incoming_key(UPLOADER, sha_of(b"")), size=1, expires_s=1))
+    manifest, bytes_of = sent
+    for sha, data in bytes_of.items():
+        run(store.put(incoming_key(UPLOADER, sha), data))
+    for blob in manifest.blobs:
+        (tmp_path / "s" / incoming_key(UPLOADER, blob.sha)).write_bytes(bytes(blob.size))
+    assert run(accept(store, UPLOADER, OWNER, manifest.name)).missing == manifest.blobs
+    assert run(missing(store, UPLOADER, OWNER, manifest.blobs)) == [b.sha for b in manifest.blobs]
 
 
 # --- trouble, by name ---
-
-
-def test_a_full_disk_is_called_full(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "holdfast-test", str(disk)], check=True)
-    try:
-        store = FolderStore(disk / "s")
-        run(store.probe())
-        small = fresh()
-        run(store.put(incoming_key(UPLOADER, small[0]), small[1]))
-        sha, data = fresh(3_000_000)
-        with pytest.raises(StoreFull) as caught:
-            run(store.put(incoming_key(UPLOADER, sha), data))
-        assert caught.value.code == "store_full" and caught.value.passing
-        with pytest.raises(StoreFull):
-            run(store.receive(Grant("PUT", incoming_key(UPLOADER, sha), len(data), 0), parts(data)))
-        assert list((disk / "s/tmp").iterdir()) == [], "what did not fit takes no room"
-        assert run(store.get(incoming_key(UPLOADER, small[0]), bytes_max=1000)) == small[1]
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-def test_a_folder_that_is_no_folder_is_gone(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreGone):
-        run(FolderStore(tmp_path / "file").probe())
-
-
-def test_a_slow_disk_is_called_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
-    store = FolderStore(tmp_path / "s", timeout_s=0.2)
-    over = threading.Event()
-    monkeypatch.setattr(store, "_get", lambda key, bytes_max: over.wait(20))
-
-    async def story() -> None:
-        with pytest.raises(StoreSlow):
-            await store.get(incoming_key(UPLOADER, sha_of(b"")), bytes_max=1)
-        over.set()
-
-    run(story())
 
 
 def test_an_s3_server_that_is_not_there_is_gone(rclone_place: S3Place) -> None:

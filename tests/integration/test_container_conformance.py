@@ -32,12 +32,14 @@ class ContainerSuite(RuntimeSuite):
         return {"engine": engine.socket, "image": engine.add_image(busybox)}
 
     @pytest.fixture(scope="class")
-    def network(self) -> Iterator[FarNetwork]:
+    @classmethod
+    def network(cls) -> Iterator[FarNetwork]:
         with FarNetwork() as network:
             yield network
 
     @pytest.fixture(scope="class")
-    def launcher(self, network: FarNetwork) -> Iterator[Launcher]:
+    @classmethod
+    def launcher(cls, network: FarNetwork) -> Iterator[Launcher]:
         launcher = Launcher()
         with network.inside(network.node):
             launcher.start()
@@ -45,7 +47,8 @@ class ContainerSuite(RuntimeSuite):
         launcher.close()
 
     @pytest.fixture(scope="class")
-    def outside(self, network: FarNetwork) -> str:
+    @classmethod
+    def outside(cls, network: FarNetwork) -> str:
         return network.serve(network.far, FAR, b"outside")
 
     @pytest.fixture

@@ -3,7 +3,7 @@ on without a byte lost, or its end is the provider's. Never the user's."""
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from holdfast.model import Failure, FailureCode, Result
 from holdfast.node import attempts as folders
 from holdfast.node import linux
 from holdfast.node.launcher import Launcher
-from holdfast.node.runtimes.container_request import name_of
+from holdfast.node.runtimes.container import sweep
+from holdfast.node.runtimes.container_request import LABEL_FOLDER, name_of
 from holdfast.node.runtimes.runtime import runtime_named
 from holdfast.testing.attempts import Attempt, Attempts, now
 from holdfast.testing.engines import Docker, EngineService, Podman
@@ -21,8 +22,7 @@ from holdfast.testing.processes import wait_for
 
 pytestmark = [pytest.mark.xdist_group("engines"), pytest.mark.timeout(300)]
 
-Start = Callable[..., Attempt]
-COUNT = "n=0; while [ ! -e /work/finish ]; do n=$((n+1)); echo $n; echo e$n >&2; done; exit 3"
+COUNT = "n=0; while [ ! -e finish ]; do n=$((n+1)); echo $n; echo e$n >&2; done; exit 3"
 """Prints as fast as it can until it is told to end."""
 LONG_S = 90.0
 
@@ -129,9 +129,10 @@ def test_a_job_outlives_its_engine_and_not_a_byte_is_lost_or_doubled(either: Ben
 
 @pytest.mark.spec("J5", "J7")
 def test_a_job_that_ends_while_its_engine_is_away_is_judged_by_its_own_exit_code(either: Bench) -> None:
-    attempt = either.script("echo here; while [ ! -e finish ]; do sleep 0.05; done; echo last; exit 9")
+    # given a job that ran for a while, long enough to know its engine
+    attempt = either.script("sleep 1; echo here; while [ ! -e finish ]; do sleep 0.05; done; echo last; exit 9")
     attempt.printed("here")
-    # given an engine that goes away, and a job that ends meanwhile
+    # and an engine that goes away, and a job that ends meanwhile
     either.engine.kill()
     finish(attempt)
     attempt.printed("last")
@@ -162,6 +163,21 @@ def test_a_job_whose_engine_is_restarted_under_it_is_the_providers_failure(morta
     mortal.engine.kill()
     # when the engine comes back, it ends what it finds
     mortal.engine.start()
+    found = failed(attempt)
+    assert found.code is FailureCode.RUNTIME_FAULT, found
+
+
+@pytest.mark.spec("J5", "J7")
+def test_an_engine_that_is_back_before_anybody_noticed_is_no_excuse(mortal: Bench) -> None:
+    """The keeper is held while the engine stops, taking the container along, and starts again: all it can see is a
+    container that ended with a signal, in an engine that does not remember why."""
+    attempt = mortal.script("echo here; sleep 1000")
+    attempt.printed("here")
+    (keeper,) = [pid for pid, _ in attempt.family()]
+    os.kill(keeper, signal.SIGSTOP)
+    mortal.engine.stop()
+    mortal.engine.start()
+    os.kill(keeper, signal.SIGCONT)
     found = failed(attempt)
     assert found.code is FailureCode.RUNTIME_FAULT, found
 
@@ -227,7 +243,7 @@ def test_a_job_does_not_outlive_its_keeper(either: Bench) -> None:
     os.kill(keeper, signal.SIGKILL)
     found = failed(attempt)
     assert found.code is FailureCode.RUNTIME_FAULT, found
-    assert either.containers(attempt) == []
+    assert folders.processes_of(attempt.home) == [attempt.pid]
 
 
 @pytest.mark.spec("N9", "J5")
@@ -261,17 +277,33 @@ def test_what_a_killed_node_left_in_its_engine_is_cleaned_up_when_the_engine_can
     runtime_named("container").clean(str(attempt.home))
 
 
+@pytest.mark.spec("N9")
+def test_a_container_that_came_after_everything_was_cleaned_up_is_swept_away(either: Bench, tmp_path: Path) -> None:
+    # given a container whose attempt's folder is gone, one whose folder is there, and one of another node
+    attempt = either.script("echo here; sleep 1000")
+    attempt.printed("here")
+    for name, folder in (("late", tmp_path / "gone"), ("foreign", Path("/elsewhere/attempts/att"))):
+        labels = {LABEL_FOLDER: str(folder)}
+        wanted = {"Image": attempt.order.image, "Cmd": ["true"], "Labels": labels}
+        either.engine.api.create(f"holdfast-test-{name}", wanted | {"HostConfig": {"NetworkMode": "none"}})
+    # then only the first goes
+    assert sweep(either.engine.socket, str(tmp_path)) == ["holdfast-test-late"]
+    assert either.containers(attempt)
+    assert "holdfast-test-foreign" in either.engine.containers()
+    either.engine.api.remove("holdfast-test-foreign")
+
+
 # --- output without end ---
 
 
 @pytest.mark.spec("J4")
 def test_endless_output_is_cut_and_blocks_nobody(either: Bench) -> None:
-    attempt = either.script("yes | head -c 300000000; echo done >&2", log_bytes_max=1 << 20)
+    attempt = either.script("yes | head -c 60000000; echo done >&2", log_bytes_max=1 << 20)
     status = attempt.ended(LONG_S)
     assert status["outcome"]["exit_code"] == 0
     assert "done" in attempt.log("stderr")
     assert status["stdout_bytes"] <= 1 << 20
-    assert status["stdout_bytes"] + status["stdout_cut"] >= 300_000_000
+    assert status["stdout_bytes"] + status["stdout_cut"] >= 60_000_000
     # and the engine's own disk holds none of it
     logs = [p for p in either.engine.folder.rglob("*.log") if p.is_file() and "containers" in str(p)]
     assert sum(p.stat().st_size for p in logs) < 1 << 20

@@ -3,6 +3,7 @@
 import queue
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
 import grpc
@@ -228,6 +229,28 @@ def test_a_new_bulk_stream_takes_the_place_of_the_one_before(
         next(first)
     assert ended.value.code() is grpc.StatusCode.ABORTED  # pyright: ignore[reportAttributeAccessIssue]
     line.close()
+
+
+@pytest.mark.spec("N6", "J14")
+def test_making_a_token_again_under_one_key_gives_the_same_token_and_nothing_else(
+    orchestrator: OrchestratorProcess, client: Client
+) -> None:
+    # Given a token made under a key, whose answer got lost
+    first = client.tokens.create(uses=2, note="for the lab", key="one try")
+    # When the call is repeated by several at once, then it is the same token, text and all
+    with ThreadPoolExecutor(4) as pool:
+        again = list(pool.map(lambda _: client.tokens.create(uses=2, note="for the lab", key="one try"), range(4)))
+    assert again == [first] * 4
+    # And under that key nothing else can be made, and without one every call makes another
+    with orchestrator.http() as http:
+        other = http.post("/v1/tokens", json={"uses": 3}, headers={"Idempotency-Key": "one try"})
+        assert (other.status_code, other.json()["code"]) == (409, "key_reused") and "hf1_" not in other.text
+        assert http.post("/v1/tokens", json={}).json()["id"] != http.post("/v1/tokens", json={}).json()["id"]
+    # And a repeated call brings no revoked token back to life
+    client.tokens.revoke(first.id)
+    assert client.tokens.create(uses=2, note="for the lab", key="one try") == first
+    refusal = answer(orchestrator, WireNode(orchestrator.listen, first.token))
+    assert isinstance(refusal, Refusal) and refusal.code == "token_revoked"
 
 
 @pytest.mark.spec("H2")

@@ -153,7 +153,7 @@ def test_room_is_kept_for_a_body_from_the_start_and_cannot_be_taken_by_others(
     attempts: Attempts, small_disk: Path
 ) -> None:
     # given a body with 8 MiB of a disk of 24, and a neighbour who fills the rest after its start
-    script = "echo here; while [ ! -e /work/go ]; do sleep 0.05; done; dd if=/dev/zero of=big bs=1M count=7 2>/dev/null"
+    script = "echo here; while [ ! -e go ]; do sleep 0.05; done; dd if=/dev/zero of=big bs=1M count=7 2>/dev/null"
     attempt = attempts.prepare("sh", "-c", script, home=small_disk / "att", resources={"disk_mib": 8}).start()
     attempt.printed("here")
     room = os.statvfs(small_disk)
@@ -249,6 +249,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Attempts]:
     """Attempts on a machine that gives its node nothing: no control group, no loop device, no user."""
     for module in (scratch, owners, netns):
         monkeypatch.setattr(module, "hindrance", lambda: "the machine has none")
+    monkeypatch.setattr(netns, "rate_hindrance", lambda: "the machine has none")
     missing = dict.fromkeys(cgroups.CONTROLLERS, "the machine has none")
     monkeypatch.setattr(cgroups, "detect", lambda: cgroups.Hierarchy(missing=missing))
     attempts = Attempts(tmp_path, InProcess())

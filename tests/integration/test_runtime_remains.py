@@ -1,10 +1,11 @@
 """Whatever is killed in whatever moment: no process, mount, loop device, control group or user stays (SPEC N9)."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,6 +17,7 @@ from holdfast.node import linux
 from holdfast.node.core.warden import Order
 from holdfast.node.runtimes import bubblewrap, cgroups, child, owners, runtime, scratch
 from holdfast.testing.attempts import Attempts, all_dead
+from holdfast.testing.processes import wait_for
 
 pytestmark = pytest.mark.spec("N9", "N4")
 
@@ -138,7 +140,7 @@ def test_a_strangers_copy_of_a_mount_is_taken_away_too(attempts: Attempts) -> No
     )
     assert stranger.stdout is not None
     stranger.stdout.readline()
-    copy = Path(f"/proc/{stranger.pid}/root{attempt.home}/work/file")
+    copy = Path(f"/proc/{stranger.pid}/root{attempt.home}") / "work" / "file"
     try:
         assert copy.read_text() == "x\n"
         # when the attempt is removed
@@ -176,18 +178,88 @@ def test_an_ended_body_leaves_no_control_group_behind_but_its_files_stay(attempt
     assert os.stat(attempt.home / "work").st_uid >= owners.FIRST
 
 
-def test_scratch_that_was_unmounted_by_a_restart_of_the_machine_is_mounted_again(tmp_path: Path) -> None:
-    # given an attempt with a file in its scratch, on a machine that was switched off in good order
-    order = Order("att_0a.1", 7, "job_0a", ("true",), 1, 1, 0, 0, resources=LIMITED, checkpoint=True)
-    bubblewrap.RUNTIME.prepare(order, str(tmp_path))
-    (tmp_path / "work" / "file").write_text("kept")
-    for place in scratch.mounts_below(str(tmp_path)):
+RECOVERABLE = Order("att_0a.1", 7, "job_0a", ("true",), 1, 1, 0, 0, resources=LIMITED, checkpoint=True)
+ENDED = '{"phase": "ended", "outcome": {"kind": "exit", "exit_code": 0}}'
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Iterator[Path]:
+    """An attempt that has ended with a file in its scratch, and was not delivered yet."""
+    folder = tmp_path / "attempts" / RECOVERABLE.attempt
+    folder.mkdir(parents=True)
+    bubblewrap.RUNTIME.prepare(RECOVERABLE, str(folder))
+    (folder / "order.json").write_text(json.dumps(RECOVERABLE.to_dict()))
+    (folder / "status.json").write_text(ENDED)
+    (folder / "work" / "file").write_text("kept")
+    yield folder
+    folders.clean(folder)
+    assert remains(folder) == []
+
+
+@pytest.mark.spec("J10")
+def test_after_a_restart_of_the_machine_in_good_order_the_files_are_there_again(ended: Path) -> None:
+    for place in scratch.mounts_below(str(ended)):
         linux.unmount(place)
-    assert not (tmp_path / "work" / "file").exists()
-    # when it is prepared again, then the file is there
-    bubblewrap.RUNTIME.prepare(order, str(tmp_path))
-    assert (tmp_path / "work" / "file").read_text() == "kept"
-    bubblewrap.RUNTIME.prepare(order, str(tmp_path))
-    assert len(scratch.mounts_below(str(tmp_path))) == 2
-    bubblewrap.RUNTIME.clean(str(tmp_path))
-    assert remains(tmp_path) == []
+    wait_for(lambda: scratch.loops_below(str(ended)) == [], "the file system to be unmounted")
+    assert not (ended / "work" / "file").exists()
+    # when an agent looks what survived
+    (found,), litter = folders.scan(ended.parent)
+    # then it finds the end and the files
+    assert litter == []
+    assert found.status is not None
+    assert (ended / "work" / "file").read_text() == "kept"
+    # and looking again changes nothing
+    folders.scan(ended.parent)
+    assert len(scratch.mounts_below(str(ended))) == 2
+
+
+@pytest.mark.spec("J7", "J10")
+def test_after_a_power_cut_an_end_without_its_files_does_not_count(ended: Path) -> None:
+    # given a machine that lost its power before anything was written
+    scratch._shut_down(str(ended / "work"))
+    for place in scratch.mounts_below(str(ended)):
+        linux.unmount(place)
+    wait_for(lambda: scratch.loops_below(str(ended)) == [], "the file system to be gone")
+    # when an agent looks what survived
+    (found,), _ = folders.scan(ended.parent)
+    # then nobody can take the empty folder for the job's result
+    assert found.status is None
+    assert folders.read_status(ended) is None
+    assert "what the job had written is lost" in folders.last_words(ended)
+
+
+def test_a_trial_that_was_killed_is_cleared_up_by_the_next_one() -> None:
+    # given a node that was killed while it tried out its sandbox
+    scratch.hindrance()
+    stages: list[Path] = []
+    for line in range(20, 400, 37):
+        found = subprocess.run([sys.executable, "-c", TRIAL, str(line)], capture_output=True, text=True, timeout=60)
+        stages += [Path(name) for name in found.stdout.split()]
+    assert any(stage.exists() for stage in stages)
+    # when the next one starts
+    assert bubblewrap.RUNTIME.works() == (True, "")
+    # then nothing of those is left
+    assert [stage for stage in stages if stage.exists() or remains(stage)] == []
+
+
+TRIAL = """
+import os, signal, sys
+from holdfast.node.runtimes import bubblewrap, runtime, trials
+folder = os.path.dirname(runtime.__file__)
+at, seen = int(sys.argv[1]), set()
+def trace(frame, event, _):
+    if not frame.f_code.co_filename.startswith(folder):
+        return None
+    if event == "line":
+        seen.add((frame.f_code.co_filename, frame.f_lineno))
+        if len(seen) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return trace
+made = trials.tempfile.mkdtemp
+def told(**words):
+    print(name := made(**words), flush=True)
+    return name
+trials.tempfile.mkdtemp = told
+sys.settrace(trace)
+bubblewrap.RUNTIME.works()
+"""

@@ -113,12 +113,14 @@ def test_the_environment_is_that_of_the_job_and_nothing_of_the_node(
     assert attempt.outcome()["exit_code"] == 0
     found = dict(line.split("=", 1) for line in attempt.log("stdout").splitlines())
     work = "/work" if runtime == "bubblewrap" else str(attempt.home / "work")
+    lent = "/holdfast" if runtime == "bubblewrap" else str(attempt.home / "lent")
     # then its job sees its own words, ours, and no other
     assert {key: value for key, value in found.items() if key not in ("PATH", "PWD", "OLDPWD", "_", "SHLVL")} == {
         "COLOUR": "blue",
         "LANG": "de",
         "HOME": work,
         "HOLDFAST_WORK_DIR": work,
+        "PYTHONPATH": lent,
         "HOLDFAST_JOB": "job_0a",
         "HOLDFAST_ATTEMPT": "att_0a.1",
         "HOLDFAST_CPU_MILLI": "1500",

@@ -80,6 +80,18 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return node
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pip that takes no time, and makes environments of three mebibytes."""
+
+    def run(_: Venvs, __: list[str], ___: list[str], ____: dict[str, str], new: Path) -> tuple[int, str]:
+        (new / "tree" / "pear.py").write_text("x")
+        (new / "tree" / "data").write_bytes(os.urandom(3 << 20))
+        return 0, ""
+
+    monkeypatch.setattr(Venvs, "_run", run)
+
+
 def failed(node: Node, text: str, **limits: float) -> VenvFailed:
     with pytest.raises(VenvFailed) as wrong:
         node.take("att_f", text, **limits)
@@ -178,19 +190,12 @@ print(len(seen))
 """
 
 
-def test_a_builder_killed_at_any_line_leaves_nothing_that_could_be_taken_for_whole(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # given a pip that takes no time
-    def run(_: Venvs, __: list[str], ___: list[str], ____: dict[str, str], new: Path) -> tuple[int, str]:
-        (new / "tree" / "pear.py").write_text("x")
-        return 0, ""
-
+@pytest.mark.usefixtures("quick")
+def test_a_builder_killed_at_any_line_leaves_nothing_that_could_be_taken_for_whole(node: Node, tmp_path: Path) -> None:
     def build(home: Path, at: int) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-c", BUILDER, str(home), str(node.attempts), str(at)]
         return subprocess.run(words, capture_output=True, text=True, timeout=60)
 
-    monkeypatch.setattr(Venvs, "_run", run)
     lines = int(build(tmp_path / "whole", -1).stdout)
     assert lines > 60
     # when a builder is killed
@@ -236,9 +241,8 @@ def _is_closed(line: socket.socket) -> bool:
 # --- bounded ---
 
 
+@pytest.mark.usefixtures("quick")
 def test_those_not_in_use_are_dropped_when_there_are_too_many_the_oldest_first(node: Node) -> None:
-    for name in ("plum", "fig", "kiwi", "lime"):
-        make_wheel(node.wheels, name, "1.0", padding=3 << 20)
     # given two environments, of which the first is in use
     used = node.take("att_a", "plum", mib_max=10)
     idle = node.take("att_b", "fig", mib_max=10)
@@ -253,9 +257,8 @@ def test_those_not_in_use_are_dropped_when_there_are_too_many_the_oldest_first(n
     assert not [name for name in os.listdir(node.home) if name.startswith("dropped")]
 
 
+@pytest.mark.usefixtures("quick")
 def test_one_that_is_wanted_again_counts_as_new(node: Node) -> None:
-    for name in ("plum", "fig", "kiwi"):
-        make_wheel(node.wheels, name, "1.0", padding=3 << 20)
     first, second = node.take("att_a", "plum"), node.take("att_b", "fig")
     node.take("att_c", "plum")
     for attempt in ("att_a", "att_b", "att_c"):

@@ -149,7 +149,15 @@ def status_from(raw: object) -> ShimStatus:
         numbers[1],
         digest,
         raw.get("go") is True,
+        *_used(raw.get("usage")),
     )
+
+
+def _used(raw: object) -> tuple[int, int]:
+    """Processor time and memory of a body, as its shim tells them."""
+    told = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+    cpu, memory = told.get("cpu_ms", 0), told.get("memory_mib", 0)
+    return (cpu, memory) if type(cpu) is int and type(memory) is int and cpu >= 0 and memory >= 0 else (0, 0)
 
 
 def log_sizes(folder: Path) -> dict[str, int]:

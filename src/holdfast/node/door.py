@@ -16,6 +16,7 @@ from urllib.parse import urljoin
 import httpx
 import msgspec
 
+from holdfast.blobs.lines import ThreadTransport
 from holdfast.blobs.manifest import Blob
 from holdfast.errors import HoldfastError
 from holdfast.identity.certificates import https_context
@@ -99,9 +100,8 @@ class DataDoor:
         that the world trusts."""
         mounts: dict[str, httpx.AsyncBaseTransport | None] = {}
         if self._door is not None and self._door.pem is not None:
-            mounts[self._door.url] = httpx.AsyncHTTPTransport(verify=https_context(self._door.pem))
-        limits = httpx.Timeout(60.0, connect=10.0)
-        return httpx.AsyncClient(trust_env=False, timeout=limits, mounts=mounts, verify=_world())
+            mounts[self._door.url] = ThreadTransport(https_context(self._door.pem))
+        return httpx.AsyncClient(trust_env=False, mounts=mounts, transport=ThreadTransport(_world()))
 
     # --- what can be asked ---
 

@@ -128,7 +128,7 @@ async def _events(docker: "aiodocker.Docker", name: str, build: Build, ways: _Wa
     }  # fmt: skip
     headers, forever = {"Content-Type": "application/x-tar"}, aiohttp.ClientTimeout(total=None)
     posted = docker.session.post(
-        "http://engine/build", params=words, data=build.context, headers=headers, timeout=forever
+        "http://localhost/build", params=words, data=build.context, headers=headers, timeout=forever
     )
     async with posted as answer:
         if answer.status >= 400:

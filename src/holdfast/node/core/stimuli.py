@@ -35,6 +35,9 @@ class ShimStatus(msgspec.Struct, frozen=True):
     stdout_sha256: str = ""
     go: bool = False
     """The shim was told to go."""
+    cpu_ms: int = 0
+    memory_mib: int = 0
+    """What the body has used and uses now; 0 where that cannot be known."""
 
 
 # --- events ---

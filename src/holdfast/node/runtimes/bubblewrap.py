@@ -13,7 +13,7 @@ from functools import cache
 
 from holdfast.node import linux
 from holdfast.node.core.warden import Order
-from holdfast.node.runtimes import cgroups, child, gpus, lent, netns, owners, scratch
+from holdfast.node.runtimes import cgroups, child, gpus, lent, netns, owners, scratch, trials
 from holdfast.node.runtimes.body_folders import Folders
 from holdfast.node.runtimes.runtime import Ended, Usage
 
@@ -268,26 +268,21 @@ class BubblewrapRuntime:
     def works(self) -> tuple[bool, str]:
         """Start a sandbox with nothing to do in it, exactly as a job's, and find out what it can hold a job to. For a
         process with one thread."""
-        import shutil
-        import tempfile
-
         order = Order("trial", 0, "trial", ("true",), 1, 1, 0, 0, resources={"disk_mib": 4, "memory_mib": 64})
-        folder = tempfile.mkdtemp(prefix="holdfast-trial-")
         said = os.memfd_create("said")
         try:
-            self.prepare(order, folder)
-            body = self.start(order, folder, said, said)
-            status = child.wait(body.pid, _TRIAL_S)
-            words = os.pread(said, 2_000, 0).decode(errors="replace").strip()
-            ended = body.ended(status, words)
+            with trials.folder_for("sandbox", self.clean) as folder:
+                self.prepare(order, folder)
+                body = self.start(order, folder, said, said)
+                status = child.wait(body.pid, _TRIAL_S)
+                words = os.pread(said, 2_000, 0).decode(errors="replace").strip()
+                ended = body.ended(status, words)
             self.capabilities()
             return ended == Ended(exit_code=0), words
         except OSError as error:
             return False, str(error.strerror or error)
         finally:
             os.close(said)
-            self.clean(folder)
-            shutil.rmtree(folder)
 
     def capabilities(self) -> dict[str, str]:
         groups = cgroups.detect()

@@ -20,7 +20,7 @@ from holdfast.node.core.warden import Order
 from holdfast.node.runtimes import child, container_request, netns, owners, scratch
 from holdfast.node.runtimes.body_folders import Folders
 from holdfast.node.runtimes.cgroups import Groups
-from holdfast.node.runtimes.container_request import GATE, INIT, INSIDE, STREAMS, name_of
+from holdfast.node.runtimes.container_request import GATE, INIT, INSIDE, LABEL_FOLDER, STREAMS, name_of
 from holdfast.node.runtimes.engine_api import Engine, EngineError, find_engine
 from holdfast.node.runtimes.engine_cgroup import hold_back
 from holdfast.node.runtimes.keeper import KILL, Keeper, Task
@@ -229,6 +229,19 @@ def _remove(engine: Engine, name: str) -> None:
         time.sleep(0.02)
 
 
+def sweep(engine: str, attempts: str) -> list[str]:
+    """Remove containers of attempts whose folder in `attempts` is gone: an engine may carry out what a killed node
+    asked for when everything else was cleaned up already. Their names. OSError where the engine does not answer."""
+    inside = os.path.realpath(attempts) + "/"
+    found: list[str] = []
+    for container in Engine(engine).containers(LABEL_FOLDER):
+        folder = str((container.get("Labels") or {}).get(LABEL_FOLDER, ""))
+        if folder.startswith(inside) and not os.path.exists(folder):
+            _remove(Engine(engine), str(container["Id"]))
+            found.append(str((container.get("Names") or [container["Id"]])[0]).lstrip("/"))
+    return found
+
+
 def _fork(task: Task, pipes: dict[int, int], status: int) -> int:
     """The keeper is a fork of the shim: it has one thread, and everything it needs is loaded."""
     parent = os.getpid()
@@ -254,6 +267,7 @@ def _be_keeper(parent: int, task: Task, pipes: dict[int, int], status: int) -> N
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     keeper.catch_signals()
+    keep_only({0, 1, 2, status, *pipes, *pipes.values(), *keeper.descriptors()})
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.setsid()
     os.chdir("/")
@@ -263,6 +277,14 @@ def _be_keeper(parent: int, task: Task, pipes: dict[int, int], status: int) -> N
         return
     give_to(task.uid, task.folder)
     keeper.run()
+
+
+def keep_only(wanted: set[int]) -> None:
+    """The shim's own descriptors are not the keeper's: a pipe that both hold would never break."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in wanted:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
 
 
 def give_to(uid: int, folder: str) -> None:

@@ -18,7 +18,7 @@ from holdfast.node.runtimes import child, lent, scratch
 LABEL_ATTEMPT = "holdfast.attempt"
 LABEL_FOLDER = "holdfast.folder"
 """Where the attempt lies on the node: with it a container is told apart from those of other nodes on one machine."""
-INSIDE = "/.holdfast"
+INSIDE, WORK = "/.holdfast", "/work"
 STREAMS = ("stdout", "stderr")
 GATE = "gate"
 """A pipe that the shell opens when the streams are in place, and the job is about to be executed: it waits there
@@ -105,7 +105,7 @@ def request(order: Order, folder: str, uid: int, image: dict[str, Any]) -> dict[
         "Entrypoint": entrypoint(),
         "Cmd": [str(len(late)), *late, *order.argv],
         "User": f"{uid}:{uid}",
-        "WorkingDir": "/work",
+        "WorkingDir": WORK,
         "Env": env,
         "Hostname": "holdfast",
         "Labels": {LABEL_ATTEMPT: order.attempt, LABEL_FOLDER: os.path.realpath(folder)},

@@ -3,12 +3,10 @@ thread. Decides nothing: it says what is wrong, in words for the operator."""
 
 import io
 import os
-import shutil
 import tarfile
-import tempfile
 
 from holdfast.node.core.warden import Order
-from holdfast.node.runtimes import child, container_request
+from holdfast.node.runtimes import child, container_request, trials
 from holdfast.node.runtimes.engine_api import API_LEAST, Engine, EngineError, query
 from holdfast.node.runtimes.runtime import Ended, runtime_named
 
@@ -54,21 +52,19 @@ def _image(engine: Engine) -> str:
 def _try_to_run(engine: Engine, image: str) -> str:
     runtime = runtime_named("container")
     lent = container_request.lent_shell()
-    words = (*lent, "-c", "echo it works")
+    words = (*lent, "-c", ": >trial && echo it works")
     order = Order("trial", 0, "trial", words, 1, 1, 0, 0, resources={"disk_mib": 4, "memory_mib": 64},
                   runtime="container", image=image, engine=engine.path)  # fmt: skip
-    folder = tempfile.mkdtemp(prefix="holdfast-trial-")
     said = os.memfd_create("said")
     try:
-        runtime.prepare(order, folder)
-        body = runtime.start(order, folder, said, said)
-        status = child.wait(body.pid, _TRIAL_S)
-        printed = os.pread(said, 2_000, 0).decode(errors="replace").strip()
-        ended = body.ended(status, printed)
-        if ended == Ended(exit_code=0) and printed == "it works":
-            return ""
-        return ended.fault or ended.code or f"a container ended with {ended.exit_code}: {printed}"
+        with trials.folder_for("container", runtime.clean) as folder:
+            runtime.prepare(order, folder)
+            body = runtime.start(order, folder, said, said)
+            status = child.wait(body.pid, _TRIAL_S)
+            printed = os.pread(said, 2_000, 0).decode(errors="replace").strip()
+            ended = body.ended(status, printed)
     finally:
         os.close(said)
-        runtime.clean(folder)
-        shutil.rmtree(folder)
+    if ended == Ended(exit_code=0) and printed == "it works":
+        return ""
+    return ended.fault or ended.code or f"a container ended with {ended.exit_code}: {printed}"

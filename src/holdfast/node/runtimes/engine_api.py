@@ -137,10 +137,6 @@ class Engine:
         """Ask, and wait for what is said."""
         return self.ask(method, where, body, timeout_s).json()
 
-    def text(self, where: str) -> str:
-        """An answer that is no JSON, with its bytes that are no text replaced."""
-        return self.ask("GET", where).all()[2].decode(errors="replace")
-
     # --- containers, by id or name ---
 
     def create(self, name: str, config: dict[str, Any]) -> str:

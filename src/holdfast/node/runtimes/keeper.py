@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 from holdfast.node import linux
 from holdfast.node.runtimes.cgroups import Groups
-from holdfast.node.runtimes.container_request import GATE, INSIDE
+from holdfast.node.runtimes.container_request import GATE, INSIDE, WORK
 from holdfast.node.runtimes.engine_api import ANSWER_S_MAX, Answer, Engine, EngineError, EngineGone, query
 from holdfast.node.runtimes.engine_cgroup import MemoryWatch, groups_of
 
@@ -39,6 +39,8 @@ _NOTICE_S = 0.02
 """Between two looks whether the engine has noticed an end."""
 _BACK_S_MAX = 30.0
 """For an engine that is away when the body has ended: after that, how it ended stays unknown."""
+_REMEMBERED_S = 2.0
+"""For an engine to write an end into its memory, which it does after it says that the container has ended."""
 _PATIENCE_S = 60.0
 """Nothing has to be done as time passes: what happens, wakes."""
 _LEARN_S = 0.2
@@ -82,7 +84,7 @@ class Keeper:
         self._first = 0
         self._process: int | None = None
         """A descriptor of the container's first process: unlike its number, it cannot become another's."""
-        self._groups = Groups(0, {})
+        self._groups: Groups | None = None
         self._watch: MemoryWatch | None = None
         self._gate: int | None = None
         self._begun = False
@@ -123,6 +125,10 @@ class Keeper:
             signal.signal(number, self._signalled)
         self._poll.register(self._awake, select.POLLIN)
 
+    def descriptors(self) -> set[int]:
+        """Those it has opened by itself until now."""
+        return {self._awake.fileno(), self._wake.fileno()}
+
     def _signalled(self, number: int, _: object) -> None:
         """Passed on at once, whatever this process is waiting for."""
         if number == KILL:
@@ -139,7 +145,7 @@ class Keeper:
         with contextlib.suppress(OSError):
             if self._kill or not self._has_begun():
                 signal.pidfd_send_signal(self._process, signal.SIGKILL)
-            elif signal.SIGTERM not in self._told:
+            elif signal.SIGTERM not in self._told and self._groups is not None:
                 self._told.add(signal.SIGTERM)
                 linux.signal_all([pid for pid in self._groups.pids() if pid != self._first], signal.SIGTERM)
 
@@ -249,7 +255,8 @@ class Keeper:
         self._see(int(self._call("GET", f"/containers/{self._id}/json")["State"]["Pid"]))
         self._give(wanted["HostConfig"]["Tmpfs"])
         self._connect()
-        self._say({"pid": self._first, "version": self._groups.version, "places": self._groups.places})
+        groups = self._groups
+        self._say({"pid": self._first} | ({"version": groups.version, "places": groups.places} if groups else {}))
         self._began_at = time.time()
         self._gate = os.open(f"{task.folder}/io/{GATE}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._gate, 0)
@@ -292,10 +299,11 @@ class Keeper:
             process = os.pidfd_open(pid)
         except OSError:
             return
-        if not _is_same(f"/proc/{pid}/root{INSIDE}", os.path.join(self._task.folder, "io")):
+        root = f"/proc/{pid}/root"
+        if not _is_same(root + INSIDE, os.path.join(self._task.folder, "io")):
             os.close(process)
             return
-        if not _is_same(f"/proc/{pid}/root/work", os.path.join(self._task.folder, "work")):
+        if not _is_same(root + WORK, os.path.join(self._task.folder, "work")):
             os.close(process)
             raise OSError(2, "the engine does not see the node's disks: it runs with mounts of its own")
         self._first, self._process = pid, process
@@ -308,27 +316,31 @@ class Keeper:
     # --- while it runs ---
 
     def _stand_by(self) -> None:
-        """Until the container has ended, by its first process or by the engine's word."""
+        """Until the container has ended. Its first process has the last word, where it can be seen: an engine that is
+        being stopped says all sorts of things. Otherwise the engine has it."""
+        seen = self._process is not None
         waiting: Answer | None = None
         try_at = 0.0
         while not self._ended:
             now = time.monotonic()
+            patience = _PATIENCE_S if self._survives is not None else _LEARN_S
             try:
                 if waiting is None and now >= try_at:
                     waiting = self._engine.wait(self._id)
-                patience = _PATIENCE_S if self._survives is not None else _LEARN_S
                 if self._turn(patience if waiting else try_at - now, waiting) and waiting and waiting.receive():
                     waiting.json()
-                    self._ended = True
-                self._pass_on_by_engine()
-                if time.time() - self._began_at > _LEARN_S and not self._ended:
-                    self._does_survive()
+                    self._ended |= not seen
+                    waiting, try_at = None, now + _AGAIN_S
+                if waiting and not self._ended:
+                    self._pass_on_by_engine()
+                    if time.time() - self._began_at > _LEARN_S:
+                        self._does_survive()
             except EngineGone:
                 self._lost = True
-                waiting = _closed(waiting)
-                try_at = time.monotonic() + _AGAIN_S
-            except EngineError:  # it knows no such container: the last word is spoken elsewhere
-                self._ended = True
+                waiting, try_at = _closed(waiting), time.monotonic() + _AGAIN_S
+            except EngineError as error:
+                self._ended |= error.status == 404 and not seen
+                waiting, try_at = _closed(waiting), time.monotonic() + _AGAIN_S
         _closed(waiting)
 
     def _does_survive(self) -> bool:
@@ -369,7 +381,7 @@ class Keeper:
             except EngineGone:
                 self._lost = True
                 pause = _AGAIN_S
-                if self._survives is False:
+                if not self._survives:  # or it came too early to know: then it ended with the engine, not by itself
                     raise OSError(5, "the container engine was stopped, and the container with it") from None
             except EngineError as error:
                 raise OSError(5, f"the container was removed under the job: {error.says}") from None
@@ -381,26 +393,38 @@ class Keeper:
     def _foreign_end(self, state: dict[str, Any]) -> str:
         """Why the end is none of the body's own: the engine went and took it along, somebody used the engine to end
         it, or it never came to the body. Empty: it is its own."""
+        restarted = "the container engine was restarted, and the container ended with it"
         if self._lost and not self._does_survive():
-            return "the container engine was restarted, and the container ended with it"
+            return restarted
         if not self._has_begun():
-            said = self._engine.text(f"/containers/{self._id}/logs" + query(stdout=1, stderr=1, tail=5))
+            said = self._text(f"/containers/{self._id}/logs" + query(stdout=1, stderr=1, tail=5))
             return f"the container could not run the job: {state.get('Error') or said[-500:] or 'no reason is given'}"
-        if ended_by := self._ended_by_engine():
-            return f"somebody on the node ended the container ({ended_by})"
-        return ""
+        done = self._what_was_done()
+        if by := [action for action in done if action in ("kill", "stop")]:
+            return f"somebody on the node ended the container ({', '.join(by)})"
+        # an engine that knows of the end and did not see it was started since
+        return "" if self._podman or "die" in done or self._does_survive() else restarted
 
-    def _ended_by_engine(self) -> str:
-        """What the engine was told to do to the container; we were not told, so it was somebody else."""
-        filters = {"container": [self._id], "event": ["kill", "stop"]}
-        # Docker goes on telling until a moment that it is given, Podman unless it is told not to.
-        bound = {"stream": "false"} if self._podman else {"until": f"{time.time():.6f}"}
-        try:
-            said = self._engine.text("/events" + query(since=int(self._began_at), filters=filters, **bound))
-            events = [json.loads(line) for line in said.splitlines() if line.strip()]
-        except (OSError, ValueError):
-            return ""
-        return ", ".join(str(event.get("Action", "")) for event in events)
+    def _what_was_done(self) -> list[str]:
+        """What the engine remembers of the container: what it was told to do to it, and its end. We told it nothing, so
+        whatever ended it was somebody else's wish."""
+        filters = {"container": [self._id], "event": ["kill", "stop", "die"]}
+        until = time.monotonic() + _REMEMBERED_S
+        while True:
+            # Docker goes on telling until a moment that it is given, Podman unless it is told not to.
+            bound = {"stream": "false"} if self._podman else {"until": f"{time.time():.6f}"}
+            try:
+                said = self._text("/events" + query(since=int(self._began_at), filters=filters, **bound))
+                done = [str(json.loads(line).get("Action", "")) for line in said.splitlines() if line.strip()]
+            except (OSError, ValueError):
+                return []
+            if self._podman or "die" in done or time.monotonic() > until:
+                return done
+            self._turn(_NOTICE_S)
+
+    def _text(self, where: str) -> str:
+        """An answer that is no JSON object."""
+        return self._asked("GET", where).all()[2].decode(errors="replace")
 
     def _say(self, words: dict[str, Any]) -> None:
         os.write(self._status, json.dumps(words).encode() + b"\n")

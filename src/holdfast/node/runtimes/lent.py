@@ -19,17 +19,22 @@ __path__ = extend_path(__path__, __name__)
 
 def lay_out(folder: str) -> None:
     """Put it into an attempt's folder. Idempotent."""
+    target = place(folder)
+    if os.path.isdir(target):
+        return
     source = pkgutil.get_data("holdfast", "checkpoint.py")
     if source is None:
         raise FileNotFoundError(2, "this installation has no holdfast/checkpoint.py")
-    package = os.path.join(place(folder), "holdfast")
-    for path in (place(folder), package):
-        os.makedirs(path, exist_ok=True)
+    draft = target + ".new"
+    package = os.path.join(draft, "holdfast")
+    os.makedirs(package, exist_ok=True)
+    for path in (draft, package):
         os.chmod(path, 0o755)  # whatever the umask: the body is another user
     for name, data in (("__init__.py", _PACKAGE.encode()), ("checkpoint.py", source)):
         with open(os.path.join(package, name), "wb") as file:
             file.write(data)
-        os.chmod(os.path.join(package, name), 0o644)
+            os.fchmod(file.fileno(), 0o644)
+    os.rename(draft, target)
 
 
 def place(folder: str) -> str:
