@@ -33,6 +33,7 @@ from holdfast.blobs.errors import BlobError, BlobMissing, FolderChanged, Mismatc
 from holdfast.blobs.lines import ThreadTransport
 from holdfast.blobs.s3 import S3Store
 from holdfast.blobs.transfer import Patience, Progress, download, upload
+from holdfast.blobs.verified import Verified
 from holdfast.testing.processes import wait_for
 
 pytestmark = pytest.mark.spec("J1", "N13", "J10")
@@ -263,7 +264,7 @@ def test_a_download_cut_at_every_chunk_goes_on_where_it_was(
         unpacking = Unpacking(tmp_path / "down", package.manifest)
         left = 1
 
-        def put(sha: str, data: bytes) -> None:
+        def put(sha: str, data: Verified) -> None:
             nonlocal left
             if not left:
                 raise KeyboardInterrupt

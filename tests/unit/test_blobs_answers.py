@@ -33,7 +33,7 @@ def fetch(answer: Any) -> list[bytes | bytearray]:
 
     async def story() -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(answer), follow_redirects=True) as http:
-            await download([BLOB], lambda _, data: handed.append(data), AnyDoor(), http, patience=QUICK)
+            await download([BLOB], lambda _, data: handed.append(data.data), AnyDoor(), http, patience=QUICK)
 
     try:
         asyncio.run(story())

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.blobs import FolderStore, Grant, incoming_key, owned_key, owner_hash, sha_of
 from holdfast.blobs.errors import BlobMissing, LinkRefused, Mismatch, StoreFull, StoreGone, StoreRefused, StoreSlow
-from holdfast.blobs.store import verify
+from holdfast.blobs.verified import verify
 
 pytestmark = pytest.mark.spec("J1", "N13")
 
@@ -51,7 +51,7 @@ def test_only_verified_bytes_are_promoted(tmp_path: Path) -> None:
 
 def test_bytes_are_what_their_name_says_or_a_mismatch() -> None:
     sha, data = fresh()
-    verify(sha, 1000, data)
+    assert verify(sha, 1000, data).data == data
     for size, evil in ((1000, bytes(1000)), (999, data), (1001, data), (1000, data[:-1])):
         with pytest.raises(Mismatch):
             verify(sha, size, evil)

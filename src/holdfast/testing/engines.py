@@ -238,7 +238,9 @@ class Podman(EngineService):
             "CONTAINERS_CONF": str(self.folder / "containers.conf"),
             "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
         }
-        return super().environment() | confs
+        own = self.folder / "uploads"  # or they would stay where the machine keeps such files
+        own.mkdir(exist_ok=True)
+        return super().environment() | confs | {"TMPDIR": str(own)}
 
     def command(self) -> list[str]:
         places = ["--root", str(self.folder / "data"), "--runroot", str(self.folder / "run")]

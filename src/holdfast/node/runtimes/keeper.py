@@ -39,6 +39,7 @@ _NOTICE_S = 0.02
 """Between two looks whether the engine has noticed an end."""
 _BACK_S_MAX = 30.0
 """For an engine that is away when the body has ended: after that, how it ended stays unknown."""
+_GIVE_UP_S = 5.0
 _REMEMBERED_S = 2.0
 """For an engine to write an end into its memory, which it does after it says that the container has ended."""
 _PATIENCE_S = 60.0
@@ -110,8 +111,16 @@ class Keeper:
         except _Stopped:
             self._say({"signal": int(signal.SIGKILL if self._kill else signal.SIGTERM)})
         except OSError as error:
+            self._give_up()
             self._carry()
             self._say({"fault": str(error.strerror or error)})
+
+    def _give_up(self) -> None:
+        """What still waits at the gate need not wait; what cannot be seen is cleaned up with the attempt."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._process, signal.SIGKILL)
+                select.select([self._process], [], [], _GIVE_UP_S)
 
     # --- signals ---
 
