@@ -10,6 +10,7 @@ QUICK = {
     "sim.py": ["--seeds", "40"],
     "jobs.py": ["--jobs", "1000", "--stores", "sqlite"],
     "nodes.py": ["--nodes", "200", "--watch", "10"],
+    "blobs.py": ["--mib", "128", "--files", "5000", "--rounds", "1"],
     "neural.py": ["--part", "products", "--times", "1"],
 }
 

@@ -3,7 +3,7 @@
 A decision is one whole `Kernel.apply(Submitted)` that ends with an attempt offered to a node: queueing, the choice,
 the fence, the rows and the messages, in processor time. Between decisions the oldest of the attempts made here ends, so
 that the fill stays where it is; that part is not timed. One node in 10,000 (but at least one) meets the rare need.
-A job that fits nowhere at that moment waits and is counted as "no fit".
+A job that fits nowhere at that moment waits and is counted as "no fit". Fleets of all sizes are measured in turns.
 Path: in process, no TLS, no fsync, no isolation; shipped defaults.
 
     python bench/kernel.py [--json] [--nodes 100 10000 1000000] [--decisions 4000]
@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections import deque
+from typing import Any
 
 from holdfast.kernel.decision import Decision, ToSession
 from holdfast.kernel.events import Led, NodeJoined, NodeSaid, Submitted
@@ -51,6 +52,8 @@ ORDINARY = [
 ]  # fmt: skip
 STEADY = 30
 """So many attempts of the measurement itself run at a time; further ones take the place of the oldest."""
+TURNS = 20
+"""Each fleet is measured in so many turns."""
 RARE = Need(Resources(1000, 2048, 1024, 1), gpu_memory_mib=140_000)
 
 
@@ -145,32 +148,61 @@ class Fleet:
         self._started(self.kernel.apply(report, Instant(self.now)))
 
 
-def measure(nodes: int, fill: float, decisions: int) -> list[dict[str, object]]:
-    fleet = Fleet(nodes, fill)
-    gc.collect()
-    gc.freeze()
-    rows: list[dict[str, object]] = []
-    for name, needs in (("ordinary", ORDINARY), ("rare", [RARE])):
-        times, missed = [], 0
+class Row:
+    """What was measured of one fleet and one kind of need."""
+
+    def __init__(self, fleet: Fleet, nodes: int, fill: float, name: str, needs: list[Need]) -> None:
+        self.fleet = fleet
+        self.about = {"nodes": nodes, "fill_percent": round(fill * 100), "need": name}
+        self.needs = needs
+        self.keep = STEADY if name == "ordinary" else 0
+        self.times: list[float] = []
+        self.missed = 0
+
+    def turn(self, decisions: int) -> None:
         for i in range(decisions):
-            took = fleet.decide(needs[i % len(needs)])
+            took = self.fleet.decide(self.needs[i % len(self.needs)])
             if took is None:
-                missed += 1
+                self.missed += 1
                 continue
-            times.append(took)
-            if len(fleet.running) > STEADY or name == "rare":
-                fleet.end_oldest()
-        while fleet.running:
-            fleet.end_oldest()
-        times.sort()
-        rows.append({
-            "nodes": nodes, "fill_percent": round(fill * 100), "need": name, "decisions": len(times), "no_fit": missed,
+            self.times.append(took)
+            if len(self.fleet.running) > self.keep:
+                self.fleet.end_oldest()
+
+    def finish(self) -> dict[str, Any]:
+        while self.fleet.running:
+            self.fleet.end_oldest()
+        times = sorted(self.times)
+        return {
+            **self.about, "decisions": len(times), "no_fit": self.missed,
             "per_s": round(len(times) / sum(times)), "p50_us": round(statistics.median(times) * 1e6, 1),
             "p99_us": round(times[int(len(times) * 0.99)] * 1e6, 1),
             "path": "in process", "tls": False, "fsync": False, "isolation": "none",
-        })  # fmt: skip
+        }  # fmt: skip
+
+
+def measure(sizes: list[int], fill: float, decisions: int) -> list[dict[str, Any]]:
+    """Fleets of all sizes in turns, so that a busy moment of the machine falls on all of them alike."""
+    fleets = {nodes: Fleet(nodes, fill) for nodes in sizes}
+    gc.collect()
+    gc.freeze()
+    found: list[dict[str, Any]] = []
+    for name, needs in (("ordinary", ORDINARY), ("rare", [RARE])):
+        rows = [Row(fleet, nodes, fill, name, needs) for nodes, fleet in fleets.items()]
+        for _ in range(TURNS):
+            for row in rows:
+                row.turn(decisions // TURNS)
+        found += [row.finish() for row in rows]
     gc.unfreeze()
-    return rows
+    return found
+
+
+def growth(rows: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
+    """Per need and fill: how many times the time of the smallest fleet a decision takes in the largest."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for row in sorted(rows, key=lambda r: r["nodes"]):
+        found.setdefault((row["need"], row["fill_percent"]), []).append(row["per_s"])
+    return {key: rates[0] / rates[-1] for key, rates in found.items()}
 
 
 def main() -> int:
@@ -180,7 +212,8 @@ def main() -> int:
     parser.add_argument("--fill", type=float, nargs="*", default=[0.7, 0.9])
     parser.add_argument("--decisions", type=int, default=4_000)
     args = parser.parse_args()
-    rows = [row for n in args.nodes for f in args.fill for row in measure(n, f, args.decisions)]
+    rows = [row for fill in args.fill for row in measure(args.nodes, fill, args.decisions)]
+    rows.sort(key=lambda r: (r["nodes"], r["fill_percent"], r["need"]))
     if args.json:
         json.dump(rows, sys.stdout, indent=2)
         return 0
@@ -188,6 +221,8 @@ def main() -> int:
     for r in rows:
         row = (r["nodes"], r["fill_percent"], r["need"], r["per_s"], r["p50_us"], r["p99_us"], r["no_fit"])
         print("{:>9,} {:>4}% {:>9} {:>12,} {:>8} {:>8} {:>7}".format(*row))
+    for (need, fill), times in growth(rows).items():
+        print(f"{need}, {fill} % full: {times:.2f}x from {min(args.nodes):,} to {max(args.nodes):,} nodes")
     return 0
 
 

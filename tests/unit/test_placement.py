@@ -108,3 +108,30 @@ def test_a_machine_that_is_half_idle_is_taken_without_looking_further():
     sizes = {draw: index.candidates(need, mix(1, draw), ()) for draw in range(64)}
     assert all(len(found) == 1 for found in sizes.values() if found[0] is idle)
     assert any(len(found) == 2 for found in sizes.values() if found[0] is busy)
+
+
+def test_a_machine_with_no_more_free_gpus_than_needed_comes_before_a_whole_one():
+    index = Index[Seat](candidates=2)
+    kind = Kind("x86_64", "A100", 81_920)
+    for number in range(8):
+        index.open(Seat(NodeId(f"node_whole_{number}"), kind=kind), (8_000, 8_192, 10_000, 4))
+    index.open(Seat(NodeId("node_begun"), kind=kind), (8_000, 8_192, 10_000, 1))
+    one, none, four = (Need(Resources(1_000, 1_024, 1_000, gpus)) for gpus in (1, 0, 4))
+    for draw in range(20):
+        assert [seat.node for seat in index.candidates(one, mix(1, draw), ())] == ["node_begun"]
+        assert [seat.node for seat in index.candidates(none, mix(1, draw), ())] == ["node_begun"]
+        assert "node_begun" not in [seat.node for seat in index.candidates(four, mix(1, draw), ())]
+
+
+def test_a_kind_that_grows_is_drawn_as_often_as_it_deserves():
+    """What is remembered of a need is counted anew now and then, though not at every change."""
+    index = Index[Seat](candidates=1)
+    need = Need(Resources(1_000, 1_024, 1_000))
+    for number in range(100):
+        index.open(Seat(NodeId(f"node_first_{number}"), kind=Kind("x86_64")), (8_000, 8_192, 10_000, 0))
+    index.open(Seat(NodeId("node_later"), kind=Kind("arm64")), (8_000, 8_192, 10_000, 0))
+    assert index.candidates(need, 0, ())
+    for number in range(300):
+        index.open(Seat(NodeId(f"node_later_{number}"), kind=Kind("arm64")), (8_000, 8_192, 10_000, 0))
+    drawn = [index.candidates(need, mix(1, draw), ())[0].kind.arch for draw in range(400)]
+    assert 250 < drawn.count("arm64") < 350

@@ -6,6 +6,7 @@ Sending a folder (client; a node sends results and checkpoints the same way):
     data = scanned.manifest.to_bytes();  name = sha_of(data)               # the name that travels
     blobs = (*scanned.manifest.blobs, Blob(name, len(data)))
     source = FirstOf(BytesSource({name: data}), FolderSource(folder, scanned.manifest))
+    http = httpx.AsyncClient(transport=lines.ThreadTransport(context))     # made for bulk bytes
     await transfer.upload(blobs, source, door, http, progress=...)         # door: asks the orchestrator
     keep(scanned.index.to_bytes())                                         # unchanged files are not read next time
 
@@ -28,8 +29,8 @@ The orchestrator:
     accepted = await accept(store, uploader, owner_hash(owner), name)      # verified and promoted, or what is missing
     Collector(...)                                                         # garbage: its docstring lists the duties
 
-All errors are `BlobError`s with stable codes; see `blobs.errors`. `transfer` (httpx) and `s3` (obstore) are imported by
-name, so that whoever needs neither does not load them.
+All errors are `BlobError`s with stable codes; see `blobs.errors`. `transfer` and `lines` (httpx) and `s3` (obstore) are
+imported by name, so that whoever needs none of them does not load them.
 """
 
 from holdfast.blobs import errors

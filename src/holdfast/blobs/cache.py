@@ -10,8 +10,9 @@ from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
 
-from holdfast.blobs.errors import BlobMissing
-from holdfast.blobs.keys import is_sha, sha_of
+from holdfast.blobs.errors import BlobMissing, Mismatch
+from holdfast.blobs.keys import is_sha
+from holdfast.blobs.verified import Verified, verify
 
 _TEMPORARY = ".new-"
 
@@ -44,8 +45,12 @@ class BlobCache:
     def total_bytes(self) -> int:
         return self._total
 
-    def get(self, sha: str) -> bytes | None:
+    def get(self, sha: str) -> bytes | bytearray | None:
         """The blob, or None if it is not here or not whole any more."""
+        found = self.find(sha)
+        return None if found is None else found.data
+
+    def find(self, sha: str) -> Verified | None:
         with self._lock:
             if sha not in self._sizes:
                 return None
@@ -53,15 +58,15 @@ class BlobCache:
         path = self._folder / sha
         try:
             data = path.read_bytes()
-            if sha_of(data) == sha:
-                os.utime(path)
-                return data
-        except OSError:
+            found = verify(sha, len(data), data)
+            os.utime(path)
+            return found
+        except (OSError, Mismatch):
             pass  # as good as not there
         self.drop(sha)
         return None
 
-    def read(self, sha: str) -> bytes:
+    def read(self, sha: str) -> bytes | bytearray:
         """As a source of blobs to send."""
         data = self.get(sha)
         if data is None:

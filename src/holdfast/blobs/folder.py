@@ -15,7 +15,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Se
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 from holdfast.blobs.errors import (
     BlobExists,
@@ -38,8 +38,9 @@ R = TypeVar("R")
 TIMEOUT_S = 60.0
 STALE_S = 24 * 3600.0
 """A temporary file of this age belongs to nobody."""
-_GATHERED_BYTES = 512 * 1024
+_GATHERED_BYTES = 1024 * 1024
 """What is received before a thread is asked to write it."""
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BATCH = 1_000
 _Batch = list[Stored]
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -93,28 +94,17 @@ class FolderStore:
         key = parse_key(grant.key)
         if grant.method != "PUT" or key is None:
             raise LinkRefused("this address is not for writing")
-        temporary = self._temporary / secrets.token_hex(16)
-        digest, size = sha256(), 0
-        file = await self._in_thread(self._open_new, temporary)
+        arriving = _Arriving(self._temporary / secrets.token_hex(16), grant, key.sha)
         try:
-            waiting: list[bytes] = []
-            written = 0
             async for part in body:
-                size += len(part)
-                if size > grant.size:
-                    raise Mismatch(f"more than the granted {grant.size} bytes came for blob {key.sha}")
-                waiting.append(part)
-                if size - written >= _GATHERED_BYTES:
-                    await self._in_thread(_write_and_hash, file, waiting, digest)
-                    waiting, written = [], size
-            await self._in_thread(_write_and_hash, file, waiting, digest)
-            if size != grant.size or digest.hexdigest() != key.sha:
-                raise Mismatch(f"what came for blob {key.sha} has {size} bytes of {grant.size}, or another hash")
-            await self._in_thread(self._settle, file, temporary, grant.key)
+                if arriving.take(part):
+                    await self._in_thread(arriving.write)
+            await self._in_thread(self._arrived, arriving)
         finally:
-            os.close(file)
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+            arriving.forget()
+
+    def _arrived(self, arriving: "_Arriving") -> None:
+        self._settle(arriving.end(), arriving.path, arriving.grant.key)
 
     # --- blocking ---
 
@@ -161,13 +151,10 @@ class FolderStore:
         self._delete([key])
         return Abilities(create_only)
 
-    def _open_new(self, path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
     def _put(self, key: str, data: bytes, create_only: bool) -> None:
         self._path(key)
         temporary = self._temporary / secrets.token_hex(16)
-        file = self._open_new(temporary)
+        file = os.open(temporary, _NEW, 0o600)
         try:
             _write(file, data)
             self._settle(file, temporary, key, create_only)
@@ -261,14 +248,48 @@ def _write(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-def _write_and_hash(file: int, parts: list[bytes], digest: "_Digest") -> None:
-    data = b"".join(parts)
-    _write(file, data)
-    digest.update(data)
+class _Arriving:
+    """Bytes on their way in. They are gathered, so that not every packet costs a change of threads."""
 
+    def __init__(self, path: Path, grant: Grant, sha: str) -> None:
+        self.path = path
+        self.grant = grant
+        self._sha = sha
+        self._digest = sha256()
+        self._file = -1
+        self._size = self._written = 0
+        self._waiting: list[bytes] = []
 
-class _Digest(Protocol):
-    def update(self, data: bytes, /) -> None: ...
+    def take(self, part: bytes) -> bool:
+        """Whether it is time to `write`. Mismatch for one byte too many."""
+        self._size += len(part)
+        if self._size > self.grant.size:
+            raise Mismatch(f"more than the granted {self.grant.size} bytes came for blob {self._sha}")
+        self._waiting.append(part)
+        return self._size - self._written >= _GATHERED_BYTES
+
+    def write(self) -> None:
+        if self._file < 0:
+            self._file = os.open(self.path, _NEW, 0o600)
+        data = b"".join(self._waiting)
+        self._waiting, self._written = [], self._size
+        _write(self._file, data)
+        self._digest.update(data)
+
+    def end(self) -> int:
+        """All has come: the open file, if it is what its name says."""
+        self.write()
+        if self._size != self.grant.size or self._digest.hexdigest() != self._sha:
+            raise Mismatch(
+                f"what came for blob {self._sha} has {self._size} bytes of {self.grant.size}, or another hash"
+            )
+        return self._file
+
+    def forget(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
 
 
 def _hash(file: int) -> str:

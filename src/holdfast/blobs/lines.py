@@ -31,7 +31,8 @@ Origin = tuple[str, str, int]
 
 
 class ThreadTransport(httpx.AsyncBaseTransport):
-    """`httpx.AsyncClient(transport=ThreadTransport(context))`. `verify`: whom to trust at https addresses."""
+    """`httpx.AsyncClient(transport=ThreadTransport(context))`. `verify`: whom to trust at https addresses; those that
+    the world trusts if not given."""
 
     def __init__(self, verify: ssl.SSLContext | None = None, *, connect_s: float = 10.0) -> None:
         self._verify = verify
@@ -72,8 +73,9 @@ class ThreadTransport(httpx.AsyncBaseTransport):
     def _new(self, origin: Origin) -> http.client.HTTPConnection:
         scheme, host, port = origin
         if scheme == "https":
-            context = self._verify or ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=self._connect_s, context=context)
+            if self._verify is None:
+                self._verify = ssl.create_default_context()
+            return http.client.HTTPSConnection(host, port, timeout=self._connect_s, context=self._verify)
         return http.client.HTTPConnection(host, port, timeout=self._connect_s)
 
     # --- asking ---

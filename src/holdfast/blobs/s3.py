@@ -28,7 +28,8 @@ from holdfast.blobs.errors import (
 )
 from holdfast.blobs.keys import Stored, incoming_key, parse_key, sha_of
 from holdfast.blobs.signing import METHODS
-from holdfast.blobs.store import Abilities, same_sha, verify
+from holdfast.blobs.store import Abilities, same_sha
+from holdfast.blobs.verified import verify
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from holdfast.blobs.errors import BlobMissing, LinkRefused, Mismatch
-from holdfast.blobs.keys import Incoming, Owned, Stored, incoming_key, owned_key, parse_key, sha_of
+from holdfast.blobs.keys import Incoming, Owned, Stored, incoming_key, owned_key, parse_key
 from holdfast.blobs.manifest import Blob, Limits, Manifest
 
 T = TypeVar("T")
@@ -59,14 +59,6 @@ class BlobStore(Protocol):
     async def sign(self, method: str, key: str, *, size: int, expires_s: int) -> str:
         """An address that opens one key for one method, for that many seconds."""
         ...
-
-
-def verify(sha: str, size: int, data: bytes | bytearray) -> None:
-    """The one way from hostile bytes to content: they have the size and hash that name them, or Mismatch."""
-    if len(data) != size:
-        raise Mismatch(f"blob {sha} came with {len(data)} bytes instead of {size}")
-    if sha_of(data) != sha:
-        raise Mismatch(f"the bytes that came for blob {sha} do not have that hash")
 
 
 def same_sha(incoming: str, owned: str) -> str:

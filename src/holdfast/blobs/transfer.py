@@ -29,7 +29,7 @@ from holdfast.blobs.errors import (
 from holdfast.blobs.manifest import Blob
 from holdfast.blobs.signing import shown_link
 from holdfast.blobs.source import Source
-from holdfast.blobs.store import verify
+from holdfast.blobs.verified import Verified, verify
 
 LINKS_AT_ONCE = 64
 """How many addresses are asked for in one call. They are short-lived: more would expire unused."""
@@ -97,7 +97,7 @@ async def upload(
 
 async def download(
     blobs: Sequence[Blob],
-    put: Callable[[str, bytes | bytearray], None],
+    put: Callable[[str, Verified], None],
     door: Door,
     http: httpx.AsyncClient,
     *,
@@ -110,16 +110,16 @@ async def download(
     flight = _Flight("GET", blobs, door, http, patience or Patience(), progress)
 
     def from_cache(blob: Blob) -> bool:
-        data = cache.get(blob.sha) if cache is not None else None
-        if data is not None:
-            put(blob.sha, data)
-        return data is not None
+        found = cache.find(blob.sha) if cache is not None else None
+        if found is not None:
+            put(blob.sha, found)
+        return found is not None
 
     def keep(blob: Blob, data: bytes | bytearray) -> None:
-        verify(blob.sha, blob.size, data)
+        found = verify(blob.sha, blob.size, data)
         if cache is not None:
             cache.put(blob.sha, data)
-        put(blob.sha, data)
+        put(blob.sha, found)
 
     async def fetch(blob: Blob) -> bool:
         if cache is not None and await asyncio.to_thread(from_cache, blob):

@@ -27,6 +27,7 @@ from holdfast.blobs.keys import sha_of
 from holdfast.blobs.manifest import CHUNK_BYTES, PACKED_BELOW_BYTES, Blob, File, Folder, Manifest, Piece, Symlink
 from holdfast.blobs.paths import shown
 from holdfast.blobs.source import Source
+from holdfast.blobs.verified import Verified, verify
 
 _PART = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRONG_KIND = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST, errno.ENOTEMPTY, errno.ENXIO}
@@ -40,6 +41,8 @@ class _Growing(msgspec.Struct):
     """Numbers of the pieces that are not there yet."""
     hollow: bool = True
     """It was made by us, just now: what was not written to is zero."""
+    turn: Lock = msgspec.field(default_factory=Lock)
+    """One writer at a time: the kernel lets no second one in either, but makes it spin."""
 
 
 class Unpacking:
@@ -61,6 +64,7 @@ class Unpacking:
             for number, piece in enumerate(file.pieces):
                 self._uses[manifest.blobs[piece.blob].sha].append((file, number, offset))
                 offset += piece.length
+        self._sizes = {b.sha: b.size for b in manifest.blobs}
         self._growing: dict[str, _Growing] = {}
         self._done: dict[str, Seen] = {}
         self._under_way: set[str] = set()
@@ -165,19 +169,20 @@ class Unpacking:
 
     # --- content ---
 
-    def put(self, sha: str, data: bytes | bytearray) -> None:
+    def put(self, sha: str, data: bytes | bytearray | Verified) -> None:
         """One blob, into all the files that want it. Bytes that do not hash to `sha` are refused with Mismatch."""
         uses = self._uses.get(sha)
         if uses is None:
             raise Mismatch(f"blob {sha[:80]} is not one of this content")
-        if sha_of(data) != sha:
-            raise Mismatch(f"the bytes that came for blob {sha} do not have that hash")
+        found = data if isinstance(data, Verified) else verify(sha, self._sizes[sha], data)
+        if found.sha != sha:
+            raise Mismatch(f"the bytes of blob {found.sha} came for blob {sha}")
         with self._turn:
             if sha in self._under_way:
                 return  # the other thread writes the same bytes; `finish` tells if it failed
             self._under_way.add(sha)
         try:
-            self._write(uses, memoryview(data))
+            self._write(uses, memoryview(found.data))
         except OSError as error:
             raise self._trouble(error) from None
         finally:
@@ -219,7 +224,8 @@ class Unpacking:
         try:
             blob = self._manifest.blobs[file.pieces[number].blob]
             if not (growing.hollow and blob.sha == _sha_of_zeros()):
-                write_exactly(fd, offset, data)
+                with growing.turn:
+                    write_exactly(fd, offset, data)
             with self._turn:
                 growing.left.discard(number)
                 last = not growing.left and file.path not in self._done

@@ -20,8 +20,9 @@ Duties of whoever drives it:
 
 Rooms: `contenders` (offers, takeover, acceptance), `health` (suspicion, quarantine, probation), `recovery` (what
 follows a failure; deadlines), `reconcile` (what a node reports against what should be), `membership` (joining,
-leaving), `placement` and `queue` (where, and who is next), `explain` (why not yet), `world` (the state), `commit` (the
-order of deciding, storing and acting).
+leaving), `placement` and `queue` (where, and who is next), `reservation` (room held for large jobs), `checkpoints` and
+`files` (what is saved and kept), `explain` (why not yet), `world` (the state), `commit` (the order of deciding, storing
+and acting).
 """
 
 from holdfast.kernel.commit import Batch, CommitLoop

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from holdfast.kernel.checkpoints import start_of
 from holdfast.kernel.decision import ToSession
 from holdfast.kernel.files import keep_files
-from holdfast.kernel.placement import Free, kind_serves
+from holdfast.kernel.placement import has_room, kind_serves
 from holdfast.kernel.queue import LaneKey
-from holdfast.kernel.world import World
+from holdfast.kernel.reservation import look_again, next_for, room_held
+from holdfast.kernel.world import Member, World
 from holdfast.model import (
     Attempt,
     AttemptPhase,
@@ -26,8 +27,6 @@ from holdfast.model import (
     JobId,
     JobPhase,
     Need,
-    Node,
-    NodeId,
     NodeState,
     Recovery,
     Result,
@@ -39,6 +38,8 @@ from holdfast.model.messages import Discard, Go, Start
 from holdfast.policy import cost
 from holdfast.policy.lease import orchestrator_part_ms
 
+_QUEUED, _ASSIGNED = JobPhase.QUEUED, JobPhase.ASSIGNED
+_NEVER = Recovery.NEVER
 _JOB_PHASE = {
     AttemptPhase.OFFERED: JobPhase.ASSIGNED,
     AttemptPhase.PREPARING: JobPhase.PREPARING,
@@ -50,8 +51,9 @@ _ORDER = [JobPhase.QUEUED, JobPhase.ASSIGNED, JobPhase.PREPARING, JobPhase.RUNNI
 
 WAITS_FOR_ROOM = "a machine with room"
 WAITS_FOR_LEASE = "its machine is away; the job must not run twice, so its lease has to run out first"
-ATTEMPTS_PER_FAILURE = 4
-"""Takeovers cost no failure, but a job never makes more than this many attempts for each failure it may have."""
+TRIES_PER_FAILURE = 4
+"""Takeovers cost no failure, but a job never makes more than this many attempts for each failure it may have, without
+one of them lasting."""
 
 
 # --- looking ---
@@ -72,8 +74,16 @@ def attempts_max(w: World, job: Job) -> int:
     return w.settings.attempts_max if job.spec.attempts_max is None else job.spec.attempts_max
 
 
+def got_on(w: World, job: Job, attempt: Attempt) -> Job:
+    """The job as it stands when an attempt is lost to it: if the body ran on for `lasting_ms` since the last attempt
+    was made, the job got somewhere, and what was tried before is forgiven."""
+    if attempt.started_ms is None or w.now - max(attempt.started_ms, job.tried_ms) < w.settings.lasting_ms:
+        return job
+    return replace(job, tries=0)
+
+
 def lane_of(w: World, job: Job) -> LaneKey:
-    return (job.spec.need, tuple(sorted({w.attempts[a].node for a in w.of_job.get(job.id, ())})))
+    return (job.spec.need, tuple(sorted({a.node for a in w.attempts_of(job.id)})))
 
 
 # --- queueing and offering ---
@@ -87,110 +97,113 @@ def seek(w: World, job_id: JobId, rebuilding: bool = False) -> None:
     if job is None:
         return
     rivals = [a for a in w.attempts_of(job_id) if a.may_win]
-    if any(healthy(w, a) for a in rivals) or any(must_not_repeat(job, a) for a in rivals):
-        w.queue.leave(job_id)
-    elif job.not_before_ms > w.patience:
-        w.queue.leave(job_id)
+    cared_for = any(healthy(w, a) for a in rivals) or any(must_not_repeat(job, a) for a in rivals)
+    used_up = job.failures >= attempts_max(w, job) or job.tries >= TRIES_PER_FAILURE * attempts_max(w, job)
+    if not cared_for and not used_up and job.not_before_ms <= w.patience:
+        wait_in_line(w, job, lane_of(w, job))
+        return
+    w.queue.leave(job_id)
+    if job.reserved is not None and not rebuilding:
+        w.put(replace(job, reserved=None))
+    if cared_for:
+        return
+    if job.not_before_ms > w.patience:
         w.deadlines.add(job.not_before_ms, "job", job_id)
-    elif job.failures >= attempts_max(w, job) or job.attempts_made >= ATTEMPTS_PER_FAILURE * attempts_max(w, job):
-        w.queue.leave(job_id)
-        if not rivals and not rebuilding:
-            why = Failure(FailureCode.NODE_LOST, f"gave up after {job.attempts_made} attempts")
-            end_job(w, job_id, Verdict.FAILED, why)
-    else:
-        w.queue.join(job_id, job.owner, job.spec.priority, lane_of(w, job))
+    elif not rivals and not rebuilding:
+        why = Failure(FailureCode.NODE_LOST, f"gave up after {job.attempts_made} attempts")
+        end_job(w, job_id, Verdict.FAILED, why)
+
+
+def wait_in_line(w: World, job: Job, lane: LaneKey) -> None:
+    w.queue.join(job.id, job.owner, job.spec.priority, lane)
+    look_again(w)
 
 
 def serve_queue(w: World) -> None:
     """Give out what room there is, fairly, until nobody who waits fits anywhere."""
-    if not len(w.queue):
+    while w.queue.waiting:
+        for node_id in [n for n in w.freed if n in w.reserved]:
+            while (job_id := next_for(w, node_id)) is not None:
+                w.queue.leave(job_id)
+                offer(w, w.jobs[job_id], w.fleet[node_id])
+        rooms = [m for m in map(w.fleet.__getitem__, w.freed) if m.cell is not None]
         w.freed.clear()
-        return
+        _serve_lanes(w, rooms)
+        if not w.freed:  # a node that was held free, and is not any more
+            return
+    w.freed.clear()
+
+
+def _serve_lanes(w: World, rooms: list[Member]) -> None:
+    """Try whoever may be tried; `rooms`: where room appeared since the others were."""
     loosened: list[LaneKey] = []
-    rooms: list[NodeId] = []
-    if w.freed:
-        rooms = [n for n in w.freed if n in w.index.free]
-        w.freed.clear()
-        if rooms:
-            loosened = w.queue.free_up(lambda need: _fits_one(w, need, rooms), lambda lane: _serves_one(w, lane, rooms))
+    if rooms:
+        loosened = w.queue.free_up(lambda need: _fits_one(need, rooms), lambda lane: _serves_one(lane, rooms))
     while (head := w.queue.next()) is not None:
         job_id, lane = head
         job = w.jobs[job_id]
-        node = choose(w, job, lane)
-        if node is None:
+        member = choose(w, job, lane)
+        if member is None:
             w.queue.stick(lane)
             if not lane[1] or not w.index.candidates(lane[0], 0, ()):
                 w.queue.dry(lane[0])
         else:
             w.queue.leave(job_id)
-            offer(w, job, node)
+            offer(w, job, member)
             loosened = _still_served(w, loosened, rooms)
 
 
-def _still_served(w: World, lanes: list[LaneKey], rooms: list[NodeId]) -> list[LaneKey]:
+def _still_served(w: World, lanes: list[LaneKey], rooms: list[Member]) -> list[LaneKey]:
     """Those of the lanes let out for these rooms that still find one; the others go back untried."""
-    fits = {need: _fits_one(w, need, rooms) for need in {lane[0] for lane in lanes}}
+    fits = {need: _fits_one(need, rooms) for need in {lane[0] for lane in lanes}}
     left: list[LaneKey] = []
     for lane in lanes:
-        if fits[lane[0]] and _serves_one(w, lane, rooms):
+        if fits[lane[0]] and _serves_one(lane, rooms):
             left.append(lane)
         else:
             w.queue.stick(lane)
     return left
 
 
-def _fits_one(w: World, need: Need, rooms: list[NodeId]) -> bool:
-    return any(
-        n in w.index.free and kind_serves(w.kinds[n], need) and _serves(n, w.index.free[n], (need, ())) for n in rooms
-    )
+def _fits_one(need: Need, rooms: list[Member]) -> bool:
+    return any(m.cell is not None and kind_serves(m.kind, need) and has_room(m, need) for m in rooms)
 
 
-def _serves_one(w: World, lane: LaneKey, rooms: list[NodeId]) -> bool:
-    return any(n not in lane[1] and n in w.index.free and _serves(n, w.index.free[n], lane) for n in rooms)
+def _serves_one(lane: LaneKey, rooms: list[Member]) -> bool:
+    return any(m.cell is not None and m.node not in lane[1] and has_room(m, lane[0]) for m in rooms)
 
 
-def _serves(node: NodeId, free: Free, lane: LaneKey) -> bool:
-    want = lane[0].resources
-    return (
-        want.cpu_milli <= free[0]
-        and want.memory_mib <= free[1]
-        and want.disk_mib <= free[2]
-        and want.gpus <= free[3]
-        and node not in lane[1]
-    )
-
-
-def choose(w: World, job: Job, lane: LaneKey) -> NodeId | None:
+def choose(w: World, job: Job, lane: LaneKey) -> Member | None:
     """The cheapest of a few nodes with room; nodes on which the job failed before come last."""
     need, ruled_out = lane
     draw = w.draw()
-    found: list[NodeId] = []
+    found: list[Member] = []
     if job.avoid:
         found = w.index.candidates(need, draw, {*ruled_out, *job.avoid})
     if not found:
         found = w.index.candidates(need, draw, ruled_out)
     if not found:
-        return None
+        return room_held(w, job, lane) if w.reserved else None
     if len(found) == 1:
         return found[0]
     sites = {w.nodes[n].site for n in ruled_out} if ruled_out else ()
-    return min(found, key=lambda n: (placement_cost(w, job, n, sites), n))
+    gpus = need.resources.gpus
+    best = found[0]
+    lowest_ms = -1
+    for member in found:
+        ms = member.standing_ms
+        if member.gpus or sites or job.avoid:
+            same_site = member.site != "" and member.site in sites
+            ms += cost.placing_ms(member.gpus, gpus, same_site, member.node in job.avoid)
+        if lowest_ms < 0 or ms < lowest_ms or (ms == lowest_ms and member.node < best.node):
+            best, lowest_ms = member, ms
+    return best
 
 
-def placement_cost(w: World, job: Job, node_id: NodeId, sites: "set[str] | tuple[str, ...]") -> int:
-    node = w.nodes[node_id]
-    free = w.index.free[node_id]
-    room = node.offered
-    pulse = w.pulses[node_id]
-    return cost.total_ms(
-        free[0], room.cpu_milli, free[1], room.memory_mib, pulse.load.cpu_permille, free[3],
-        job.spec.need.resources.gpus, bool(node.site) and node.site in sites, node_id in job.avoid,
-    )  # fmt: skip
-
-
-def offer(w: World, job: Job, node_id: NodeId) -> None:
+def offer(w: World, job: Job, member: Member) -> None:
     """A new contender on a node."""
     number = job.attempts_made + 1
+    node_id = member.node
     attempt = Attempt(
         id=attempt_id(job.id, number),
         job=job.id,
@@ -202,35 +215,33 @@ def offer(w: World, job: Job, node_id: NodeId) -> None:
         phase_until_ms=w.soon(w.settings.offer_ms_max),
         resumed=start_of(job),
     )
-    if node_id not in w.on_node:
-        pulse = w.pulse(node_id)
-        pulse.watched_ms = w.patience
+    if not member.held:
+        member.pulse.watched_ms = w.patience
         w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", node_id)
-    w.put(attempt)
-    phase = JobPhase.ASSIGNED if job.phase is JobPhase.QUEUED else job.phase
-    w.put(replace(job, attempts_made=number, phase=phase, waiting=""))
-    w.note("job.assigned", f"attempt {number} goes to {node_name(w.nodes[node_id])}", job.id, attempt.id, node_id)
-    send_start(w, attempt, job)
-
-
-def node_name(node: Node) -> str:
-    return f"{node.name} ({node.id})" if node.name else node.id
+    w.put_new(attempt, member)
+    phase = _ASSIGNED if job.phase is _QUEUED else job.phase
+    tries = job.tries + 1
+    w.put(replace(job, attempts_made=number, tries=tries, tried_ms=w.now, phase=phase, waiting="", reserved=None))
+    w.note("job.assigned", f"attempt {number} goes to {member.label}", job.id, attempt.id, node_id)
+    _say_start(w, attempt, job, member.pulse.session)
 
 
 def send_start(w: World, attempt: Attempt, job: Job) -> None:
-    claim = w.claims[attempt.id]
-    claim.sent_ms = w.patience
-    w.deadlines.add(w.soon(w.settings.resend_ms), "offer", attempt.id)
-    session = w.pulse(attempt.node).session
+    """Say an offer again."""
+    w.claim(attempt).sent_ms = w.patience
+    w.deadlines.add(w.soon(w.settings.resend_ms), "attempt", attempt.id)
+    _say_start(w, attempt, job, w.pulse(attempt.node).session)
+
+
+def _say_start(w: World, attempt: Attempt, job: Job, session: int | None) -> None:
     if session is not None:
         spec = job.spec
-        leased = spec.recovery is Recovery.NEVER
         limit = spec.time_limit_ms or w.settings.run_ms_max
-        lease = w.settings.lease_ms if leased else 0
+        lease = w.settings.lease_ms if spec.recovery is _NEVER else 0
         resumed = attempt.resumed
         saved = resumed.manifest if resumed is not None else ""
         start = Start(w.meta.epoch, attempt.id, attempt.fence, job.id, spec, limit, lease, saved)
-        w.send(ToSession(session, attempt.node, start))
+        w.sends.append(ToSession(session, attempt.node, start))
 
 
 def grant_go(w: World, attempt: Attempt, seq: int) -> None:
@@ -248,7 +259,7 @@ def grant_go(w: World, attempt: Attempt, seq: int) -> None:
             attempt.id,
             attempt.node,
         )
-    w.claims[attempt.id].sent_ms = w.patience
+    w.claim(attempt).sent_ms = w.patience
     renew_lease(w, attempt)
     session = w.pulse(attempt.node).session
     if session is not None:
@@ -257,13 +268,13 @@ def grant_go(w: World, attempt: Attempt, seq: int) -> None:
 
 def renew_lease(w: World, attempt: Attempt) -> None:
     """Count the lease anew, from this answer."""
-    w.claims[attempt.id].lease_from_ms = w.patience
+    w.claim(attempt).lease_from_ms = w.patience
     w.deadlines.add(lease_over_ms(w, attempt), "lease", attempt.id)
 
 
 def lease_over_ms(w: World, attempt: Attempt) -> Instant:
     """When the body is certainly dead if nothing was heard since."""
-    start = w.claims[attempt.id].lease_from_ms
+    start = w.claim(attempt).lease_from_ms
     return Instant((w.patience if start is None else start) + orchestrator_part_ms(w.settings.lease_ms))
 
 
@@ -315,7 +326,7 @@ def revoke(w: World, attempt: Attempt, failure: Failure) -> Attempt:
 
 
 def send_discard(w: World, attempt: Attempt, failure: Failure, accepted: bool = False) -> None:
-    w.claims[attempt.id].sent_ms = w.patience
+    w.claim(attempt).sent_ms = w.patience
     session = w.pulse(attempt.node).session
     if session is not None:
         reason = f"{failure.code.value}: {failure.detail or failure.meaning.says}" if not accepted else "accepted"
@@ -363,6 +374,7 @@ def end_job(
             failure=failure,
             result=result,
             waiting="",
+            reserved=None,
             accepted=winner.id if winner is not None else None,
             ended_ms=w.now,
         )

@@ -1,8 +1,11 @@
 """When something is due, on the patience clock. An entry is a hint: what fires is checked against its row.
 
-Each subject has at most one entry that counts, its earliest. A deadline that moved to later keeps the early entry; when
-that one comes up, the row says "later" and it is entered anew. So moving a deadline costs nothing, which matters for
-nodes heard every second. Entries of what has ended are dropped and swept out when they outnumber the rest.
+Each subject has at most one entry, its earliest. A deadline that moved to later keeps the early entry; when that one
+comes up, the row says "later" and it is entered anew. So moving a deadline costs nothing, which matters for nodes heard
+every second. What has ended is taken out at once.
+
+Everything due in the same millisecond lies in one slot, and only the slots are kept in order: many deadlines set
+in one moment cost one place in the heap, and setting one does not get dearer with the number of those set before.
 """
 
 from heapq import heapify, heappop, heappush
@@ -10,42 +13,73 @@ from typing import Literal
 
 from holdfast.model import Instant
 
-Subject = Literal["attempt", "offer", "job", "node", "drain", "silence", "lease", "ping"]
+Subject = Literal["attempt", "job", "node", "drain", "silence", "lease", "ping", "reserve"]
+Key = tuple[Subject, str]
 SWEEP_MIN = 1_024
 
 
 class Deadlines:
     def __init__(self) -> None:
-        self._heap: list[tuple[Instant, Subject, str]] = []
-        self._due: dict[tuple[Subject, str], Instant] = {}
+        self._due: dict[Key, Instant] = {}
+        self._slots: dict[Instant, dict[Key, None]] = {}
+        """Never empty ones."""
+        self._times: list[Instant] = []
+        """A heap of the slots' times; those whose slot is gone are passed over."""
+        self._ripe: list[Key] = []
+        """What is left of the slot that is firing, last first: sorted once, however many fall due together."""
+        self._ripe_ms = Instant(0)
 
     def __len__(self) -> int:
         return len(self._due)
 
     def add(self, due: Instant, subject: Subject, id: str) -> None:
         """Look at the subject at `due`, or earlier if that was asked for before."""
-        known = self._due.get((subject, id))
-        if known is None or due < known:
-            self._due[(subject, id)] = due
-            heappush(self._heap, (due, subject, id))
+        key = (subject, id)
+        known = self._due.get(key)
+        if known is not None:
+            if due >= known:
+                return
+            self._take(key, known)
+        self._due[key] = due
+        slot = self._slots.get(due)
+        if slot is None:
+            self._slots[due] = {key: None}
+            heappush(self._times, due)
+        else:
+            slot[key] = None
 
     def drop(self, subject: Subject, id: str) -> None:
         """Nothing will ever be due there."""
-        if self._due.pop((subject, id), None) is not None and len(self._heap) > 2 * len(self._due) + SWEEP_MIN:
-            self._heap = [entry for entry in self._heap if self._due.get((entry[1], entry[2])) == entry[0]]
-            heapify(self._heap)
+        key = (subject, id)
+        due = self._due.pop(key, None)
+        if due is not None:
+            self._take(key, due)
+
+    def _take(self, key: Key, due: Instant) -> None:
+        slot = self._slots[due]
+        del slot[key]
+        if not slot:
+            del self._slots[due]
+            if len(self._times) > 2 * len(self._slots) + SWEEP_MIN:
+                self._times = list(self._slots)
+                heapify(self._times)
 
     def first(self) -> Instant | None:
-        heap = self._heap
-        while heap and self._due.get((heap[0][1], heap[0][2])) != heap[0][0]:
-            heappop(heap)
-        return heap[0][0] if heap else None
+        times = self._times
+        while times and times[0] not in self._slots:
+            heappop(times)
+        return times[0] if times else None
 
-    def pop_due(self, patience: Instant) -> tuple[Subject, str] | None:
-        """What is due at this moment of the patience clock, once."""
-        first = self.first()
-        if first is None or first > patience:
-            return None
-        _, subject, id = heappop(self._heap)
-        del self._due[(subject, id)]
-        return subject, id
+    def pop_due(self, patience: Instant) -> Key | None:
+        """What is due at this moment of the patience clock, once; what is due together comes in the order of names."""
+        while True:
+            while self._ripe:
+                key = self._ripe.pop()
+                if self._due.get(key) == self._ripe_ms:
+                    del self._due[key]
+                    self._take(key, self._ripe_ms)
+                    return key
+            first = self.first()
+            if first is None or first > patience:
+                return None
+            self._ripe, self._ripe_ms = sorted(self._slots[first], reverse=True), first

@@ -2,10 +2,10 @@
 
 from itertools import islice
 
-from holdfast.kernel.contenders import WAITS_FOR_LEASE, lease_over_ms, must_not_repeat, node_name
+from holdfast.kernel.contenders import WAITS_FOR_LEASE, lease_over_ms, must_not_repeat
 from holdfast.kernel.decision import Answer, Explanation, Rejected
 from holdfast.kernel.placement import Kind, kind_serves
-from holdfast.kernel.world import World, kind_of
+from holdfast.kernel.world import World, kind_of, node_label
 from holdfast.model import Attempt, AttemptPhase, Instant, Job, JobId, JobPhase, Need, Node, NodeState, Resources
 
 _THEN = {
@@ -63,6 +63,8 @@ def waiting_for(w: World, job: Job, leader: Attempt | None, gates: dict[str, int
             AttemptPhase.UPLOADING: "its result to be delivered and verified",
         }
         return words[leader.phase]
+    if job.reserved is not None:
+        return f"room on {node_label(w.nodes[job.reserved])}, which takes nothing new until this job fits there"
     if job.not_before_ms > w.patience:
         return f"its back-off after {job.failures} failures, {job.not_before_ms - w.patience} ms more"
     if not gates:
@@ -73,7 +75,7 @@ def waiting_for(w: World, job: Job, leader: Attempt | None, gates: dict[str, int
 
 def _attempt_line(w: World, a: Attempt) -> str:
     node = w.nodes[a.node]
-    text = f"{a.id} on {node_name(node)} [{node.state.value}]: {a.phase.value}"
+    text = f"{a.id} on {node_label(node)} [{node.state.value}]: {a.phase.value}"
     if a.revoked is not None:
         text += f", revoked ({a.revoked.code.value}), until its machine says it is gone"
     return text
@@ -88,12 +90,12 @@ def gate_counts(w: World, job: Job) -> tuple[dict[str, int], str]:
         node = w.nodes[node_id]
         if node.state is NodeState.GONE:
             continue
-        gate = w.closed_to_work(node) or ("holds an attempt of this job" if node_id in holding else "")
+        gate = w.closed_to_work(node, job.id) or ("holds an attempt of this job" if node_id in holding else "")
         if not gate:
             cpu, memory, disk, gpus = w.free_on(node)
             gate, short = _shortfall(node, Resources(cpu, memory, disk, gpus), job.spec.need)
             if gate and (nearest is None or short < nearest[0]):
-                nearest = (short, f"{node_name(node)}: {gate}")
+                nearest = (short, f"{node_label(node)}: {gate}")
         if gate:
             gates[gate.partition(":")[0]] = gates.get(gate.partition(":")[0], 0) + 1
     return gates, nearest[1] if nearest else ""
@@ -101,7 +103,7 @@ def gate_counts(w: World, job: Job) -> tuple[dict[str, int], str]:
 
 def _shortfall(node: Node, room: Resources, need: Need) -> tuple[str, int]:
     if not kind_serves(kind_of(node), need):
-        return "architecture or GPU", 10**9
+        return "architecture, GPU or features", 10**9
     want = need.resources
     gaps = {
         "cpu": (want.cpu_milli, room.cpu_milli),
@@ -138,10 +140,19 @@ def _gap(kind: Kind, offered: Resources, need: Need) -> int:
     )
 
 
+def spoken_kind(kind: Kind) -> str:
+    words = [kind.arch]
+    if kind.gpu_memory_mib:
+        words.append(f"{kind.gpu_model or 'different GPUs'} with {kind.gpu_memory_mib} MiB")
+    if kind.gpu_driver or kind.cuda:
+        words.append(f"driver {kind.gpu_driver or 'unknown'}, CUDA {kind.cuda or 'unknown'}")
+    return f"{', '.join(words)} (can: {', '.join(kind.features) or 'nothing'})"
+
+
 def _miss(kind: Kind, offered: Resources, need: Need) -> str:
     """What a shape lacks, in words."""
     if not kind_serves(kind, need):
-        return f"machines of kind {' '.join(str(part) for part in kind if part)} do not serve"
+        return f"machines of kind {spoken_kind(kind)} do not serve"
     want = need.resources
     parts = [
         (f"cpu {offered.cpu_milli} of {want.cpu_milli} milli", want.cpu_milli > offered.cpu_milli),

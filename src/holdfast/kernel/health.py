@@ -15,15 +15,15 @@ from msgspec.structs import replace
 from holdfast.kernel.contenders import (
     WAITS_FOR_LEASE,
     end_job,
+    got_on,
     lease_over_ms,
     must_not_repeat,
-    node_name,
     refresh,
     revoke,
     seek,
 )
 from holdfast.kernel.decision import CloseSession, ToSession
-from holdfast.kernel.world import Pulse, World
+from holdfast.kernel.world import Pulse, World, node_label
 from holdfast.model import (
     Attempt,
     AttemptPhase,
@@ -62,7 +62,7 @@ POISON_WINDOW_MS = 600_000
 
 def heard(w: World, node: NodeId, pulse: Pulse) -> None:
     """Anything at all arrived from the node."""
-    if node in w.on_node:
+    if w.fleet[node].held:
         gap = max(0, w.patience - max(pulse.heard_ms, pulse.watched_ms))
         pulse.rhythm = pulse.rhythm.heard(min(gap, w.settings.silence_ceiling_ms))
     pulse.heard_ms = w.patience
@@ -71,7 +71,7 @@ def heard(w: World, node: NodeId, pulse: Pulse) -> None:
 
 def silence_limit(w: World, node: NodeId, pulse: Pulse) -> int:
     s = w.settings
-    if node not in w.on_node:
+    if not w.fleet[node].held:
         return s.idle_silence_ms
     return silence_limit_ms(pulse.rhythm, s.keepalive_ms, s.silence_floor_ms, s.silence_ceiling_ms)
 
@@ -89,7 +89,7 @@ def silence_due(w: World, node_id: NodeId) -> None:
             suspect(w, node_id, "it did not dial in again after the orchestrator was away")
         return
     limit = silence_limit(w, node_id, pulse)
-    since = max(pulse.heard_ms, pulse.watched_ms if node_id in w.on_node else Instant(0))
+    since = max(pulse.heard_ms, pulse.watched_ms if w.fleet[node_id].held else Instant(0))
     due = Instant(since + limit)
     if due > w.patience:
         w.deadlines.add(due, "silence", node_id)
@@ -123,7 +123,7 @@ def change(w: World, node: Node, state: NodeState, cause: str, bound_ms: int = 0
     until = w.soon(bound_ms) if bound_ms else Instant(0)
     node = replace(node, state=state, cause=cause, state_since_ms=w.now, state_until_ms=until, **changes)
     w.put(node)
-    w.note(f"node.{state.value}", f"{node_name(node)}: {cause}", node=node.id)
+    w.note(f"node.{state.value}", f"{node_label(node)}: {cause}", node=node.id)
     if state in (NodeState.READY, NodeState.PROBATION):
         for attempt in w.held_by(node.id):
             seek(w, attempt.job)  # what it holds is in good hands again: no takeover is wanted
@@ -188,6 +188,8 @@ def take_over(w: World, attempt: Attempt, cause: str) -> None:
     elif poisonous(w, job):
         return
     else:
+        if (later := got_on(w, job, attempt)) is not job:
+            w.put(later)
         w.note("job.takeover", f"another machine takes over: {cause}", job.id, attempt.id, attempt.node)
     seek(w, job.id)
 
@@ -214,7 +216,7 @@ def strike(w: World, node_id: NodeId, failure: Failure) -> None:
         return
     node = replace(node, strikes=node.strikes + points)
     w.put(node)
-    w.note("node.strike", f"{node_name(node)}: {failure.code.value}: {failure.detail}", node=node_id)
+    w.note("node.strike", f"{node_label(node)}: {failure.code.value}: {failure.detail}", node=node_id)
     if node.state is NodeState.PROBATION or node.strikes >= w.settings.strikes_to_quarantine:
         quarantine(w, node, f"{node.strikes} faults, the last: {failure.code.value}")
 
@@ -236,7 +238,7 @@ def quarantine(w: World, node: Node, cause: str, sick: bool = False) -> None:
     if not sick and fleet_too_thin(w):
         w.note(
             "node.spared",
-            f"{node_name(node)} would be quarantined ({cause}), but too few would be left",
+            f"{node_label(node)} would be quarantined ({cause}), but too few would be left",
             node=node.id,
         )
         return
@@ -250,6 +252,7 @@ def quarantine(w: World, node: Node, cause: str, sick: bool = False) -> None:
 
 def load_reported(w: World, node_id: NodeId, pulse: Pulse, load: Load) -> None:
     pulse.load = load
+    w.index.busy(w.fleet[node_id], load.cpu_permille)
     if load.sick:
         quarantine(w, w.nodes[node_id], f"it reports itself sick: {load.sick}", sick=True)
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.kernel import checkpoints, contenders, files, health, membership, reconcile, recovery
+from holdfast.kernel import checkpoints, contenders, files, health, membership, reconcile, recovery, reservation
 from holdfast.kernel.decision import Answer, Decision, Done, Rejected, Taken
 from holdfast.kernel.events import (
     AnyEvent,
@@ -89,10 +89,10 @@ class Kernel:
         """A hash of the rows and of what follows from them: rebuilding must give the same."""
         w = self._w
         derived = (
-            {n: used for n, used in sorted(w.used.items()) if n in w.on_node},
             sorted(w.shares.items()),
             sorted(w.live_of.items()),
             w.queue.members(),
+            sorted(w.reserved.items()),
         )
         return sha256(_encode([*self.rows(), derived])).hexdigest()
 
@@ -119,8 +119,8 @@ class Kernel:
 
     def load_of(self, node: NodeId) -> "tuple[bool, object]":
         """Connected or not, and the last reported load: for people, not for decisions."""
-        pulse = self._w.pulses.get(node)
-        return (False, None) if pulse is None else (pulse.session is not None, pulse.load)
+        member = self._w.fleet.get(node)
+        return (False, None) if member is None else (member.pulse.session is not None, member.pulse.load)
 
     @property
     def waiting(self) -> int:
@@ -132,10 +132,10 @@ class Kernel:
         match event:
             case NodeSaid():
                 self._said(event)
-            case Tick():
-                self._tick(event.late_ms)
             case Submitted():
                 return self._submitted(event)
+            case Tick():
+                self._tick(event.late_ms)
             case Verified():
                 reconcile.verified(w, event.attempt, event.fence, event.ok, event.detail)
             case FilesReceived():
@@ -176,7 +176,8 @@ class Kernel:
         meta = w.meta
         away = max(0, w.now - meta.now_ms) if meta.now_ms else 0
         seed = meta.seed if meta.epoch else event.seed
-        w.meta = replace(meta, epoch=event.epoch, seed=seed, late_ms=meta.late_ms + away)
+        w.meta = replace(meta, epoch=event.epoch, seed=seed)
+        w.was_late(away)
         w.note("orchestrator.led", f"epoch {event.epoch}; {away} ms without a leader are charged to nobody")
         for node_id, node in sorted(w.nodes.items()):
             if node.state in (NodeState.READY, NodeState.PROBATION, NodeState.QUARANTINED):
@@ -190,7 +191,7 @@ class Kernel:
     def _tick(self, late_ms: int) -> None:
         w = self._w
         if late_ms > 0:
-            w.meta = replace(w.meta, late_ms=w.meta.late_ms + late_ms)
+            w.was_late(late_ms)
             w.note("orchestrator.late", f"{late_ms} ms late; every deadline moves by that, and nobody is blamed")
             health.forgive(w, late_ms)
         if w.jobs and w.now - w.meta.now_ms >= CLOCK_MS:
@@ -202,8 +203,6 @@ class Kernel:
                     health.silence_due(w, NodeId(id))
                 case "attempt":
                     recovery.phase_due(w, AttemptId(id))
-                case "offer":
-                    recovery.offer_due(w, AttemptId(id))
                 case "job":
                     recovery.job_due(w, JobId(id))
                 case "node":
@@ -215,6 +214,8 @@ class Kernel:
                     recovery.lease_due(w, AttemptId(id))
                 case "ping":
                     health.ping_due(w, NodeId(id))
+                case "reserve":
+                    reservation.review(w)
 
     # --- people ---
 
@@ -237,8 +238,11 @@ class Kernel:
         job = Job(event.job, event.owner, spec, event.spec_hash, w.now, queue_until_ms=until)
         # Whoever waits already does so because nothing free serves their lane: taking room now passes nobody over.
         lane = (spec.need, ())
-        node = None if w.queue.stuck(lane) else contenders.choose(w, job, lane)
-        if node is None:
+        if w.queue.waiting and w.queue.stuck(lane):
+            member = reservation.room_held(w, job, lane)
+        else:
+            member = contenders.choose(w, job, lane)
+        if member is None:
             miss = never_fits(w, spec.need)
             if miss:
                 failure = Failure(FailureCode.NO_FIT, f"nearest: {miss}")
@@ -246,12 +250,12 @@ class Kernel:
                 return Rejected("no_fit", says, failure)
             job = replace(job, waiting=contenders.WAITS_FOR_ROOM)
             w.put(job)
-            w.queue.join(job.id, job.owner, spec.priority, lane)
+            contenders.wait_in_line(w, job, lane)
             w.queue.dry(spec.need)
+            w.deadlines.add(until, "job", job.id)
         w.note("job.queued", "the job is queued", job.id)
-        w.deadlines.add(until, "job", job.id)
-        if node is not None:
-            contenders.offer(w, job, node)
+        if member is not None:
+            contenders.offer(w, job, member)
         return Taken(job.id)
 
     def _cancel(self, job_id: JobId, by: str) -> Answer:
@@ -265,9 +269,10 @@ class Kernel:
 
     def _said(self, event: NodeSaid) -> None:
         w = self._w
-        pulse = w.pulses.get(event.node)
-        if pulse is None or pulse.session != event.session:
+        member = w.fleet.get(event.node)
+        if member is None or member.pulse.session != event.session:
             return
+        pulse = member.pulse
         message = event.message
         match message:
             case Report():

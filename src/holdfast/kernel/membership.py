@@ -7,12 +7,11 @@ identity waits until the old one has been shown to be silent.
 
 from msgspec.structs import replace
 
-from holdfast.kernel.contenders import node_name
 from holdfast.kernel.decision import Answer, CloseSession, Done, Rejected, ToSession
 from holdfast.kernel.health import await_return, begin_probation, change, fleet_too_thin, heard, ping_due, suspect
 from holdfast.kernel.reconcile import compare
 from holdfast.kernel.recovery import drain_due, make_fit, write_off
-from holdfast.kernel.world import World
+from holdfast.kernel.world import World, node_label
 from holdfast.model import Instant, Node, NodeId, NodeState, Resources, after
 from holdfast.model.messages import Hello, Leaving, Load, Offers, Ping, Refusal, Welcome
 
@@ -53,8 +52,8 @@ def join(w: World, session: int, hello: Hello) -> None:
     away = node is not None and node.state in (NodeState.SUSPECT, NodeState.LOST, NodeState.GONE)
     _enter(w, node, hello)
     w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", hello.node)
-    for attempt_id in w.on_node.get(hello.node, ()):
-        w.claims[attempt_id].sent_ms = Instant(0)  # what was sent to the old session may never have arrived
+    for attempt in w.held_by(hello.node):
+        w.claim(attempt).sent_ms = Instant(0)  # what was sent to the old session may never have arrived
     back = away and w.nodes[hello.node].state is not NodeState.QUARANTINED
     compare(w, hello.node, hello.held, full=True, seq=0, came_back=back)
 
@@ -133,15 +132,16 @@ def _use_token(w: World, hello: Hello) -> None:
 
 def _taken(w: World, hello: Hello) -> Refusal | None:
     """Another start of an agent holds this identity: ask it for a sign of life before anyone is believed."""
-    pulse = w.pulses.get(hello.node)
-    if pulse is None or pulse.session is None or pulse.instance == hello.instance:
+    member = w.fleet.get(hello.node)
+    if member is None or member.pulse.session is None or member.pulse.instance == hello.instance:
         return None
+    pulse = member.pulse
     if pulse.contested_ms is not None and w.patience >= after(pulse.contested_ms, w.settings.silence_floor_ms):
         return None
     if pulse.contested_ms is None:
         pulse.contested_ms = w.patience
         pulse.nonce += 1
-        w.send(ToSession(pulse.session, hello.node, Ping(w.meta.epoch, pulse.nonce)))
+        w.send(ToSession(member.pulse.session, hello.node, Ping(w.meta.epoch, pulse.nonce)))
     says = f"{hello.node} is connected from another machine. If that one is gone, this will work in a few seconds."
     return Refusal("uuid_in_use", says, final=False)
 
@@ -151,9 +151,10 @@ def _taken(w: World, hello: Hello) -> Refusal | None:
 
 def broke(w: World, session: int, node_id: NodeId, why: str) -> None:
     """A stream ended without a goodbye."""
-    pulse = w.pulses.get(node_id)
-    if pulse is None or pulse.session != session:
+    member = w.fleet.get(node_id)
+    if member is None or member.pulse.session != session:
         return
+    pulse = member.pulse
     pulse.session = None
     w.reindex(node_id)
     slow = pulse.seq == 0 and w.meta.late_ms > pulse.late_at_join_ms
@@ -189,7 +190,7 @@ def offers(w: World, node_id: NodeId, message: Offers) -> None:
     heard(w, node_id, w.pulse(node_id))
     if message.offered != node.offered:
         w.put(replace(node, offered=message.offered))
-        w.note("node.offers", f"{node_name(node)} offers {spoken(message.offered)} (its own operator)", node=node_id)
+        w.note("node.offers", f"{node_label(node)} offers {spoken(message.offered)} (its own operator)", node=node_id)
         w.reindex(node_id)
         make_fit(w, node_id)
     node = w.nodes[node_id]
@@ -215,7 +216,7 @@ def drain(w: World, node_id: NodeId, on: bool, by: str, grace_ms: int | None = N
     until = w.soon(w.settings.drain_ms if grace_ms is None else grace_ms)
     w.put(replace(node, draining=on, drain_until_ms=until, leaving=False))
     kind, text = ("node.draining", "is being drained") if on else ("node.undrained", "takes work again")
-    w.note(kind, f"{node_name(node)} {text} ({by})", node=node_id)
-    if on and not w.on_node.get(node_id):
+    w.note(kind, f"{node_label(node)} {text} ({by})", node=node_id)
+    if on and not w.fleet[node_id].held:
         drain_due(w, node_id)
     return Done("draining" if on else "taking work again")

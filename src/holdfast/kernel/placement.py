@@ -1,30 +1,54 @@
 """Where a need could go: an index of free capacity that answers in the same time for 100 nodes and 1,000,000.
 
-Nodes of one *kind* (architecture, GPU model and memory) share shelves, one for each number of free GPUs. On a
+Nodes of one *kind* (architecture, GPUs, features) share shelves, one for each number of free GPUs. On a
 shelf a node lies in the cell of its free memory and free processors, both on a logarithmic scale with four
 steps to the octave. Cells above the need in both measures fit for certain and are found by bit masks, without
 looking at a node; a few candidates are drawn from random ones of them. If that finds none, all cells that could
 serve are searched, those on the border node by node. So a rare need is found whenever it can be met, and "no fit"
 is never said falsely.
 
-The index knows free amounts and kinds. It does not know jobs, health or time: a node that may not be given
-work is simply not in it.
+The index knows kinds, amounts, and what a node says of its load and site. It does not know jobs, health or time: a
+node that may not be given work is simply not in it.
 """
 
 from bisect import bisect_right
 from collections.abc import Container, Iterator
 from itertools import accumulate
+from typing import Generic, NamedTuple, TypeVar
 
-from holdfast.model import Need, NodeId
+import msgspec
+
+from holdfast.model import JOBS, Need, NodeId, Resources
+from holdfast.policy.cost import ENOUGH_MS, standing_ms
+from holdfast.policy.versions import at_least
 
 Free = tuple[int, int, int, int]
 """cpu_milli, memory_mib, disk_mib, gpus."""
-Kind = tuple[str, str, int]
-"""Architecture, GPU model, memory per GPU."""
 
-MATCHES_KEPT = 1_024
-"""Different demands on kind whose answer is remembered."""
+
+class Kind(NamedTuple):
+    """What is fixed about a node. Nodes of one kind serve the same needs, as far as amounts allow."""
+
+    arch: str = ""
+    gpu_model: str = ""
+    """Empty: no GPU, or several different ones."""
+    gpu_memory_mib: int = 0
+    """Per GPU."""
+    gpu_driver: str = ""
+    cuda: str = ""
+    features: tuple[str, ...] = (JOBS,)
+
+
+Cell = tuple[int, int]
+"""Level of free memory, level of free processors."""
+
+DEMANDS_KEPT = 1_024
+"""Different needs of which is remembered what was found out about them."""
+DRIFT_PARTS = 16
+"""What is remembered is forgotten when one node in so many has come or gone since."""
 _MASK = (1 << 64) - 1
+TRIES = 3
+"""Cells drawn blindly before the masks are asked: where half of all cells would serve, one time in eight."""
 
 
 def level(amount: int) -> int:
@@ -32,82 +56,132 @@ def level(amount: int) -> int:
     if amount < 4:
         return amount if amount > 0 else 0
     bits = amount.bit_length()
-    return 4 * (bits - 2) + ((amount >> (bits - 3)) & 3)
+    return 4 * bits - 12 + (amount >> (bits - 3))
 
 
-class Pool:
-    """A set of nodes from which any can be drawn in constant time."""
+class Seat(msgspec.Struct, gc=False, eq=False):
+    """One node as a choice sees it, with all that a choice looks at.
 
-    __slots__ = ("items", "place")
+    One object, because what grows with a fleet is the waiting for memory: a choice that looked up a node's amounts,
+    offer and load in a table each would wait for every one of them. It refers to no shelf: without cycles the
+    collector need not walk a million of these.
+    """
+
+    # What every draw looks at comes first: it shares a line of the processor's cache.
+    node: NodeId
+    disk: int = 0
+    gpus: int = 0
+    standing_ms: int = 0
+    """What it costs whoever is placed there (policy.cost)."""
+    cpu: int = 0
+    memory: int = 0
+    """These and `disk` and `gpus`: what is free."""
+    cell: Cell | None = None
+    """Where it lies on the shelf of its kind and `gpus`; None: it may not be given work."""
+    at: int = 0
+    """Its place in that cell."""
+    kind: Kind = Kind()
+    cpu_total: int = 0
+    memory_total: int = 0
+    busy_permille: int = 0
+    """How busy the machine says it is, all causes together."""
+    site: str = ""
+
+
+S = TypeVar("S", bound=Seat)
+
+
+class Pool(Generic[S]):
+    """The nodes of one cell, in any order."""
+
+    __slots__ = ("at", "column", "row", "seats")
+
+    def __init__(self, row: int, column: int) -> None:
+        self.row = row
+        self.column = column
+        self.seats: list[S] = []
+        self.at = -1
+        """Its place among the shelf's occupied cells."""
+
+
+class Shelf(Generic[S]):
+    """Nodes of one kind with the same number of free GPUs, by level of free memory (row) and processors (column)."""
+
+    __slots__ = ("columns", "occupied", "pools", "rows")
 
     def __init__(self) -> None:
-        self.items: list[NodeId] = []
-        self.place: dict[NodeId, int] = {}
-
-    def add(self, node: NodeId) -> None:
-        self.place[node] = len(self.items)
-        self.items.append(node)
-
-    def remove(self, node: NodeId) -> None:
-        at = self.place.pop(node)
-        last = self.items.pop()
-        if last != node:
-            self.items[at] = last
-            self.place[last] = at
-
-
-class Shelf:
-    """Nodes of one kind with the same number of free GPUs, by level of free memory and processors."""
-
-    __slots__ = ("cells", "columns", "rows")
-
-    def __init__(self) -> None:
-        self.cells: dict[tuple[int, int], Pool] = {}
+        self.pools: dict[Cell, Pool[S]] = {}
+        self.occupied: list[Pool[S]] = []
         self.rows = 0
-        """Bit m: some cell with memory level m is occupied."""
+        """Bit r: some cell in row r is occupied."""
         self.columns: dict[int, int] = {}
-        """Memory level -> bits of occupied processor levels."""
+        """Row -> bits of occupied columns."""
 
-    def add(self, node: NodeId, memory_level: int, cpu_level: int) -> None:
-        cell = self.cells.get((memory_level, cpu_level))
-        if cell is None:
-            cell = self.cells[(memory_level, cpu_level)] = Pool()
-        if not cell.items:
-            self.rows |= 1 << memory_level
-            self.columns[memory_level] = self.columns.get(memory_level, 0) | (1 << cpu_level)
-        cell.add(node)
+    def add(self, seat: S, cell: Cell) -> None:
+        pool = self.pools.get(cell)
+        if pool is None:
+            pool = self.pools[cell] = Pool(*cell)
+        seats = pool.seats
+        if not seats:
+            row, column = cell
+            self.rows |= 1 << row
+            self.columns[row] = self.columns.get(row, 0) | (1 << column)
+            pool.at = len(self.occupied)
+            self.occupied.append(pool)
+        seat.cell = cell
+        seat.at = len(seats)
+        seats.append(seat)
 
-    def remove(self, node: NodeId, memory_level: int, cpu_level: int) -> None:
-        cell = self.cells[(memory_level, cpu_level)]
-        cell.remove(node)
-        if not cell.items:
-            bits = self.columns[memory_level] & ~(1 << cpu_level)
-            self.columns[memory_level] = bits
-            if not bits:
-                self.rows &= ~(1 << memory_level)
+    def remove(self, seat: S, cell: Cell) -> None:
+        pool = self.pools[cell]
+        last = pool.seats.pop()
+        if last is not seat:
+            pool.seats[seat.at] = last
+            last.at = seat.at
+        elif not pool.seats:
+            self._emptied(pool)
 
-    def any_above(self, memory_level: int, cpu_level: int, draw: int) -> Pool | None:
-        """A random occupied cell strictly above both levels: every node in it has both amounts."""
-        rows = self.rows >> (memory_level + 1)
+    def _emptied(self, pool: Pool[S]) -> None:
+        last = self.occupied.pop()
+        if last is not pool:
+            self.occupied[pool.at] = last
+            last.at = pool.at
+        bits = self.columns[pool.row] & ~(1 << pool.column)
+        self.columns[pool.row] = bits
+        if not bits:
+            self.rows &= ~(1 << pool.row)
+
+    def some_from(self, row: int, column: int, draw: int) -> list[S] | None:
+        """The nodes of a random occupied cell at or above both levels; None if there is none.
+
+        Most needs are small beside most machines, so one of the first cells drawn nearly always serves. Where none
+        does, the masks find one: the first occupied level at or after a drawn one, of memory and then of processors.
+        """
+        occupied = self.occupied
+        count = len(occupied)
+        for _ in range(TRIES if count else 0):
+            pool = occupied[draw % count]
+            if pool.row >= row and pool.column >= column:
+                return pool.seats
+            draw >>= 4
+        rows = self.rows >> row
         while rows:
-            row = _some_bit(rows, draw)
-            columns = self.columns[memory_level + 1 + row] >> (cpu_level + 1)
+            start = _some_bit(rows, draw)
+            columns = self.columns[row + start] >> column
             if columns:
-                return self.cells[(memory_level + 1 + row, cpu_level + 1 + _some_bit(columns, draw >> 7))]
-            rows ^= 1 << row
+                return self.pools[row + start, column + _some_bit(columns, draw >> 7)].seats
+            rows ^= 1 << start
         return None
 
-    def cells_from(self, memory_level: int, cpu_level: int) -> Iterator[Pool]:
+    def cells_from(self, row: int, column: int) -> Iterator[list[S]]:
         """All occupied cells at or above both levels, tightest first."""
-        for m in _bits(self.rows >> memory_level, memory_level):
-            for c in _bits(self.columns[m] >> cpu_level, cpu_level):
-                yield self.cells[(m, c)]
+        for r in _bits(self.rows >> row, row):
+            for c in _bits(self.columns[r] >> column, column):
+                yield self.pools[r, c].seats
 
 
 def _some_bit(mask: int, draw: int) -> int:
-    """The place of a set bit of a mask that has one: the first at or after a drawn place, or else the lowest."""
-    if mask & (mask - 1) == 0:
-        return mask.bit_length() - 1
+    """The place of a set bit of a mask that has one: the first at or after a drawn place below the highest."""
     start = draw % mask.bit_length()
     upper = mask >> start
     return start + (upper & -upper).bit_length() - 1
@@ -120,143 +194,215 @@ def _bits(mask: int, base: int) -> Iterator[int]:
         mask ^= low
 
 
-class Index:
+class Demand(msgspec.Struct, Generic[S]):
+    """A need in the terms of the index."""
+
+    cpu: int
+    memory: int
+    disk: int
+    gpus: int
+    row: int
+    column: int
+    """The levels of memory and processors from which on a cell serves it for certain."""
+    kinds: tuple[tuple[Shelf[S], ...], ...]
+    """Per kind that serves it, those without a GPU first: its shelves with enough GPUs, and those with fewest first, so
+    that whole machines stay free for who needs them whole."""
+    sums: tuple[int, ...]
+    """The running sum of how many nodes are of these kinds."""
+
+
+class Index(Generic[S]):
     """All nodes that may be given work now, with what is free on each."""
 
     def __init__(self, candidates: int) -> None:
-        self.free: dict[NodeId, Free] = {}
-        self._kind: dict[NodeId, Kind] = {}
-        self._sizes: dict[Kind, int] = {}
-        self._shelves: dict[Kind, dict[int, Shelf]] = {}
-        self._matching: dict[tuple[str, str, int], tuple[tuple[Kind, ...], list[int]]] = {}
-        """What `_kinds_for` found out; forgotten when a node enters or leaves."""
-        self._counts: dict[Kind, list[int]] = {}
-        """Per kind the numbers of free GPUs for which there is a shelf, ascending."""
         self._candidates = candidates
+        self._total = 0
+        self._sizes: dict[Kind, int] = {}
+        self._shelves: dict[Kind, dict[int, Shelf[S]]] = {}
+        """Per kind and number of free GPUs."""
+        self._demands: dict[Need, Demand[S]] = {}
+        """What is known of needs; forgotten when a kind or a shelf comes or goes, or when the sums have drifted."""
+        self._drift = 0
+        """How many nodes came or went since."""
 
     def __len__(self) -> int:
-        return len(self.free)
+        return self._total
 
-    def set(self, node: NodeId, kind: Kind, free: Free) -> None:
+    # --- coming, going and changing ---
+
+    def open(self, seat: S, free: Free) -> None:
         """The node may be given work and has this much free."""
-        old = self.free.get(node)
-        if old is not None:
-            if old == free and self._kind[node] == kind:
-                return
-            self._unshelve(node, self._kind[node], old)
-            if self._kind[node] != kind:
-                self._leave(node)
-                self._enter(node, kind)
-        else:
-            self._enter(node, kind)
-        self.free[node] = free
-        shelf = self._shelves[kind].get(free[3])
-        if shelf is None:
-            shelf = self._shelves[kind][free[3]] = Shelf()
-            self._counts[kind] = sorted(self._shelves[kind])
-        shelf.add(node, level(free[1]), level(free[0]))
+        cpu, memory, disk, gpus = free
+        if seat.cell is None:
+            if seat.kind not in self._sizes:
+                self._sizes[seat.kind] = 0
+                self._shelves[seat.kind] = {}
+            self._sizes[seat.kind] += 1
+            self._total += 1
+            self._drifted()
+            seat.gpus = gpus
+            self._shelf(seat.kind, gpus).add(seat, (level(memory), level(cpu)))
+        self._settle(seat, cpu, memory, disk, gpus)
 
-    def remove(self, node: NodeId) -> None:
+    def close(self, seat: S) -> None:
         """The node may not be given work."""
-        old = self.free.pop(node, None)
-        if old is not None:
-            self._unshelve(node, self._kind[node], old)
-            self._leave(node)
+        if seat.cell is not None:
+            kind = seat.kind
+            self._shelves[kind][seat.gpus].remove(seat, seat.cell)
+            seat.cell = None
+            self._sizes[kind] -= 1
+            self._total -= 1
+            self._drifted()
+            if not self._sizes[kind]:
+                del self._sizes[kind], self._shelves[kind]
+                self._demands.clear()
 
-    def _enter(self, node: NodeId, kind: Kind) -> None:
-        self._kind[node] = kind
-        if kind not in self._sizes:
-            self._shelves[kind] = {}
-            self._counts[kind] = []
-        self._sizes[kind] = self._sizes.get(kind, 0) + 1
-        self._matching.clear()
+    def take(self, seat: S, amount: Resources) -> None:
+        """So much less is free."""
+        self._settle(
+            seat,
+            seat.cpu - amount.cpu_milli,
+            seat.memory - amount.memory_mib,
+            seat.disk - amount.disk_mib,
+            seat.gpus - amount.gpus,
+        )
 
-    def _leave(self, node: NodeId) -> None:
-        kind = self._kind.pop(node)
-        self._sizes[kind] -= 1
-        if not self._sizes[kind]:
-            del self._sizes[kind], self._shelves[kind], self._counts[kind]
-        self._matching.clear()
+    def give(self, seat: S, amount: Resources) -> None:
+        """So much more is free."""
+        self._settle(
+            seat,
+            seat.cpu + amount.cpu_milli,
+            seat.memory + amount.memory_mib,
+            seat.disk + amount.disk_mib,
+            seat.gpus + amount.gpus,
+        )
 
-    def _unshelve(self, node: NodeId, kind: Kind, free: Free) -> None:
-        self._shelves[kind][free[3]].remove(node, level(free[1]), level(free[0]))
+    def busy(self, seat: S, permille: int) -> None:
+        """The machine says that it is so busy."""
+        seat.busy_permille = permille
+        seat.standing_ms = standing_ms(seat.cpu, seat.cpu_total, seat.memory, seat.memory_total, permille)
 
-    def _kinds_for(self, need: Need) -> tuple[tuple[Kind, ...], list[int]]:
-        """Kinds that serve the need, those without a GPU first, and the running sum of their sizes."""
-        key = (need.arch, need.gpu_model, need.gpu_memory_mib)
-        known = self._matching.get(key)
-        if known is None:
-            if len(self._matching) >= MATCHES_KEPT:
-                self._matching.clear()
-            kinds = tuple(sorted((k for k in self._sizes if kind_serves(k, need)), key=lambda k: (k[2], k)))
-            known = self._matching[key] = (kinds, list(accumulate(self._sizes[k] for k in kinds)))
-        return known
+    def _settle(self, seat: S, cpu: int, memory: int, disk: int, gpus: int) -> None:
+        """Put a node where it belongs with these amounts free; often that is where it lies."""
+        seat.cpu = cpu
+        seat.memory = memory
+        seat.disk = disk
+        seat.standing_ms = standing_ms(cpu, seat.cpu_total, memory, seat.memory_total, seat.busy_permille)
+        cell, old = (level(memory), level(cpu)), seat.cell
+        if old is not None and (cell != old or gpus != seat.gpus):
+            shelf = self._shelves[seat.kind][seat.gpus]
+            shelf.remove(seat, old)
+            if gpus != seat.gpus:
+                seat.gpus = gpus
+                shelf = self._shelf(seat.kind, gpus)
+            shelf.add(seat, cell)
 
-    def candidates(self, need: Need, draw: int, without: Container[NodeId]) -> list[NodeId]:
+    def _drifted(self) -> None:
+        """A node came or went. The sums only weigh kinds against each other, so they need not be exact: counting
+        them anew at every change would make them useless in a large fleet, where some node always comes or goes."""
+        self._drift += 1
+        if self._drift * DRIFT_PARTS > self._total:
+            self._drift = 0
+            self._demands.clear()
+
+    def _shelf(self, kind: Kind, gpus: int) -> Shelf[S]:
+        shelf = self._shelves[kind].get(gpus)
+        if shelf is None:
+            shelf = self._shelves[kind][gpus] = Shelf()
+            self._demands.clear()
+        return shelf
+
+    # --- finding ---
+
+    def candidates(self, need: Need, draw: int, without: Container[NodeId]) -> list[S]:
         """Some nodes on which the need fits now; empty only if there is none at all outside `without`."""
-        kinds, sums = self._kinds_for(need)
-        if not kinds:
+        demand = self._demands.get(need)
+        if demand is None:
+            demand = self._demand(need)
+        if not demand.kinds:
             return []
-        r = need.resources
-        want = (r.cpu_milli, r.memory_mib, r.disk_mib, r.gpus)
-        return self._draw(kinds, sums, want, draw, without) or self._search(kinds, want, draw, without)
+        return self._draw(demand, draw, without) or self._search(demand, draw, without)
 
-    def _draw(
-        self, kinds: tuple[Kind, ...], sums: list[int], want: Free, draw: int, without: Container[NodeId]
-    ) -> list[NodeId]:
-        """A few random nodes from cells in which the need fits for certain, kinds in proportion to their size."""
-        cpu, memory, disk, gpus = want
-        memory_level, cpu_level = level(memory), level(cpu)
-        found: list[NodeId] = []
+    def _demand(self, need: Need) -> Demand[S]:
+        if len(self._demands) >= DEMANDS_KEPT:
+            self._demands.clear()
+        want = need.resources
+        kinds = sorted((k for k in self._sizes if kind_serves(k, need)), key=lambda k: (k.gpu_memory_mib, k))
+        demand = self._demands[need] = Demand(
+            want.cpu_milli,
+            want.memory_mib,
+            want.disk_mib,
+            want.gpus,
+            level(want.memory_mib) + 1,
+            level(want.cpu_milli) + 1,
+            tuple(
+                tuple(shelf for gpus, shelf in sorted(self._shelves[kind].items()) if gpus >= want.gpus)
+                for kind in kinds
+            ),
+            tuple(accumulate(self._sizes[kind] for kind in kinds)),
+        )
+        return demand
+
+    def _draw(self, demand: Demand[S], draw: int, without: Container[NodeId]) -> list[S]:
+        """A few random nodes from cells in which the need fits for certain, kinds in proportion to their size. Only
+        one, if it wastes nothing and has little to do."""
+        sums = demand.sums
+        found: list[S] = []
         for _ in range(self._candidates):
-            draw = (draw * 6364136223846793005 + 1442695040888963407) & _MASK
-            kind = kinds[bisect_right(sums, (draw >> 20) % sums[-1])]
-            cell = self._certain_cell(kind, gpus, memory_level, cpu_level, draw >> 9)
-            if cell is not None:
-                items = cell.items
-                node = items[(draw >> 33) % len(items)]
-                if self.free[node][2] >= disk and node not in without and node not in found:
-                    found.append(node)
+            bits = draw >> 34  # the best 30 of them: numbers of that size are the quickest to reckon with
+            for shelf in demand.kinds[bisect_right(sums, bits % sums[-1])]:
+                seats = shelf.some_from(demand.row, demand.column, bits)
+                if seats is not None:
+                    seat = seats[(bits >> 5) % len(seats)]
+                    if seat.disk >= demand.disk and seat.node not in without and seat not in found:
+                        found.append(seat)
+                        if seat.standing_ms <= ENOUGH_MS and not without and (demand.gpus or not seat.gpus):
+                            return found
+                    break
+            draw = draw * 0x2545F4914F6CDD1D & _MASK
         return found
 
-    def _certain_cell(self, kind: Kind, gpus: int, memory_level: int, cpu_level: int, draw: int) -> Pool | None:
-        shelves = self._shelves[kind]
-        for count in self._counts[kind]:
-            if count >= gpus:
-                cell = shelves[count].any_above(memory_level, cpu_level, draw)
-                if cell is not None:
-                    return cell
-        return None
-
-    def _search(self, kinds: tuple[Kind, ...], want: Free, draw: int, without: Container[NodeId]) -> list[NodeId]:
-        """Look everywhere the need could fit: first what fits for certain, kind by kind, then every border cell."""
-        cpu, memory, disk, gpus = want
-        memory_level, cpu_level = level(memory), level(cpu)
-        for kind in kinds:
-            cell = self._certain_cell(kind, gpus, memory_level, cpu_level, draw)
-            if cell is not None:
-                node = cell.items[draw % len(cell.items)]
-                if self.free[node][2] >= disk and node not in without:
-                    return [node]
-        for kind in kinds:
-            for count in self._counts[kind]:
-                if count < gpus:
-                    continue
-                for cell in self._shelves[kind][count].cells_from(memory_level, cpu_level):
-                    offset = draw % len(cell.items)
-                    for i in range(len(cell.items)):
-                        node = cell.items[offset - i]
-                        f = self.free[node]
-                        if f[0] >= cpu and f[1] >= memory and f[2] >= disk and node not in without:
-                            return [node]
+    def _search(self, demand: Demand[S], draw: int, without: Container[NodeId]) -> list[S]:
+        """Look everywhere the need could fit: first what fits for certain, then every border cell."""
+        shelves = [shelf for shelves in demand.kinds for shelf in shelves]
+        for shelf in shelves:
+            seats = shelf.some_from(demand.row, demand.column, draw)
+            if seats is not None:
+                seat = seats[draw % len(seats)]
+                if seat.disk >= demand.disk and seat.node not in without:
+                    return [seat]
+        for shelf in shelves:
+            for seats in shelf.cells_from(demand.row - 1, demand.column - 1):
+                offset = draw % len(seats)
+                for i in range(len(seats)):
+                    seat = seats[offset - i]
+                    enough = seat.cpu >= demand.cpu and seat.memory >= demand.memory and seat.disk >= demand.disk
+                    if enough and seat.node not in without:
+                        return [seat]
         return []
 
 
 def kind_serves(kind: Kind, need: Need) -> bool:
     """Whether nodes of this kind can meet what is fixed in the need."""
-    arch, gpu_model, gpu_memory = kind
-    if need.arch and need.arch != arch:
+    if need.arch and need.arch != kind.arch:
         return False
-    if need.gpu_model and need.gpu_model.lower() not in gpu_model.lower():
+    if need.gpu_model and need.gpu_model.lower() not in kind.gpu_model.lower():
         return False
-    return not (need.gpu_memory_mib and gpu_memory < need.gpu_memory_mib)
+    if need.gpu_memory_mib and kind.gpu_memory_mib < need.gpu_memory_mib:
+        return False
+    if need.gpu_driver_min and not at_least(kind.gpu_driver, need.gpu_driver_min):
+        return False
+    if need.cuda_min and not at_least(kind.cuda, need.cuda_min):
+        return False
+    return all(feature in kind.features for feature in need.features)
+
+
+def has_room(seat: Seat, need: Need) -> bool:
+    """Whether what is free on a node is enough, whatever its kind."""
+    want = need.resources
+    return (
+        want.cpu_milli <= seat.cpu
+        and want.memory_mib <= seat.memory
+        and want.disk_mib <= seat.disk
+        and want.gpus <= seat.gpus
+    )

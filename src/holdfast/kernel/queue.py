@@ -12,7 +12,7 @@ The queue knows needs and owners' shares. It does not know nodes beyond the ids 
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 
 from holdfast.model import JobId, Need, NodeId, Owner
 
@@ -42,7 +42,8 @@ class _Line:
 class Queue:
     def __init__(self, share_of: Callable[[Owner], int]) -> None:
         self._share_of = share_of
-        self._member: dict[JobId, tuple[int, Owner, LaneKey, int]] = {}
+        self.waiting: dict[JobId, tuple[int, Owner, LaneKey, int]] = {}
+        """Who waits: priority, owner, lane, place in the order of arrival."""
         self._lines: dict[Owner, _Line] = {}
         self._heap: list[tuple[int, int, int, Owner]] = []
         """(share, minus best priority, stamp, owner)."""
@@ -55,21 +56,21 @@ class Queue:
         self._seq = 0
 
     def __len__(self) -> int:
-        return len(self._member)
+        return len(self.waiting)
 
     def __contains__(self, job: JobId) -> bool:
-        return job in self._member
+        return job in self.waiting
 
     def members(self) -> list[JobId]:
-        return sorted(self._member)
+        return sorted(self.waiting)
 
     # --- coming and going ---
 
     def join(self, job: JobId, owner: Owner, priority: int, lane: LaneKey) -> None:
-        if job in self._member:
+        if job in self.waiting:
             self.leave(job)
         self._seq += 1
-        self._member[job] = (priority, owner, lane, self._seq)
+        self.waiting[job] = (priority, owner, lane, self._seq)
         line = self._lines.get(owner)
         if line is None:
             line = self._lines[owner] = _Line()
@@ -86,7 +87,7 @@ class Queue:
 
     def leave(self, job: JobId) -> None:
         """No longer waiting. Its entry in the lane goes when it is met, or in the next sweep."""
-        place = self._member.pop(job, None)
+        place = self.waiting.pop(job, None)
         if place is None:
             return
         priority, owner, lane, _ = place
@@ -129,7 +130,7 @@ class Queue:
         line.gone = 0
 
     def _waits(self, entry: tuple[int, JobId]) -> bool:
-        place = self._member.get(entry[1])
+        place = self.waiting.get(entry[1])
         return place is not None and place[3] == entry[0]
 
     def share_changed(self, owner: Owner) -> None:
@@ -212,9 +213,26 @@ class Queue:
         keys = ((-priority, lane) for lane in self._loose for priority in range(PRIORITIES))
         return [key for key in keys if key in line.lanes]
 
+    def heads(self, most: int, below: int | None = None) -> list[tuple[JobId, LaneKey]]:
+        """The first job of each owner, stuck or not, in the order in which owners are served: of so many owners, and
+        only of those whose share is below a mark."""
+        owners = nsmallest(
+            most,
+            (owner for owner in self._lines if below is None or self._share_of(owner) < below),
+            key=lambda owner: (self._share_of(owner), self._lines[owner].best, owner),
+        )
+        found: list[tuple[JobId, LaneKey]] = []
+        for owner in owners:
+            line = self._lines[owner]
+            for key in list(line.lanes):
+                self._trim(line, key)
+            minus, lane = min(line.lanes, key=lambda key: (key[0], line.lanes[key][0][0]))
+            found.append((line.lanes[minus, lane][0][1], lane))
+        return found
+
     def ahead_of(self, job: JobId) -> int:
         """How many waiting jobs would be placed before this one if room for any of them came: a guess for people."""
-        place = self._member.get(job)
+        place = self.waiting.get(job)
         if place is None:
             return 0
         priority, owner, _, seq = place

@@ -103,7 +103,7 @@ def observe_revoked(w: World, attempt: Attempt, item: Held) -> None:
             send_discard(w, attempt, why)
         close_attempt(w, attempt, why)
         return
-    claim = w.claims[attempt.id]
+    claim = w.claim(attempt)
     if item.phase is HeldPhase.FINISHED and not claim.refused:
         claim.refused = True
         text = f"its result is refused: {why.code.value}: {why.detail or why.meaning.says}"
@@ -117,7 +117,7 @@ def observe_ready(w: World, attempt: Attempt, seq: int) -> None:
     job = w.jobs.get(attempt.job)
     if job is None or job.spec.recovery is not Recovery.NEVER or attempt.phase not in _BEFORE_BODY:
         return
-    claim = w.claims[attempt.id]
+    claim = w.claim(attempt)
     if not attempt.go or w.patience - claim.sent_ms >= w.settings.resend_ms:
         grant_go(w, attempt, seq)
 
@@ -171,7 +171,7 @@ def observe_finished(w: World, attempt: Attempt, item: Held) -> None:
         fault = Failure(FailureCode.INVALID_RESULT, "it declared two different results")
         attempt_failed(w, attempt, fault, still_held=True)
         return
-    claim = w.claims[attempt.id]
+    claim = w.claim(attempt)
     if not claim.verifying:
         claim.verifying = True
         w.send(Verify(attempt.id, attempt.fence, item.result, attempt.owner))
@@ -182,7 +182,7 @@ def verified(w: World, attempt_id: AttemptId, fence: int, ok: bool, detail: str)
     attempt = w.attempts.get(attempt_id)
     if attempt is None or attempt.fence != fence or not attempt.may_win or attempt.result is None:
         return
-    w.claims[attempt_id].verifying = False
+    w.claim(attempt).verifying = False
     if not ok:
         attempt_failed(w, attempt, Failure(FailureCode.INVALID_RESULT, detail), still_held=True)
     elif accept(w, attempt):
@@ -196,7 +196,7 @@ def missing(w: World, attempt: Attempt, came_back: bool) -> None:
         return
     if attempt.phase is AttemptPhase.OFFERED:
         job = w.jobs.get(attempt.job)
-        if job is not None and w.patience - w.claims[attempt.id].sent_ms >= w.settings.resend_ms:
+        if job is not None and w.patience - w.claim(attempt).sent_ms >= w.settings.resend_ms:
             send_start(w, attempt, job)
         return
     if came_back:

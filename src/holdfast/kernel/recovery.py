@@ -11,6 +11,7 @@ from holdfast.kernel.contenders import (
     attempts_max,
     close_attempt,
     end_job,
+    got_on,
     healthy,
     lease_over_ms,
     must_not_repeat,
@@ -75,7 +76,7 @@ def go_on(w: World, attempt: Attempt, failure: Failure) -> None:
         return
     counts = failure.code not in FREE_OF_CHARGE
     avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-AVOID_MAX:]
-    job = replace(job, failures=job.failures + counts, avoid=avoid)
+    job = replace(got_on(w, job, attempt), failures=job.failures + counts, avoid=avoid)
     rivals = [a for a in w.attempts_of(job.id) if a.id != attempt.id and a.may_win]
     well = any(healthy(w, a) for a in rivals)
     # A verdict on the program counts only from the last one standing: a machine that slept through half of it
@@ -107,6 +108,8 @@ def phase_due(w: World, attempt_id: AttemptId) -> None:
         return
     if attempt.phase_until_ms > w.patience:
         w.deadlines.add(attempt.phase_until_ms, "attempt", attempt_id)
+        if attempt.phase is AttemptPhase.OFFERED and attempt.revoked is None:
+            offer_again(w, attempt)
         return
     pulse, node = w.pulse(attempt.node), w.nodes[attempt.node]
     awaited = node.state is NodeState.SUSPECT or pulse.grace_until_ms > w.patience
@@ -134,15 +137,12 @@ def phase_due(w: World, attempt_id: AttemptId) -> None:
     give_up(w, attempt, failure)
 
 
-def offer_due(w: World, attempt_id: AttemptId) -> None:
+def offer_again(w: World, attempt: Attempt) -> None:
     """An offer has not been answered for a while: say it again. An idle node's next report may be far off."""
-    attempt = w.attempts.get(attempt_id)
-    if attempt is None or attempt.phase is not AttemptPhase.OFFERED or attempt.revoked is not None:
-        return
     job = w.jobs.get(attempt.job)
-    again = after(w.claims[attempt_id].sent_ms, w.settings.resend_ms)
+    again = after(w.claim(attempt).sent_ms, w.settings.resend_ms)
     if again > w.patience:
-        w.deadlines.add(again, "offer", attempt_id)
+        w.deadlines.add(again, "attempt", attempt.id)
     elif job is not None:
         send_start(w, attempt, job)
 

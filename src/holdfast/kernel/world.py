@@ -6,21 +6,25 @@ stored rows into an empty world. What is not in rows (sessions, rhythm, load, wh
 *ephemeral*: losing it costs a repeated message, never a wrong decision.
 """
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.kernel.deadlines import Deadlines
 from holdfast.kernel.decision import Row, Send
-from holdfast.kernel.placement import Free, Index, Kind
+from holdfast.kernel.placement import Free, Index, Kind, Seat
 from holdfast.kernel.queue import Queue
 from holdfast.model import (
     Attempt,
     AttemptId,
+    AttemptPhase,
     Entry,
     Instant,
     Job,
     JobId,
+    JobPhase,
     JoinToken,
     Meta,
     Node,
@@ -30,15 +34,23 @@ from holdfast.model import (
     Resources,
     Settings,
     TokenId,
+    attempt_id,
 )
 from holdfast.model.messages import Load
 from holdfast.policy.chance import mix
 from holdfast.policy.suspicion import Rhythm
+from holdfast.policy.versions import parts
 
 K = TypeVar("K")
 
+# A member of an enumeration is looked up through its class at every use; these are on the path of every decision.
+_JOB_ENDED = JobPhase.ENDED
+_ATTEMPT_ENDED = AttemptPhase.ENDED
+_OFFERED = AttemptPhase.OFFERED
+_READY = NodeState.READY
 
-class Pulse(msgspec.Struct):
+
+class Pulse(msgspec.Struct, gc=False):
     """What is known of a node only while it is connected. Ephemeral."""
 
     session: int | None = None
@@ -64,10 +76,24 @@ class Pulse(msgspec.Struct):
     """After the orchestrator's own start: not suspected before this."""
 
 
-class Claim(msgspec.Struct):
-    """What is remembered of an attempt between messages. Ephemeral."""
+class Member(Seat, gc=False, eq=False):
+    """A node with all that follows from its row and from what it says; one object, for the reason that `Seat` gives."""
+
+    state: NodeState = NodeState.GONE
+    label: str = ""
+    """What people call it: its name and its id."""
+    held: tuple[AttemptId, ...] = ()
+    """Live attempts that occupy it."""
+    pulse: Pulse = msgspec.field(default_factory=Pulse)
+    idle: Seat | None = None
+    """What it could be given if it were idle: its place in `World.could`."""
+
+
+class Claim(msgspec.Struct, gc=False):
+    """What is remembered of an attempt between messages. Ephemeral, and made only when there is something to keep."""
 
     sent_ms: Instant = Instant(0)
+    """When it was last told what to do."""
     verifying: bool = False
     lease_from_ms: Instant | None = None
     refused: bool = False
@@ -83,30 +109,31 @@ class World:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.now = Instant(0)
+        self.patience = Instant(0)
+        """The clock of all deadlines: stands still while the orchestrator itself was late or away."""
         self.meta = Meta()
         self.jobs: dict[JobId, Job] = {}
         self.attempts: dict[AttemptId, Attempt] = {}
         self.nodes: dict[NodeId, Node] = {}
         self.tokens: dict[TokenId, JoinToken] = {}
 
-        self.on_node: dict[NodeId, dict[AttemptId, None]] = {}
-        self.of_job: dict[JobId, dict[AttemptId, None]] = {}
-        self.used: dict[NodeId, Resources] = {}
+        self.fleet: dict[NodeId, Member] = {}
+        """Every node that joined, or tries to."""
         self.shares: dict[Owner, int] = {}
         self.live_of: dict[Owner, int] = {}
         self.shapes: dict[tuple[Kind, Resources], int] = {}
         """How many nodes have exactly this kind and offer: where the nearest miss is looked for."""
-        self.kinds: dict[NodeId, Kind] = {}
         self.states: dict[NodeState, int] = {}
         """How many nodes are in each state."""
-        self.index = Index(settings.candidates)
-        self.could = Index(1)
+        self.index = Index[Member](settings.candidates)
+        self.could = Index[Seat](1)
         """Every node that has not said goodbye, as if it were idle: what could ever fit is asked of this."""
         self.queue = Queue(lambda owner: self.shares.get(owner, 0))
         self.deadlines = Deadlines()
 
-        self.pulses: dict[NodeId, Pulse] = {}
         self.claims: dict[AttemptId, Claim] = {}
+        self.reserved: dict[NodeId, JobId] = {}
+        """Nodes that are held free, and for whom (kernel.reservation)."""
         self.freed: dict[NodeId, None] = {}
         """Nodes on which room appeared since the queue was last served."""
         self.went: dict[NodeId, Instant] = {}
@@ -116,6 +143,13 @@ class World:
         self.forgive_until_ms = Instant(0)
         """After a long freeze of the orchestrator itself: streams that broke meanwhile are nobody's fault."""
 
+        self._loading: dict[type, Callable[..., None]] = {
+            Attempt: self._load_attempt,
+            Job: self._load_job,
+            Node: self._load_node,
+            JoinToken: self._load_token,
+            Meta: self._load_meta,
+        }
         self.changes: list[Row] = []
         self.sends: list[Send] = []
         self._meta_before = self.meta
@@ -124,18 +158,21 @@ class World:
 
     # --- time ---
 
-    @property
-    def patience(self) -> Instant:
-        """The clock of all deadlines: stands still while the orchestrator itself was late or away."""
-        return Instant(self.now - self.meta.late_ms)
-
     def soon(self, duration_ms: int) -> Instant:
-        return Instant(self.now - self.meta.late_ms + duration_ms)
+        """So long from now, on the patience clock."""
+        return Instant(self.patience + duration_ms)
+
+    def was_late(self, late_ms: int) -> None:
+        """The orchestrator itself was late or away for so long: every deadline moves by that."""
+        self.meta = replace(self.meta, late_ms=self.meta.late_ms + late_ms)
+        self.patience = Instant(self.now - self.meta.late_ms)
 
     # --- one event ---
 
     def begin(self, now: Instant) -> None:
-        self.now = Instant(max(now, self.now, self.meta.now_ms))
+        if now > self.now:
+            self.now = now
+            self.patience = Instant(now - self.meta.late_ms)
         self.changes = []
         self.sends = []
         self._meta_before = self.meta
@@ -176,88 +213,144 @@ class World:
     def put(self, row: Job | Attempt | Node | JoinToken) -> None:
         """Store a row and bring every view into step."""
         self.changes.append(row)
-        if type(row) is Attempt:
-            self._load_attempt(row)
-        else:
-            self.load(row)
+        self._loading[type(row)](row)
 
     def load(self, row: Job | Attempt | Node | JoinToken | Meta) -> None:
-        match row:
-            case Attempt():
-                self._load_attempt(row)
-            case Job():
-                self._load_job(row)
-            case Node():
-                self._load_node(row)
-            case JoinToken():
-                self.tokens[row.id] = row
-            case Meta():
-                self.meta = row
-                self._entries, self._fences, self._draws = row.entry_seq, row.fence, row.draws
-                self.now = Instant(max(self.now, row.now_ms))
+        """Take in a row that is stored already."""
+        self._loading[type(row)](row)
+
+    def _load_meta(self, meta: Meta) -> None:
+        self.meta = meta
+        self._entries, self._fences, self._draws = meta.entry_seq, meta.fence, meta.draws
+        self.now = Instant(max(self.now, meta.now_ms))
+        self.patience = Instant(self.now - meta.late_ms)
+
+    def _load_token(self, token: JoinToken) -> None:
+        self.tokens[token.id] = token
 
     def _load_job(self, job: Job) -> None:
-        known = job.id in self.jobs
-        if job.live:
+        old = self.jobs.get(job.id)
+        if job.phase is not _JOB_ENDED:
             self.jobs[job.id] = job
-            if not known:
+            if old is None:
                 self.live_of[job.owner] = self.live_of.get(job.owner, 0) + 1
-        elif known:
+            if job.reserved is not None or (old is not None and old.reserved is not None):
+                self._hold_free(job, None if old is None else old.reserved)
+        elif old is not None:
+            if old.reserved is not None:
+                self._hold_free(job, old.reserved)
             del self.jobs[job.id]
             self.deadlines.drop("job", job.id)
             self.queue.leave(job.id)
             self._less(self.live_of, job.owner, 1)
 
+    def _hold_free(self, job: Job, before: NodeId | None) -> None:
+        """Which node is held free for a job has changed, or may have."""
+        if before is not None and before != job.reserved:
+            del self.reserved[before]
+            self.freed[before] = None
+            self.reindex(before)
+        if job.reserved is not None:
+            self.reserved[job.reserved] = job.id
+            self.reindex(job.reserved)
+
     def _load_attempt(self, attempt: Attempt) -> None:
         old = self.attempts.get(attempt.id)
-        before = weight(old.holds) if old is not None and old.revoked is None else 0
-        after = weight(attempt.holds) if attempt.may_win else 0
-        if attempt.live:
+        if attempt.phase is _ATTEMPT_ENDED:
+            if old is not None:
+                self._attempt_went(old)
+        elif old is None:
+            self._attempt_came(attempt, self.member(attempt.node))
+        else:
             self.attempts[attempt.id] = attempt
             if attempt.phase_until_ms:
                 self.deadlines.add(attempt.phase_until_ms, "attempt", attempt.id)
-            if old is None:
-                self.on_node.setdefault(attempt.node, {})[attempt.id] = None
-                self.of_job.setdefault(attempt.job, {})[attempt.id] = None
-                self.claims[attempt.id] = Claim()
-                self.used[attempt.node] = self.used.get(attempt.node, Resources()) + attempt.holds
-                self.reindex(attempt.node)
-        elif old is not None:
-            del self.attempts[attempt.id]
-            for subject in ("attempt", "offer", "lease"):
-                self.deadlines.drop(subject, attempt.id)
-            self.claims.pop(attempt.id, None)
-            self._drop(self.on_node, attempt.node, attempt.id)
-            self._drop(self.of_job, attempt.job, attempt.id)
-            self.used[attempt.node] = self.used[attempt.node] - attempt.holds
-            self.freed[attempt.node] = None
-            self.reindex(attempt.node)
-        if before != after:
-            self._less(self.shares, attempt.owner, before - after)
-            self.queue.share_changed(attempt.owner)
+            if attempt.revoked is not None and old.revoked is None:
+                self._change_share(attempt.owner, -weight(attempt.holds))
+
+    def put_new(self, attempt: Attempt, member: Member) -> None:
+        """`put` for an attempt that was not there before, on a node that is at hand."""
+        self.changes.append(attempt)
+        self._attempt_came(attempt, member)
+
+    def _attempt_came(self, attempt: Attempt, member: Member) -> None:
+        """An attempt occupies its node from now on."""
+        id = attempt.id
+        self.attempts[id] = attempt
+        due = attempt.phase_until_ms
+        if attempt.phase is _OFFERED:
+            due = min(due, self.soon(self.settings.resend_ms))
+        if due:
+            self.deadlines.add(due, "attempt", id)
+        member.held = held = (*member.held, id)
+        if attempt.revoked is None:
+            self._change_share(attempt.owner, weight(attempt.holds))
+        if member.cell is not None and member.state is _READY and len(held) < self.settings.attempts_per_node_max:
+            self.index.take(member, attempt.holds)
+        else:
+            self.reindex(member.node)
+
+    def _attempt_went(self, attempt: Attempt) -> None:
+        """An attempt is over, and the room it held is free."""
+        id = attempt.id
+        del self.attempts[id]
+        self.claims.pop(id, None)
+        self.deadlines.drop("attempt", id)
+        self.deadlines.drop("lease", id)
+        member = self.fleet[attempt.node]
+        member.held = tuple(a for a in member.held if a != id)
+        if attempt.revoked is None:
+            self._change_share(attempt.owner, -weight(attempt.holds))
+        self.freed[member.node] = None
+        if member.cell is not None and member.state is _READY:
+            self.index.give(member, attempt.holds)
+        else:
+            self.reindex(member.node)
+
+    def _change_share(self, owner: Owner, by: int) -> None:
+        share = self.shares.get(owner, 0) + by
+        if share:
+            self.shares[owner] = share
+        else:
+            del self.shares[owner]
+        if self.queue.waiting:
+            self.queue.share_changed(owner)
 
     def _load_node(self, node: Node) -> None:
         old = self.nodes.get(node.id)
         self.nodes[node.id] = node
-        self.kinds[node.id] = kind_of(node)
-        if old is not None and old.state is not NodeState.GONE:
-            self._less(self.shapes, (kind_of(old), old.offered), 1)
-        if node.state is NodeState.GONE:
-            self.could.remove(node.id)
-        else:
-            room = node.offered
-            self.could.set(node.id, self.kinds[node.id], (room.cpu_milli, room.memory_mib, room.disk_mib, room.gpus))
-            shape = (self.kinds[node.id], node.offered)
-            self.shapes[shape] = self.shapes.get(shape, 0) + 1
+        member = self.member(node.id)
+        kind, room = kind_of(node), node.offered
         if old is not None:
             self._less(self.states, old.state, 1)
+            if old.state is not NodeState.GONE:
+                self._less(self.shapes, (member.kind, old.offered), 1)
         self.states[node.state] = self.states.get(node.state, 0) + 1
+        if member.kind != kind:
+            self.index.close(member)
+            member.kind = kind
+        member.state, member.label, member.site = node.state, node_label(node), node.site
+        member.cpu_total, member.memory_total = room.cpu_milli, room.memory_mib
+        self._could(member, kind, amounts(room) if node.state is not NodeState.GONE else None)
+        if node.state is not NodeState.GONE:
+            self.shapes[kind, room] = self.shapes.get((kind, room), 0) + 1
         if node.state_until_ms:
             self.deadlines.add(node.state_until_ms, "node", node.id)
         if node.draining and node.drain_until_ms:
             self.deadlines.add(node.drain_until_ms, "drain", node.id)
         self.freed[node.id] = None
         self.reindex(node.id)
+
+    def _could(self, member: Member, kind: Kind, room: Free | None) -> None:
+        """Keep what the node could be given if it were idle; None: nothing any more."""
+        idle = member.idle
+        if idle is not None and (room is None or idle.kind != kind):
+            self.could.close(idle)
+            member.idle = idle = None
+        if room is not None:
+            if idle is None:
+                member.idle = idle = Seat(member.node, kind=kind)
+            self.could.open(idle, room)
 
     @staticmethod
     def _less(counts: dict[K, int], key: K, by: int) -> None:
@@ -267,41 +360,51 @@ class World:
         else:
             counts.pop(key, None)
 
-    @staticmethod
-    def _drop(groups: dict[K, dict[AttemptId, None]], key: K, attempt: AttemptId) -> None:
-        group = groups[key]
-        del group[attempt]
-        if not group:
-            del groups[key]
-
     # --- views ---
 
+    def member(self, node: NodeId) -> Member:
+        member = self.fleet.get(node)
+        if member is None:
+            member = self.fleet[node] = Member(node)
+        return member
+
     def pulse(self, node: NodeId) -> Pulse:
-        pulse = self.pulses.get(node)
-        if pulse is None:
-            pulse = self.pulses[node] = Pulse()
-        return pulse
+        return self.member(node).pulse
+
+    def claim(self, attempt: Attempt) -> Claim:
+        """What is remembered of the attempt. If nothing is, an offer was said once, when it was made."""
+        claim = self.claims.get(attempt.id)
+        if claim is None:
+            claim = self.claims[attempt.id] = Claim()
+            if attempt.phase is _OFFERED and attempt.revoked is None:
+                claim.sent_ms = Instant(attempt.phase_until_ms - self.settings.offer_ms_max)
+        return claim
 
     def held_by(self, node: NodeId) -> list[Attempt]:
         """Live attempts on a node, in the order of their ids."""
-        return [self.attempts[a] for a in sorted(self.on_node.get(node, ()))]
+        return [self.attempts[a] for a in sorted(self.fleet[node].held)]
 
     def attempts_of(self, job: JobId) -> list[Attempt]:
-        """Live attempts of a job, oldest first."""
-        return sorted((self.attempts[a] for a in self.of_job.get(job, ())), key=lambda a: a.fence)
+        """Live attempts of a live job, oldest first. They are numbered, so no list of them need be kept."""
+        row = self.jobs.get(job)
+        numbers = range(1, row.attempts_made + 1) if row is not None else ()
+        found = (self.attempts.get(attempt_id(job, number)) for number in numbers)
+        return [attempt for attempt in found if attempt is not None]
 
-    def closed_to_work(self, node: Node) -> str:
-        """The gate that keeps all work from this node now, by name; empty if there is none."""
-        pulse = self.pulses.get(node.id)
+    def closed_to_work(self, node: Node, to: JobId | None = None) -> str:
+        """The gate that keeps all work from this node now, by name; empty if there is none. `to`: for this job."""
+        member = self.fleet[node.id]
         if node.state not in (NodeState.READY, NodeState.PROBATION):
             return node.state.value
-        if pulse is None or pulse.session is None:
+        if member.pulse.session is None:
             return "disconnected"
         if node.draining:
             return "draining"
-        held = len(self.on_node.get(node.id, ()))
+        if self.reserved.get(node.id, to) != to:
+            return "held free for another job"
+        held = len(member.held)
         if node.state is NodeState.PROBATION:
-            if pulse.pings < self.settings.probation_pings:
+            if member.pulse.pings < self.settings.probation_pings:
                 return "probation: probing"
             if held:
                 return "probation: one at a time"
@@ -310,33 +413,48 @@ class World:
         return ""
 
     def reindex(self, node_id: NodeId) -> None:
-        """Bring placement into step with a node's state, session and use."""
+        """Bring placement into step with a node's state, session, offer and use."""
         node = self.nodes.get(node_id)
         if node is None:
             return
+        member = self.fleet[node_id]
         if self.closed_to_work(node):
-            self.index.remove(node_id)
+            self.index.close(member)
         else:
-            self.index.set(node_id, self.kinds[node_id], self.free_on(node))
+            self.index.open(member, self.free_on(node))
 
     def free_on(self, node: Node) -> Free:
-        used = self.used.get(node.id)
-        room = node.offered
-        if used is None:
-            return (room.cpu_milli, room.memory_mib, room.disk_mib, room.gpus)
-        return (
-            room.cpu_milli - used.cpu_milli,
-            room.memory_mib - used.memory_mib,
-            room.disk_mib - used.disk_mib,
-            room.gpus - used.gpus,
-        )
+        """What the node offers and no attempt holds."""
+        cpu, memory, disk, gpus = amounts(node.offered)
+        for id in self.fleet[node.id].held:
+            holds = self.attempts[id].holds
+            cpu -= holds.cpu_milli
+            memory -= holds.memory_mib
+            disk -= holds.disk_mib
+            gpus -= holds.gpus
+        return cpu, memory, disk, gpus
+
+
+def amounts(of: Resources) -> Free:
+    return (of.cpu_milli, of.memory_mib, of.disk_mib, of.gpus)
+
+
+def node_label(node: Node) -> str:
+    return f"{node.name} ({node.id})" if node.name else node.id
 
 
 def kind_of(node: Node) -> Kind:
-    """Architecture and GPUs. A machine with different models serves only needs that name none: which of them a job
-    would get is not known here."""
+    """A machine with different GPUs is as good as the worst of them, and serves only needs that name no model: which of
+    them a job would get is not known here."""
     gpus = node.hardware.gpus
     if not gpus:
-        return (node.hardware.arch, "", 0)
+        return Kind(node.hardware.arch, features=node.features)
     models = {g.model for g in gpus}
-    return (node.hardware.arch, models.pop() if len(models) == 1 else "", min(g.memory_mib for g in gpus))
+    return Kind(
+        node.hardware.arch,
+        models.pop() if len(models) == 1 else "",
+        min(g.memory_mib for g in gpus),
+        min((g.driver for g in gpus), key=parts),
+        min((g.cuda for g in gpus), key=parts),
+        node.features,
+    )

@@ -152,6 +152,12 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     not_before_ms: Instant = Instant(0)
     """Back-off: no new attempt before this moment of the patience clock."""
     attempts_made: int = 0
+    tries: int = 0
+    """Attempts made since one last ran for long (`lasting_ms`); bounded, unlike `attempts_made`."""
+    tried_ms: Instant = Instant(0)
+    """When the last attempt was made."""
+    reserved: NodeId | None = None
+    """A node that takes nothing new until this job fits there (see kernel.reservation)."""
     failures: int = 0
     """Attempts that ended in a failure that counts towards `attempts_max`."""
     avoid: tuple[NodeId, ...] = ()

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.model.failure import Failure
 from holdfast.model.ids import AttemptId, JobId, NodeId
 from holdfast.model.job import JobSpec, Result
-from holdfast.model.resources import JOBS, Hardware, Resources
+from holdfast.model.resources import JOBS, PLAIN, Hardware, Resources
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -87,7 +87,7 @@ class Hello(Message, frozen=True, gc=False):
     token_sha256: str = ""
     name: str = ""
     site: str = ""
-    features: tuple[str, ...] = (JOBS,)
+    features: tuple[str, ...] = (JOBS, PLAIN)
     held: tuple[Held, ...] = ()
     epoch_seen: int = 0
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.model.ids import NodeId, TokenId
-from holdfast.model.resources import JOBS, Hardware, Resources
+from holdfast.model.resources import JOBS, PLAIN, Hardware, Resources
 from holdfast.model.time import Instant
 
 
@@ -54,7 +54,7 @@ class Node(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The end of its last quarantine, on the patience clock: leaving or breaking the link does not shorten it."""
     leaving: bool = False
     """Draining because its own operator asked it to go: over when it joins again, unlike the network's drain."""
-    features: tuple[str, ...] = (JOBS,)
+    features: tuple[str, ...] = (JOBS, PLAIN)
     """What it can and will do, sorted (see model.resources)."""
 
 

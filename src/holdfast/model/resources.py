@@ -69,7 +69,7 @@ class Hardware(msgspec.Struct, frozen=True, gc=False):
     """Interfaces with their speed, for people to read (`eth0 1000 Mb/s`)."""
 
 
-class Need(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Need(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, cache_hash=True):
     """What a job needs of the node that runs it. Every field is a gate."""
 
     resources: Resources = Resources(cpu_milli=1000, memory_mib=512, disk_mib=1024)

@@ -63,6 +63,9 @@ class Settings(msgspec.Struct, frozen=True):
     """Between SIGTERM and SIGKILL."""
     attempts_max: int = 6
     """Enough for a flaky fleet; few enough that a broken job ends the same day."""
+    lasting_ms: int = 10 * MINUTE_MS
+    """A body that ran on for this long got somewhere: takeovers before that are forgiven, so a job of a week may change
+    machines every day. Work that never lasts so long anywhere still ends after a few dozen attempts."""
     backoff_ms: int = 500
     """First wait before the next attempt; doubles. A takeover does not wait."""
     backoff_ms_max: int = 60 * SECOND_MS
@@ -86,6 +89,11 @@ class Settings(msgspec.Struct, frozen=True):
     # queue
     queue_ms_max: int = 1 * DAY_MS
     """For jobs that name no limit: a day, so that what waits for a nightly machine still finds it."""
+    reserve_ms: int = 60 * SECOND_MS
+    """A job that heads its owner's line this long is too large for the room that appears: a machine is held for it.
+    Most waits on a busy network are shorter, and a held machine earns less."""
+    reserved_share_max_permille: int = 100
+    """Machines held at a time, of those in service; but always one."""
     owner_live_jobs_max: int = 100_000
     """Jobs of one owner that are not ended; bounds memory, not fairness."""
     live_jobs_max: int = 1_000_000
@@ -160,10 +168,12 @@ class Settings(msgspec.Struct, frozen=True):
             prepare_ms_max=20_000,
             upload_ms_max=20_000,
             stop_grace_ms=500,
+            lasting_ms=5_000,
             backoff_ms=100,
             backoff_ms_max=1_000,
             lease_ms=3_000,
             drain_ms=2_000,
+            reserve_ms=2_000,
             save_ms_max=5_000,
             late_tolerance_ms=250,
         )

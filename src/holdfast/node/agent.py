@@ -66,6 +66,7 @@ from holdfast.node.images import Images
 from holdfast.node.launcher import Launcher
 from holdfast.node.logs import Courier
 from holdfast.node.preparing import Preparer
+from holdfast.node.runtimes import container
 from holdfast.node.runtimes.runtime import runtime_named
 from holdfast.node.tenant import Services, Tenant
 from holdfast.node.venvs import Venvs
@@ -270,8 +271,17 @@ class Agent:
             self._tenant(left.order, left.luggage).stand_by(fresh=False)
         for folder in litter:
             self._begin(self._sweep(folder.name))
+        if self.core.means.engine:
+            self._begin(self._sweep_containers(self.core.means.engine))
         if found:
             log.info("found %s attempt(s) of an earlier run", len(found))
+
+    async def _sweep_containers(self, engine: str) -> None:
+        """Containers of attempts whose folders are gone have nobody else who would look for them."""
+        try:
+            await asyncio.to_thread(container.sweep, engine, str(self._home.attempts))
+        except OSError as wrong:
+            log.warning("containers of earlier attempts cannot be looked for: %s", wrong)
 
     # --- life ---
 

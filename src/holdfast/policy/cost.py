@@ -15,6 +15,9 @@ SPREAD_MS = 10_000
 AVOID_MS = 60_000
 """An attempt of this job already failed there."""
 
+ENOUGH_MS = LOAD_MS // 2
+"""A machine that costs no more than this is taken without looking at another: one that is half idle delays nobody."""
+
 
 def breakdown(
     cpu_free: int, cpu_total: int, memory_free: int, memory_total: int, load_permille: int,
@@ -25,25 +28,28 @@ def breakdown(
     memory_left = memory_free * 1000 // max(1, memory_total)
     return {
         "load": LOAD_MS * max(load_permille, 1000 - cpu_left) // 1000,
-        "waste": (GPU_WASTE_MS if gpus_free and not gpus_wanted else 0)
-        + LEFTOVER_MS * abs(cpu_left - memory_left) // 1000,
+        "leftover": LEFTOVER_MS * abs(cpu_left - memory_left) // 1000,
+        "waste": GPU_WASTE_MS if gpus_free and not gpus_wanted else 0,
         "spread": SPREAD_MS if same_site else 0,
         "avoid": AVOID_MS if avoided else 0,
     }
 
 
-def total_ms(
-    cpu_free: int, cpu_total: int, memory_free: int, memory_total: int, load_permille: int,
-    gpus_free: int, gpus_wanted: int, same_site: bool, avoided: bool,
-) -> int:  # fmt: skip
-    """The sum of `breakdown`, without making it: this is on the path of every placement."""
+def standing_ms(cpu_free: int, cpu_total: int, memory_free: int, memory_total: int, load_permille: int) -> int:
+    """The terms that are the same for every job, summed: load and leftover. They change only when the node does, so
+    they are kept with it instead of being reckoned at every choice."""
     cpu_left = cpu_free * 1000 // (cpu_total or 1)
     uneven = cpu_left - memory_free * 1000 // (memory_total or 1)
     busy = 1000 - cpu_left
+    if load_permille > busy:
+        busy = load_permille
+    return LOAD_MS * busy // 1000 + LEFTOVER_MS * (uneven if uneven > 0 else -uneven) // 1000
+
+
+def placing_ms(gpus_free: int, gpus_wanted: int, same_site: bool, avoided: bool) -> int:
+    """The terms that depend on the job, summed: waste, spread and avoid."""
     return (
-        LOAD_MS * (load_permille if load_permille > busy else busy) // 1000
-        + (GPU_WASTE_MS if gpus_free and not gpus_wanted else 0)
-        + LEFTOVER_MS * (uneven if uneven > 0 else -uneven) // 1000
+        (GPU_WASTE_MS if gpus_free and not gpus_wanted else 0)
         + (SPREAD_MS if same_site else 0)
         + (AVOID_MS if avoided else 0)
     )

@@ -5,6 +5,7 @@ from holdfast.sim.checkers.blameless_freeze import BlamelessFreeze
 from holdfast.sim.checkers.commit_before_word import CommitBeforeWord
 from holdfast.sim.checkers.epoch_never_back import EpochNeverBack
 from holdfast.sim.checkers.every_state_bounded import EveryStateBounded
+from holdfast.sim.checkers.held_free import HeldFree
 from holdfast.sim.checkers.honest_verdict import HonestVerdict
 from holdfast.sim.checkers.limits_kept import LimitsKept
 from holdfast.sim.checkers.never_needs_go import NeverNeedsGo
@@ -24,7 +25,8 @@ from holdfast.sim.checkers.within_offer import WithinOffer
 from holdfast.sim.watch import Rule
 
 RULES: tuple[type[Rule], ...] = (
-    AcknowledgedKept, BlamelessFreeze, CommitBeforeWord, EpochNeverBack, EveryStateBounded, HonestVerdict, LimitsKept,
-    NeverNeedsGo, NeverOutlivesLease, NeverRunsOnce, NothingLeft, OneResult, PlacementGates, ProbationFirst,
-    QuarantineCapped, RebuildEqualsMemory, RevokedStaysOut, SettledInTime, TerminalStays, TriesBounded, WithinOffer,
+    AcknowledgedKept, BlamelessFreeze, CommitBeforeWord, EpochNeverBack, EveryStateBounded, HeldFree, HonestVerdict,
+    LimitsKept, NeverNeedsGo, NeverOutlivesLease, NeverRunsOnce, NothingLeft, OneResult, PlacementGates,
+    ProbationFirst, QuarantineCapped, RebuildEqualsMemory, RevokedStaysOut, SettledInTime, TerminalStays,
+    TriesBounded, WithinOffer,
 )  # fmt: skip

@@ -1,0 +1,155 @@
+"""Whether a node is held free for a job that finds no room among smaller ones (SPEC J13).
+
+Room appears in the size of what has just ended, and something small fits it at once: a large job could wait for ever.
+So a job that heads its owner's line, has waited for `reserve_ms` and was passed over gets a node: of those where that
+happened, the one on which it should fit soonest. That node takes nothing new until the job fits there. A job that waits
+only because the network is full needs no such thing: what ends leaves room for it.
+
+Held are few nodes at a time (`reserved_share_max_permille`), and fairness between owners stands above it: whoever
+holds less than the job's owner may still have the room. Which node is held is part of the job's row, so that it is
+known again after a rebuild.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.kernel.placement import kind_serves
+from holdfast.kernel.queue import LaneKey
+from holdfast.kernel.world import Member, World
+from holdfast.model import Attempt, AttemptPhase, Instant, Job, JobId, JobPhase, Need, NodeId, NodeState, Resources
+from holdfast.policy.chance import mix
+
+LOOKS = 32
+"""Nodes compared for one reservation: the better of many, at a price that does not grow with the fleet."""
+HEADS = 16
+"""Owners whose first job is looked at, those who hold least first."""
+_BEFORE_BODY = (AttemptPhase.OFFERED, AttemptPhase.PREPARING, AttemptPhase.READY)
+
+
+def look_again(w: World) -> None:
+    """Somebody waits: see in a while whether room must be held."""
+    w.deadlines.add(w.soon(w.settings.reserve_ms // 2), "reserve", "queue")
+
+
+def review(w: World) -> None:
+    """Let go of what does not help any more, and hold a node for whoever has waited too long."""
+    if not w.queue.waiting:
+        return
+    look_again(w)
+    for node_id, job_id in sorted(w.reserved.items()):
+        job = w.jobs[job_id]
+        if job_id not in w.queue.waiting or not _suits(w, w.fleet[node_id], w.queue.waiting[job_id][2]):
+            w.put(replace(job, reserved=None))
+    most = max(1, w.states.get(NodeState.READY, 0) * w.settings.reserved_share_max_permille // 1000)
+    for job_id, lane in w.queue.heads(HEADS):
+        job = w.jobs[job_id]
+        if len(w.reserved) >= most:
+            break
+        if job.reserved is None and w.patience - waits_since(w, job) >= w.settings.reserve_ms:
+            member = _soonest(w, job, lane)
+            if member is not None:
+                w.put(replace(job, reserved=member.node))
+                text = f"{member.label} takes nothing new until this job fits there"
+                w.note("job.reserved", text, job_id, node=member.node)
+
+
+def waits_since(w: World, job: Job) -> Instant:
+    """From when on a job that is in the queue waits for room, on the patience clock; told from rows alone."""
+    if job.phase is JobPhase.QUEUED:
+        limit = w.settings.queue_ms_max if job.spec.queue_limit_ms is None else job.spec.queue_limit_ms
+        if job.attempts_made:
+            limit = max(limit, w.settings.offer_ms_max)
+        return Instant(job.queue_until_ms - limit)
+    gone = (w.nodes[a.node].state_since_ms for a in w.attempts_of(job.id) if a.may_win)
+    return Instant(max(gone, default=w.now) - w.meta.late_ms)
+
+
+# --- which node ---
+
+
+def _suits(w: World, member: Member, lane: LaneKey) -> bool:
+    """Whether the node could take the job once it is empty enough."""
+    node = w.nodes[member.node]
+    need, ruled_out = lane
+    return (
+        node.state is NodeState.READY
+        and member.pulse.session is not None
+        and not node.draining
+        and member.node not in ruled_out
+        and kind_serves(member.kind, need)
+        and need.resources.fits_in(node.offered)
+    )
+
+
+def _soonest(w: World, job: Job, lane: LaneKey) -> Member | None:
+    """Of some nodes that could take it, and took something else meanwhile: the one on which, by the deadlines of what
+    it holds, room appears first. Nodes on which the job failed before come last."""
+    need, ruled_out = lane
+    since = waits_since(w, job)
+    draw = w.draw()
+    seen: set[NodeId] = {*ruled_out, *w.reserved}
+    best: tuple[bool, Instant, NodeId] | None = None
+    for turn in range(LOOKS):
+        found = w.could.candidates(need, mix(draw, turn), seen)
+        if not found:
+            break
+        member = w.fleet[found[0].node]
+        seen.add(member.node)
+        if _suits(w, member, lane) and _passed_over(w, member, need, since):
+            rank = (member.node in job.avoid, _fits_from(w, member, need), member.node)
+            best = rank if best is None else min(best, rank)
+    return None if best is None else w.fleet[best[2]]
+
+
+def _passed_over(w: World, member: Member, need: Need, since: Instant) -> bool:
+    """Whether the node took something since then that left, or will leave, too little room for the need."""
+    late = [a for a in w.held_by(member.node) if a.offered_ms - w.meta.late_ms >= since]
+    return any(not need.resources.fits_in(attempt.holds) for attempt in late)
+
+
+def _fits_from(w: World, member: Member, need: Need) -> Instant:
+    """By when enough on the node has ended, if everything there takes as long as it may."""
+    room = Resources(*w.free_on(w.nodes[member.node]))
+    at = w.patience
+    for end, _, attempt in sorted((_ends_by(w, a), a.id, a) for a in w.held_by(member.node)):
+        if need.resources.fits_in(room):
+            break
+        room, at = room + attempt.holds, end
+    return at
+
+
+def _ends_by(w: World, attempt: Attempt) -> Instant:
+    job = w.jobs.get(attempt.job)
+    if job is None or attempt.revoked is not None or attempt.phase not in _BEFORE_BODY:
+        return attempt.phase_until_ms
+    return Instant(attempt.phase_until_ms + (job.spec.time_limit_ms or w.settings.run_ms_max))
+
+
+# --- who may have the room ---
+
+
+def room_held(w: World, job: Job, lane: LaneKey) -> Member | None:
+    """Room for the job on a node that is held free: for itself, or for one whose owner holds more than its own."""
+    mine = w.shares.get(job.owner, 0)
+    for node_id, held_for in sorted(w.reserved.items()):
+        theirs = w.shares.get(w.jobs[held_for].owner, 0)
+        if (held_for == job.id or mine < theirs) and _fits_now(w, node_id, lane):
+            return w.fleet[node_id]
+    return None
+
+
+def next_for(w: World, node_id: NodeId) -> JobId | None:
+    """Who is to have the room that appeared on a node that is held free; None: nobody yet."""
+    held_for = w.reserved.get(node_id)
+    if held_for is None or held_for not in w.queue.waiting:
+        return None
+    if _fits_now(w, node_id, w.queue.waiting[held_for][2]):
+        return held_for
+    theirs = w.shares.get(w.jobs[held_for].owner, 0)
+    heads = w.queue.heads(HEADS, below=theirs)
+    return next((job_id for job_id, lane in heads if _fits_now(w, node_id, lane)), None)
+
+
+def _fits_now(w: World, node_id: NodeId, lane: LaneKey) -> bool:
+    node = w.nodes[node_id]
+    few = len(w.fleet[node_id].held) < w.settings.attempts_per_node_max
+    return few and _suits(w, w.fleet[node_id], lane) and lane[0].resources.fits_in(Resources(*w.free_on(node)))
