@@ -4,6 +4,7 @@ A job made by `hold` prints `begun`, waits for a file in its scratch folder, pri
 attempt may end and when, and two attempts of a job print the same.
 """
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +12,8 @@ from typing import Any, ClassVar
 import psutil
 from warm import WarmOrchestrator
 
+from holdfast.node.attempts import read_identity
+from holdfast.node.linux import is_alive
 from holdfast.orchestrator import record
 from holdfast.testing.processes import LocalNetwork, NodeProcesses, Orchestrator, wait_for
 from holdfast.wire.http import EventView, JobView
@@ -95,8 +98,12 @@ class FaultNetwork(LocalNetwork):
     def let_go(self, job: str, node: NodeProcesses | None = None) -> None:
         """Let the attempts end that are there now; on one node only, if one is named."""
         for folder in self.folders(job, node):
-            if (folder / "work").is_dir():
-                (folder / "work" / "release").touch()
+            # Its scratch may be mounted where only the shim sees it (a node in a namespace), or be on its way out.
+            identity = read_identity(folder)
+            seen = Path(f"/proc/{identity[0]}/root{folder}") if identity and is_alive(*identity) else folder
+            with contextlib.suppress(OSError):
+                if (seen / "work").is_dir():
+                    (seen / "work" / "release").touch()
 
     def finish(self, job: str, timeout_s: float = 30.0) -> JobView:
         """Let every attempt end, also one that starts meanwhile, until the job has; the job as it ended."""
