@@ -43,6 +43,8 @@ TRIES = 3
 """How often a folder is read again because files changed meanwhile."""
 _UNIT_CHUNKS = 8
 _THREADS = max(2, min(4, os.cpu_count() or 2))
+_THREADS_SMALL = 2
+"""For small files. More threads spend their time on handing the interpreter to each other: four take twice as long."""
 
 
 class Stash(Protocol):
@@ -177,9 +179,9 @@ class _Reading:
         others = list(self._found.others)
         entries: list[Entry] = []
         blobs: list[Blob] = []
-        with ThreadPoolExecutor(_THREADS, "holdfast-scan") as pool:
+        with ThreadPoolExecutor(_THREADS, "holdfast-scan") as pool, ThreadPoolExecutor(_THREADS_SMALL) as few:
             try:
-                wanted = self._new_or_different(pool, base)
+                wanted = self._new_or_different(pool, few, base)
                 if base is not None:
                     there = {e for e in base.entries if not isinstance(e, File)}
                     others = [e for e in others if e not in there]
@@ -187,9 +189,10 @@ class _Reading:
                 self._hash_large(pool, [p for p in large if p not in self.known])
                 small = [p for p in wanted if 0 < files[p].size < PACKED_BELOW_BYTES]
                 packs = packs_of((p, files[p].size) for p in small)
-                made = list(pool.map(self._pack, packs))
+                made = list(few.map(self._pack, packs))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
+                few.shutdown(cancel_futures=True)
                 raise
         for path in wanted:
             if not files[path].size:
@@ -222,7 +225,7 @@ class _Reading:
 
     # --- what differs from a base ---
 
-    def _new_or_different(self, pool: ThreadPoolExecutor, base: Manifest | None) -> list[str]:
+    def _new_or_different(self, pool: ThreadPoolExecutor, few: ThreadPoolExecutor, base: Manifest | None) -> list[str]:
         files = self._found.files
         if base is None:
             return list(files)
@@ -233,7 +236,7 @@ class _Reading:
         ]  # fmt: skip
         unread = [p for p in alike if p not in self.known and files[p].size]
         self._hash_large(pool, [p for p in unread if files[p].size >= PACKED_BELOW_BYTES])
-        list(pool.map(self._hash_small, [p for p in unread if files[p].size < PACKED_BELOW_BYTES]))
+        list(few.map(self._hash_small, [p for p in unread if files[p].size < PACKED_BELOW_BYTES]))
         equal = {
             p for p in alike
             if not files[p].size or (p in self.known and content_name(list(self.known[p])) == base.content_of(old[p]))

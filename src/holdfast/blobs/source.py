@@ -5,7 +5,9 @@ Every blob is hashed as it is read: what was overwritten since the scan is never
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Protocol
 
 from holdfast.blobs.beneath import Beneath, read_exactly
@@ -13,6 +15,9 @@ from holdfast.blobs.errors import BlobMissing, FolderChanged
 from holdfast.blobs.keys import sha_of
 from holdfast.blobs.manifest import File, Manifest
 from holdfast.blobs.paths import shown
+
+_MANY = 8
+"""Files in one blob from which on it is read alone."""
 
 
 class Source(Protocol):
@@ -53,6 +58,7 @@ class FolderSource:
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
         self._root = root
+        self._many_turn = Lock()
         self._sizes = {b.sha: b.size for b in manifest.blobs}
         self._parts: dict[str, dict[int, tuple[str, int, int]]] = {b.sha: {} for b in manifest.blobs}
         """Hash -> offset in the blob -> (path, offset in the file, length). One file for each run is enough."""
@@ -71,24 +77,27 @@ class FolderSource:
         if parts is None:
             raise BlobMissing(f"blob {sha} is not one of {self._root}")
         data = bytearray(self._sizes[sha])
-        view = memoryview(data)
-        with Beneath(self._root) as tree:
-            end = 0
-            for start, (path, offset, length) in sorted(parts.items()):
-                if start < end:
-                    continue
-                end = start + length
-                try:
-                    fd = tree.open_file(path)
-                    try:
-                        read_exactly(fd, offset, view[start : start + length])
-                    finally:
-                        os.close(fd)
-                except OSError as error:
-                    raise _changed(self._root, path, error.strerror or str(error)) from None
+        # Threads that open many small files get in each other's way more than they gain.
+        with self._many_turn if len(parts) > _MANY else nullcontext(), Beneath(self._root) as tree:
+            self._fill(tree, parts, memoryview(data))
         if sha_of(data) != sha:
             raise _changed(self._root, next(iter(parts.values()))[0], "its content is another one now")
         return data
+
+    def _fill(self, tree: Beneath, parts: dict[int, tuple[str, int, int]], data: memoryview) -> None:
+        end = 0
+        for start, (path, offset, length) in sorted(parts.items()):
+            if start < end:
+                continue
+            end = start + length
+            try:
+                fd = tree.open_file(path)
+                try:
+                    read_exactly(fd, offset, data[start:end])
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                raise _changed(self._root, path, error.strerror or str(error)) from None
 
 
 def _changed(root: Path, path: str, why: str) -> FolderChanged:
