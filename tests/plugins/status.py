@@ -2,10 +2,10 @@
 
 The file holds nothing that changes from run to run when the tests and their outcomes do not, so that its
 diff means something. A digest of its own text in it gives away an edit by hand (tests/test_tidy.py).
-With CI=true a committed file that differs from what the run says fails the run.
+A committed page that is older than the tests is said to be so, and written anew; it is still true of the run it
+came from, so it fails nothing.
 """
 
-import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,6 @@ class Status:
             return
         self.path.write_text(page, encoding="utf-8")
         self.says = f"{self.path} was out of date and is written anew: commit it"
-        if os.environ.get("CI") == "true":
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.says:
