@@ -75,7 +75,9 @@ class Sweeper:
         doomed = collector.condemn(listing, roots, named, uploading, roots_read_ms=read_ms, now_ms=wall_ms())
         try:
             self._content.forget(doomed)
-            await self._content.store.delete(doomed)
+            # A process that was frozen since it decided must not act on it: another may have pledged these since.
+            if doomed and not self._leader.trouble and collector.may_delete(wall_ms()):
+                await self._content.store.delete(doomed)
         finally:
             collector.buried(wall_ms())
         return len(doomed)
