@@ -262,6 +262,7 @@ def test_no_deadline_runs_out_while_nodes_wait_to_be_let_in_by_a_new_leader(
         late = leader.metrics.late_ms._value
         # Given a leader that has just begun, when nodes stand in line at its door, then that time is its own lateness
         leader.crowded = lambda: True
+        assert leader._held_up()
         await until(lambda: late.get() > 500)
         # And once the line is empty, time goes on
         leader.crowded = lambda: False

@@ -174,6 +174,9 @@ def report(outcomes: list[Outcome], seconds: float) -> None:
     for o in outcomes:
         print(f"{o.word:<9}{o.mutant.name:<{width}}  {o.seconds:5.1f} s  {o.mutant.rule}")
         print(f"{'':<9}{'':<{width}}           {'by ' if o.good else ''}{o.says}")
+    for o in outcomes:
+        if not o.good:
+            print(f"NOT KILLED: {o.mutant.name}: {o.word}: {o.says}")
     killed = sum(o.good for o in outcomes)
     print(f"mutants: {killed} of {len(outcomes)} killed in {seconds:.0f} s")
 
