@@ -55,7 +55,7 @@ constraints:
 # pages with their sources (tests/test_tidy.py and the tests of the wire).
 test: system install lint types contracts mutants-quick
 	@$(BIN)/python -m pytest -v -p no:faker -p tests.plugins.alone -p tests.plugins.status \
-	  -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --status docs/status.md
+	  -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations 15 --status docs/status.md
 
 unit: install
 	@$(BIN)/python -m pytest -v tests/unit tests/test_tidy.py

@@ -74,3 +74,23 @@ def test_what_is_neither_file_nor_folder_nor_link_is_refused(tmp_path: Path) -> 
     os.mkfifo(folder / "pipe")
     with pytest.raises(BadContext):
         packed(folder)
+
+
+@pytest.mark.spec("J1")
+def test_what_the_folder_ignores_stays_out_and_its_dockerfile_never_does(tmp_path: Path) -> None:
+    folder = made(tmp_path / "one")
+    (folder / ".dockerignore").write_text("*\n!sub\nsub/run\n")
+    with tarfile.open(fileobj=io.BytesIO(packed(folder)[1])) as tar:
+        assert set(tar.getnames()) == {"Dockerfile", "sub", "sub/file"}
+
+
+@pytest.mark.spec("N5")
+def test_an_ignore_file_that_leads_elsewhere_or_is_no_text_is_refused(tmp_path: Path) -> None:
+    folder = made(tmp_path / "one")
+    (folder / ".dockerignore").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadContext):
+        packed(folder)
+    (folder / ".dockerignore").unlink()
+    (folder / ".dockerignore").symlink_to("/etc/passwd")
+    with pytest.raises(BadContext):
+        packed(folder)

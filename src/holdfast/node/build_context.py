@@ -11,6 +11,8 @@ from typing import IO
 
 import msgspec
 
+from holdfast.node import dockerignore
+
 FILES_MAX = 200_000
 
 
@@ -41,15 +43,17 @@ class _Digesting:
 
 
 def pack(folder: Path, dockerfile: str, into: IO[bytes], bytes_max: int) -> Context:
-    """Write the folder to `into` as a tar archive. `dockerfile`: its path in the folder, which must be a plain file.
-    BadContext where it is not, or the whole is too large; OSError where something cannot be read. Blocking."""
+    """Write the folder to `into` as a tar archive, without what its `.dockerignore` leaves out; the Dockerfile itself
+    always goes along. `dockerfile`: its path in the folder, which must be a plain file. BadContext where it is not, or the whole is too large; OSError where something cannot be read. Blocking."""
     _check(folder, dockerfile)
+    ignored = _ignored(folder)
     out = _Digesting(into, bytes_max)
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # pyright: ignore[reportArgumentType, reportCallIssue]
         for number, (name, at) in enumerate(_walk(folder)):
             if number >= FILES_MAX:
                 raise BadContext(f"the folder to build from holds more than {FILES_MAX} files")
-            _add(tar, name, at)
+            if name == str(Path(dockerfile)) or not dockerignore.leaves_out(ignored, name):
+                _add(tar, name, at)
     return Context(out.digest.hexdigest(), out.size)
 
 
@@ -64,6 +68,19 @@ def _check(folder: Path, dockerfile: str) -> None:
             raise BadContext(f"{dockerfile!r} is a symbolic link, or lies behind one")
     if not place.is_file():
         raise BadContext(f"the folder has no file {dockerfile!r}")
+
+
+def _ignored(folder: Path) -> tuple[dockerignore.Rule, ...]:
+    place = folder / dockerignore.IGNORE_FILE
+    if place.is_symlink():
+        raise BadContext(f"{dockerignore.IGNORE_FILE} is a symbolic link")
+    try:
+        with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return dockerignore.rules(file.read(dockerignore.BYTES_MAX + 1).decode())
+    except FileNotFoundError:
+        return ()
+    except ValueError as wrong:  # UnicodeDecodeError is one
+        raise BadContext(f"{dockerignore.IGNORE_FILE} cannot be used: {wrong}") from None
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, int]]:
