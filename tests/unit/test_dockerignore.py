@@ -71,6 +71,6 @@ NAMES = st.text(st.sampled_from("ab*?[]-\\^.!"), min_size=1, max_size=8)
 @pytest.mark.spec("J1")
 @given(st.lists(st.lists(NAMES, min_size=1, max_size=4).map("/".join), max_size=5), NAMES)
 def test_any_text_is_read_and_takes_back_only_what_was_out(lines: list[str], name: str) -> None:
-    # Given any lines, then they can be asked about any name; and a last line that takes everything back leaves nothing out
+    # Given any lines, then they can be asked about any name; and a last line that takes all back leaves nothing out
     leaves_out(rules("\n".join(lines)), name)
     assert not leaves_out(rules("\n".join([*lines, "!**"])), name)

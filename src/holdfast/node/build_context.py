@@ -44,7 +44,8 @@ class _Digesting:
 
 def pack(folder: Path, dockerfile: str, into: IO[bytes], bytes_max: int) -> Context:
     """Write the folder to `into` as a tar archive, without what its `.dockerignore` leaves out; the Dockerfile itself
-    always goes along. `dockerfile`: its path in the folder, which must be a plain file. BadContext where it is not, or the whole is too large; OSError where something cannot be read. Blocking."""
+    always goes along. `dockerfile`: its path in the folder, which must be a plain file. BadContext where it is not, or
+    the whole is too large; OSError where something cannot be read. Blocking."""
     _check(folder, dockerfile)
     ignored = _ignored(folder)
     out = _Digesting(into, bytes_max)
