@@ -122,6 +122,26 @@ touch /venv/mark || echo refused; pip --version || echo no pip
     assert not (tree / "mark").exists()
 
 
+@pytest.mark.spec("J2")
+def test_a_node_without_a_sandbox_builds_it_for_the_place_where_it_lies(
+    node: Node, attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a machine on which there is no bubblewrap
+    empty = node.folder / "bin"
+    empty.mkdir()
+    with monkeypatch.context() as bare:
+        bare.setenv("PATH", str(empty))
+        tree = node.take("att_a", "apple==1.0\n", in_place=True)
+    # when a job runs in it that is not boxed in
+    attempt = attempts.start("sh", "-c", "which python apple; apple; pear", venv=str(tree), runtime="process")
+    assert isinstance(attempt.verdict(), Result), attempt.log("stderr")
+    # then it finds the commands, and they find their Python
+    lines = attempt.log("stdout").splitlines()
+    assert lines == [f"{tree}/bin/python", f"{tree}/bin/apple", "apple 1.0", "pear 2.0"]
+    # and one for boxed jobs is another
+    assert node.take("att_b", "apple==1.0\n") != tree
+
+
 def test_modules_were_compiled_when_it_was_built(node: Node) -> None:
     tree = node.take("att_a", "pear")
     assert list(tree.glob("lib/python3*/site-packages/__pycache__/pear.*.pyc"))

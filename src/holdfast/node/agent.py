@@ -117,7 +117,7 @@ class Agent:
         self.courier = Courier(self._logs_delivered)
         self.door = DataDoor()
         carrier = Carrier(self.door, BlobCache(home.path / "cache", CACHE_BYTES_MAX))
-        venvs = Venvs(home.path / "venvs", home.attempts)
+        venvs = Venvs(home.path / "venvs", home.attempts, in_place=isolation == "none")
         venvs.sweep()
         images = Images(means.engine, home.path, private=config.private_inputs) if means.engine else None
         preparer = Preparer(carrier, venvs, images, private_inputs=config.private_inputs)

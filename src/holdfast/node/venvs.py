@@ -1,6 +1,7 @@
 """Python environments for jobs: built once from a list of requirements, kept by the hash of it, shared read-only.
 
     venvs/KEY/tree     the environment; a body sees it as /venv, and so it was built: its scripts say /venv/bin/python
+                       (or as what it is called, where bodies see the machine as it is)
     venvs/KEY/made     written last; a folder without it is litter
     venvs/KEY/users/   a file for each attempt that was given it; it counts while that attempt's folder exists
     venvs/KEY.lock     held while it is built; `lock` while it is given out or dropped
@@ -79,10 +80,11 @@ def listed(text: str) -> tuple[str, ...]:
     return found
 
 
-def key_of(requirements: Sequence[str]) -> str:
-    """The name of the environment: what goes in, and the Python it is for."""
+def key_of(requirements: Sequence[str], place: Path | None = None) -> str:
+    """The name of the environment: what goes in, the Python it is for, and the place if it is made for one."""
     python = [sys.implementation.cache_tag, platform.python_version(), platform.machine(), _python()]
-    return sha256(json.dumps([1, python, list(requirements)]).encode()).hexdigest()[:40]
+    whole = [1, python, list(requirements), *([str(place)] if place else [])]
+    return sha256(json.dumps(whole).encode()).hexdigest()[:40]
 
 
 def _python() -> str:
@@ -103,7 +105,8 @@ def _pip_folder() -> str:
 
 
 class Venvs:
-    """`attempts` is the folder that holds a folder for each attempt of this node."""
+    """`attempts` is the folder that holds a folder for each attempt of this node. `in_place`: bodies are not boxed in,
+    and see an environment where it lies; such a node has no bubblewrap that works, to build with either."""
 
     def __init__(
         self,
@@ -113,19 +116,21 @@ class Venvs:
         mib_max: int = 20 * 1024,
         build_mib_max: int = 8 * 1024,
         build_s_max: float = 600.0,
+        in_place: bool = False,
     ) -> None:
         self._folder = folder
         self._attempts = attempts
         self._mib_max = mib_max
         self._build_mib_max = build_mib_max
         self._build_s_max = build_s_max
+        self._in_place = in_place
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def take(self, attempt: str, text: str) -> Path:
         """The environment for these requirements, for `Order.venv`: built where it is not there yet. It stays as
         long as the folder of the attempt, which is there already. Blocking. VenvFailed, or OSError of the disk."""
         requirements = listed(text)
-        key = key_of(requirements)
+        key = key_of(requirements, self._folder if self._in_place else None)
         with self._alone(f"{key}.lock"):
             if (found := self._give(key, attempt)) is not None:
                 return found
@@ -191,7 +196,7 @@ class Venvs:
             (new / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements))
             if requirements:
                 self._fetch(new)
-            self._install(new)
+            self._install(new, str(self._folder / key / "tree"))
             for name in ("wheels", "tmp"):
                 shutil.rmtree(new / name)
             made = {"requirements": list(requirements), "mib": scratch.measured_mib(str(new)) + 1}
@@ -219,17 +224,20 @@ class Venvs:
             raise VenvFailed(FailureCode.NETWORK, f"the package index could not be reached: {_last(said)}")
         raise VenvFailed(FailureCode.BUILD, f"the requirements cannot be met: {_last(said)}")
 
-    def _install(self, new: Path) -> None:
+    def _install(self, new: Path, place: str) -> None:
         """Without a network, into a folder that is called what it will be called for the job."""
         wheels = sorted(str(wheel) for wheel in (new / "wheels").iterdir())
         shown = [*_machine(), "--dir", VENV, "--bind", str(new / "tree"), VENV]
-        make = [_python(), "-m", "venv", "--without-pip", VENV]
+        called = str(new / "tree") if self._in_place else VENV
+        make = [_python(), "-m", "venv", "--without-pip", called]
         words = ("install", "--no-index", "--no-deps", "--no-warn-script-location")
-        install = [f"{VENV}/bin/python", *_PIP, *words, *wheels]
+        install = [f"{called}/bin/python", *_PIP, *words, *wheels]
         for step in (make, install) if wheels else (make,):
             code, said = self._run(shown, step, {"LANG": "C.UTF-8"}, new)
             if code:
                 raise VenvFailed(FailureCode.BUILD, f"the requirements could not be installed: {_last(said)}")
+        if self._in_place:
+            _rename_in_scripts(new / "tree" / "bin", called, place)
 
     def _run(self, shown: list[str], command: list[str], env: dict[str, str], new: Path) -> tuple[int, str]:
         """Its exit code and what it said, within the limits of a build."""
@@ -239,6 +247,13 @@ class Venvs:
         argv = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
         argv += [*shown, "--bind", tmp, tmp, "--ro-bind", _pip_folder(), f"{_PIP_SEEN}/pip", "--chdir", "/"]
         argv += ["--", *command]
+        if self._in_place:
+            # Wheels only, so nothing of a stranger's is run by this either.
+            alone = new / "tmp" / "pip-alone"
+            alone.mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                (alone / "pip").symlink_to(_pip_folder())
+            argv, env = command, env | {"PYTHONPATH": str(alone)}
         log = new / "log"
         with log.open("ab") as out, contextlib.ExitStack() as at_end:
             began = out.tell()
@@ -265,6 +280,17 @@ def _ended(process: "subprocess.Popen[bytes]") -> Callable[[], None]:
         process.wait()
 
     return end
+
+
+def _rename_in_scripts(folder: Path, called: str, place: str) -> None:
+    """Commands name their Python by its path, in the first two lines at most."""
+    for script in folder.iterdir():
+        if script.is_symlink() or not script.is_file():
+            continue
+        content = script.read_bytes()
+        head, rest = content[:1024], content[1024:]
+        if head.startswith(b"#!") and called.encode() in head:
+            script.write_bytes(head.replace(called.encode(), place.encode(), 2) + rest)
 
 
 def _machine() -> list[str]:
