@@ -209,6 +209,15 @@ def test_no_test_is_left_out() -> None:
     none([hit for hit in lines_matching(pattern) if hit.startswith(("tests/", "src/holdfast/testing/"))])
 
 
+def test_no_two_test_files_have_one_name() -> None:
+    """Pytest imports them by it: of two with the same name, a whole run would leave one out."""
+    names: dict[str, list[Path]] = {}
+    for file in TESTS.rglob("*.py"):
+        if file.name not in ("__init__.py", "conftest.py"):
+            names.setdefault(file.name, []).append(file.relative_to(ROOT))
+    assert not {name: files for name, files in names.items() if len(files) > 1}
+
+
 def test_no_file_knows_the_machine_it_was_written_on() -> None:
     # /work is also what a body calls its folder, with files of its own in it.
     none(lines_matching(re.compile(r"(?<![\w.}])/(work/(main|shared|\.\w+)|root|home/\w+|Users/\w+)/")))
