@@ -1,24 +1,26 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests and the demo need and that are missing.
+# Installs the Debian packages that are missing: all that the tests need, or with --to-run what a node needs at least.
 # Without root or apt-get it says what to install. With CI=true a missing one ends the run: nothing is skipped.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"
 
 missing=()
 command -v bwrap >/dev/null || missing+=(bubblewrap)       # confines jobs
-command -v iptables >/dev/null || missing+=(iptables)      # cuts links in fault tests
-command -v ip >/dev/null || missing+=(iproute2)            # network namespaces in fault tests
-command -v slirp4netns >/dev/null || missing+=(slirp4netns)            # a network of its own for a job that may use one
-command -v mkfs.ext4 >/dev/null || missing+=(e2fsprogs)    # scratch that cannot be exceeded
-ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || missing+=(faketime)  # clocks that jump, in tests
-command -v git >/dev/null || missing+=(git)                # applies mutants
-command -v dockerd >/dev/null || missing+=(docker.io)      # runs jobs in containers
-command -v podman >/dev/null || missing+=(podman)          # the same, another engine
-command -v runc >/dev/null || missing+=(runc)              # what Podman runs containers with here
-[ -x /usr/libexec/podman/catatonit ] || missing+=(catatonit)           # the first process in Podman's containers
-command -v docker-registry >/dev/null || missing+=(docker-registry)    # images to pull in tests
-command -v busybox >/dev/null || missing+=(busybox-static)             # a whole system for images in tests
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+if [ "${1:-}" != "--to-run" ]; then
+    command -v iptables >/dev/null || missing+=(iptables)      # cuts links in fault tests
+    command -v ip >/dev/null || missing+=(iproute2)            # network namespaces in fault tests
+    command -v slirp4netns >/dev/null || missing+=(slirp4netns)            # a network of its own for a job that may use one
+    command -v mkfs.ext4 >/dev/null || missing+=(e2fsprogs)    # scratch that cannot be exceeded
+    ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || missing+=(faketime)  # clocks that jump, in tests
+    command -v git >/dev/null || missing+=(git)                # applies mutants
+    command -v dockerd >/dev/null || missing+=(docker.io)      # runs jobs in containers
+    command -v podman >/dev/null || missing+=(podman)          # the same, another engine
+    command -v runc >/dev/null || missing+=(runc)              # what Podman runs containers with here
+    [ -x /usr/libexec/podman/catatonit ] || missing+=(catatonit)           # the first process in Podman's containers
+    command -v docker-registry >/dev/null || missing+=(docker-registry)    # images to pull in tests
+    command -v busybox >/dev/null || missing+=(busybox-static)             # a whole system for images in tests
+fi
 [ "${#missing[@]}" -eq 0 ] && exit 0
 
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
