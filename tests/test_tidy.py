@@ -46,8 +46,8 @@ PURE_ROOMS_OF = {
 PURE_BUILTINS_BANNED = {"open", "print", "input", "eval", "exec", "hash", "id", "breakpoint", "__import__"}
 """`hash` of a string and `id` differ from process to process: a replay would not give the same decisions."""
 
-STDLIB_ONLY = ("node.shim", "node.launcher", "node.runtimes", "node.core.warden")
-"""Children of the agent: small, and started by a process that never imported gRPC."""
+STDLIB_ONLY = ("node.shim", "node.launcher", "node.runtimes", "node.core.warden", "callee", "checkpoint")
+"""Children of the agent: small, and started by a process that never imported gRPC. And what jobs import."""
 
 WITHOUT_SPEC = {
     "tests/test_tidy.py": "guards the code, not a behaviour",

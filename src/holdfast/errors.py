@@ -14,6 +14,7 @@
     │   └── Garbled          garbled          76    the answer makes no sense: versions too far apart?
     ├── JobError                                    a job that was waited for did not succeed
     │   ├── JobFailed        (the failure's)  see below
+    │   │   └── FunctionRaised                    a function that ran as a job raised something
     │   └── JobCancelled     cancelled       130
     └── WaitExpired          wait_expired     75    it did not happen within the time given; nothing is lost
 
@@ -22,6 +23,9 @@ the user's own doing gives its own exit code (128 + n for signal n, 137 for memo
 as the shell and `timeout` do); one that fails for any other reason gives 75 where trying again may help and 1
 where it may not. This module knows nothing of HTTP or terminals.
 """
+
+import textwrap
+from typing import Any
 
 from holdfast.wire.http import FailureView, JobView
 
@@ -123,6 +127,9 @@ class JobCancelled(JobError):
 
 
 class JobFailed(JobError):
+    values: list[Any] | None = None
+    """Where it was one call of several (`Function.map`): what the others returned."""
+
     def __init__(self, job: JobView) -> None:
         failure = job.failure
         if failure is None:
@@ -134,6 +141,17 @@ class JobFailed(JobError):
         super().__init__(job, f"{job.id} failed: {failure.says}{detail}", hint=hint, code=failure.code)
         self.failure = failure
         self.exit_code = exit_code_of(failure)
+
+
+class FunctionRaised(JobFailed):
+    """A function that ran as a job raised something, or ended its process. `trace` is what it wrote to stderr there."""
+
+    def __init__(self, job: JobView, trace: str) -> None:
+        super().__init__(job)
+        self.trace = trace
+        last = trace.strip().splitlines()[-1] if trace.strip() else "it said nothing"
+        self.says = f"{job.name or job.id} raised: {last}"
+        self.hint = textwrap.indent(trace.rstrip(), "  | ") if trace.strip() else ""
 
 
 class WaitExpired(HoldfastError):

@@ -97,10 +97,12 @@ class Content:
         data = self._transport.ask(bytes, "GET", f"/v1/manifests/{name}")
         return Manifest.from_bytes(data, Limits(), name=name)
 
-    def fetch(self, manifest: str, into: str | Path, *, told: Told = lambda progress: None) -> Manifest:
+    def fetch(self, manifest: str, into: str | Path, *, only: str = "", told: Told = lambda progress: None) -> Manifest:
         """Put the content of a manifest into a folder: verified, nothing outside of it touched, resumed where an
-        earlier try was cut."""
+        earlier try was cut. `only`: what lies in this folder of it, and nothing else."""
         found = self.manifest(manifest)
+        if only:
+            found = Manifest.of((one for one in found.entries if one.path.startswith(f"{only}/")), found.blobs)
         unpacking = Unpacking(Path(into), found)
         wanted = unpacking.prepare()
         _run(self._fetch(manifest, unpacking, wanted, told))

@@ -1,0 +1,352 @@
+"""Runs one call of a function inside a job, and writes down what it returned. One file, the standard library only.
+
+`holdfast.client.functions` puts a copy of this file beside the call that it is to make, so it needs nothing of the
+node; its Python may be another one than the caller's.
+
+    inputs/call/callee.py     this
+    inputs/call/call.json     where the function is: {"module": …} or {"file": …}, its name, how many calls there are
+    inputs/call/0/            the arguments of call 0, as a value: [[positional …], {named …}]
+    holdfast-value/           what it returned, as a value
+
+A value is written as data and never as code: reading one runs nothing, whoever wrote it. `value.json` holds it with
+marks for what JSON does not have; large bytes and NumPy arrays lie beside it in files of their own.
+"""
+
+# Images bring Pythons of their own: nothing here needs more than 3.8.
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import decimal
+import importlib
+import importlib.util
+import json
+import math
+import os
+import sys
+import traceback
+import types
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+VALUE = "value.json"
+RETURNED = "holdfast-value"
+CALL = "call.json"
+INLINE_BYTES_MAX = 4096
+JSON_BYTES_MAX = 256 << 20
+FILES_MAX = 100_000
+DEPTH_MAX = 200
+_MARK = "$"
+
+
+class NotAValue(TypeError):
+    """Something in it cannot be written down, or what is written down is no value. Says where and what to do."""
+
+
+# --- writing ---
+
+
+def write(value: Any, folder: str, own_module: str = "") -> None:
+    """Write a value to a folder, which is made. `own_module`: dataclasses of this module can be in it."""
+    os.makedirs(folder, exist_ok=True)
+    text = json.dumps(_Writer(folder, own_module).plain(value, "it", 0), allow_nan=False)
+    with open(os.path.join(folder, VALUE), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def check(value: Any) -> None:
+    """Raise NotAValue if the value cannot be written. Nothing is."""
+    _Writer("", "").plain(value, "it", 0)
+
+
+class _Writer:
+    """Without a folder nothing is written."""
+
+    def __init__(self, folder: str, own_module: str) -> None:
+        self._folder = folder
+        self._own_module = own_module
+        self._files = 0
+
+    def plain(self, value: Any, where: str, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise NotAValue(f"{where} is nested more than {DEPTH_MAX} deep, or holds itself")
+        kind = type(value)
+        if value is None or kind in (bool, str) or (kind is int and abs(value) < 1 << 63):
+            return value
+        if kind is int:
+            return {_MARK: "int", "v": hex(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {_MARK: "float", "v": repr(value)}
+        if kind is list:
+            return [self.plain(one, f"{where}[{i}]", depth + 1) for i, one in enumerate(value)]
+        if kind in (tuple, set, frozenset):
+            return {_MARK: kind.__name__, "v": [self.plain(one, f"{where}[…]", depth + 1) for one in value]}
+        if kind is dict:
+            pairs = [
+                [self.plain(k, f"a key of {where}", depth + 1), self.plain(v, f"{where}[{k!r:.40}]", depth + 1)]
+                for k, v in value.items()
+            ]
+            return {_MARK: "dict", "v": pairs}
+        if kind in (bytes, bytearray):
+            return self._bytes(kind.__name__, bytes(value))
+        if kind in _AS_TEXT:
+            return {_MARK: kind.__name__, "v": _AS_TEXT[kind][0](value)}
+        return self._other(value, kind, where, depth)
+
+    def _other(self, value: Any, kind: type, where: str, depth: int) -> Any:
+        if dataclasses.is_dataclass(kind) and self._own_module and kind.__module__ == self._own_module:
+            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+            named = {name: self.plain(one, f"{where}.{name}", depth + 1) for name, one in fields.items()}
+            return {_MARK: "dataclass", "name": kind.__qualname__, "v": named}
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+            if value.dtype.hasobject:
+                raise NotAValue(f"{where} is a NumPy array of Python objects: only numbers and text can be in one")
+            name = self._new_file(".npy")
+            if self._folder:
+                with open(os.path.join(self._folder, name), "wb") as file:
+                    numpy.save(file, value, allow_pickle=False)
+            return {_MARK: "scalar" if isinstance(value, numpy.generic) else "array", "v": name}
+        raise NotAValue(
+            f"{where} is of the type {kind.__module__}.{kind.__qualname__}, which cannot travel as data: numbers, "
+            "text, bytes, lists, tuples, sets, dicts, dates, NumPy arrays, and dataclasses of the function's file can"
+        )
+
+    def _bytes(self, kind: str, data: bytes) -> Any:
+        if len(data) <= INLINE_BYTES_MAX:
+            return {_MARK: kind, "v": base64.b64encode(data).decode()}
+        name = self._new_file(".bytes")
+        if self._folder:
+            with open(os.path.join(self._folder, name), "wb") as file:
+                file.write(data)
+        return {_MARK: kind + " file", "v": name}
+
+    def _new_file(self, ending: str) -> str:
+        self._files += 1
+        if self._files > FILES_MAX:
+            raise NotAValue(f"it holds more than {FILES_MAX} arrays and large pieces of bytes")
+        return f"{self._files}{ending}"
+
+
+# --- reading ---
+
+
+def read(folder: str, own: dict[str, Any] | None = None) -> Any:
+    """The value in a folder. `own`: the names of the module whose dataclasses may be in it. Raises NotAValue for
+    whatever `write` would not have written."""
+    path = os.path.join(folder, VALUE)
+    try:
+        if os.path.getsize(path) > JSON_BYTES_MAX:
+            raise NotAValue(f"the value is longer than {JSON_BYTES_MAX >> 20} MiB")
+        with open(path, encoding="utf-8") as file:
+            return _Reader(folder, own or {}).value(json.load(file), 0)
+    except NotAValue:
+        raise
+    except RecursionError:
+        raise NotAValue(f"the value is nested more than {DEPTH_MAX} deep") from None
+    except OSError as wrong:
+        raise NotAValue(f"the value cannot be read: {wrong.strerror or wrong}") from None
+    except Exception as wrong:  # hostile until checked: whatever it was made to break, it is not a value
+        raise NotAValue(f"what is there is no value: {type(wrong).__name__}: {wrong}") from None
+
+
+class _Reader:
+    def __init__(self, folder: str, own: dict[str, Any]) -> None:
+        self._folder = folder
+        self._own = own
+
+    def value(self, plain: Any, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise NotAValue(f"the value is nested more than {DEPTH_MAX} deep")
+        if isinstance(plain, list):
+            return [self.value(one, depth + 1) for one in plain]
+        if not isinstance(plain, dict):
+            return plain
+        kind, inside = plain[_MARK], plain["v"]
+        if kind in ("tuple", "set", "frozenset"):
+            make = {"tuple": tuple, "set": set, "frozenset": frozenset}[kind]
+            return make(self.value(one, depth + 1) for one in _list(inside))
+        if kind == "dict":
+            return {self.value(k, depth + 1): self.value(v, depth + 1) for k, v in _list(inside)}
+        if kind in ("bytes", "bytearray"):
+            data = base64.b64decode(inside, validate=True)
+            return bytearray(data) if kind == "bytearray" else data
+        if kind in ("bytes file", "bytearray file"):
+            with open(self._place(inside), "rb") as file:
+                data = file.read()
+            return bytearray(data) if kind == "bytearray file" else data
+        if kind == "int":
+            return int(inside, 16)
+        if kind in ("array", "scalar"):
+            return self._array(inside, kind == "scalar")
+        if kind == "dataclass":
+            return self._dataclass(plain["name"], inside, depth)
+        for known, (_, back) in _AS_TEXT.items():
+            if known.__name__ == kind:
+                return back(inside)
+        raise NotAValue(f"it holds a {str(kind)[:40]!r}, which is unknown here")
+
+    def _place(self, name: Any) -> str:
+        if not isinstance(name, str) or os.path.basename(name) != name or name.startswith("."):
+            raise NotAValue("it names a file that lies elsewhere")
+        path = os.path.join(self._folder, name)
+        if os.path.islink(path) or not os.path.isfile(path):
+            raise NotAValue(f"it names {name!r}, which is not there")
+        return path
+
+    def _array(self, name: Any, scalar: bool) -> Any:
+        try:
+            import numpy
+        except ImportError:
+            raise NotAValue("it holds a NumPy array, and NumPy is not installed here") from None
+        from numpy.lib import format as npy
+
+        with open(self._place(name), "rb") as file:
+            # Its head could promise more than there is, and memory would be taken for that.
+            header = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+            shape, _, dtype = header(file)
+            if dtype.hasobject or math.prod(shape) * dtype.itemsize != os.path.getsize(file.name) - file.tell():
+                raise NotAValue(f"{name!r} is no array of numbers or text")
+            file.seek(0)
+            array = numpy.load(file, allow_pickle=False)
+        return array[()] if scalar else array
+
+    def _dataclass(self, name: Any, fields: Any, depth: int) -> Any:
+        place: Any = types.SimpleNamespace(**self._own)
+        for part in str(name).split("."):
+            place = getattr(place, part, None)
+        if not (isinstance(place, type) and dataclasses.is_dataclass(place)):
+            raise NotAValue(f"it holds a {str(name)[:80]!r}, which is no dataclass of the function's own file")
+        return place(**{str(key): self.value(one, depth + 1) for key, one in dict(fields).items()})
+
+
+def _list(inside: Any) -> list[Any]:
+    if not isinstance(inside, list):
+        raise NotAValue("a list is missing where one belongs")
+    return inside
+
+
+def _float(text: Any) -> float:
+    if text not in ("inf", "-inf", "nan"):
+        raise NotAValue(f"{str(text)[:40]!r} is no number")
+    return float(text)
+
+
+_AS_TEXT: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    float: (repr, _float),
+    complex: (lambda one: [repr(one.real), repr(one.imag)], lambda pair: complex(float(pair[0]), float(pair[1]))),
+    datetime.datetime: (lambda one: one.isoformat(), lambda text: datetime.datetime.fromisoformat(text)),
+    datetime.date: (lambda one: one.isoformat(), lambda text: datetime.date.fromisoformat(text)),
+    datetime.time: (lambda one: one.isoformat(), lambda text: datetime.time.fromisoformat(text)),
+    datetime.timedelta: (
+        lambda one: [one.days, one.seconds, one.microseconds],
+        lambda parts: datetime.timedelta(*(int(part) for part in parts)),
+    ),
+    decimal.Decimal: (str, lambda text: decimal.Decimal(str(text))),
+    uuid.UUID: (str, lambda text: uuid.UUID(str(text))),
+}
+
+
+# --- calling ---
+
+
+def stand_in() -> None:
+    """Let the function's own file say `import holdfast` and `@holdfast.function(…)`: here, a function is itself. Of
+    what else it names of Holdfast there is only the name, unless the job brings a Holdfast of its own."""
+    try:
+        package = importlib.import_module("holdfast")
+    except ImportError:
+        package = sys.modules["holdfast"] = _only_names("holdfast")
+
+    def function(given: Any = None, **_: Any) -> Any:
+        return given if given is not None else (lambda one: one)
+
+    package.function = function  # type: ignore[attr-defined]
+    if "__getattr__" not in vars(package):
+        package.__getattr__ = _placeholder  # type: ignore[method-assign]
+    sys.meta_path.append(_OnlyNames())  # type: ignore[arg-type]
+
+
+def _placeholder(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return type(name, (Exception,), {})  # so that it can stand behind `except` too
+
+
+def _only_names(name: str) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__path__ = []  # type: ignore[attr-defined]
+    module.__getattr__ = _placeholder  # type: ignore[method-assign]
+    return module
+
+
+class _OnlyNames:
+    """The last to be asked for a module: what nobody else has of Holdfast."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return importlib.util.spec_from_loader(name, self) if name.startswith("holdfast.") else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return _only_names(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """There is nothing in it to run."""
+
+
+def find(call: dict[str, Any], beside: str) -> tuple[Any, str, dict[str, Any]]:
+    """The function, the module it lives in, and that module's names."""
+    if call.get("file"):
+        path = os.path.join(beside, call["file"]) if call.get("beside") else call["file"]
+        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+        spec = importlib.util.spec_from_file_location("__holdfast_main__", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["__holdfast_main__"] = module
+        for name, at in call.get("globals", {}).items():
+            setattr(module, name, read(os.path.join(beside, at)))
+        spec.loader.exec_module(module)
+    else:
+        sys.path.insert(0, os.getcwd())
+        module = importlib.import_module(call["module"])
+    found: Any = module
+    for part in call["name"].split("."):
+        found = getattr(found, part)
+    return found, module.__name__, vars(module)
+
+
+def main(beside: str, number: str = "0") -> int:
+    with open(os.path.join(beside, CALL), encoding="utf-8") as file:
+        call = json.load(file)
+    stand_in()
+    try:
+        function, module, names = find(call, beside)
+        positional, named = read(os.path.join(beside, str(int(number))), names)
+        returned = function(*positional, **named)
+        write(returned, RETURNED, module)
+    except BaseException as wrong:
+        if isinstance(wrong, (SystemExit, KeyboardInterrupt)):
+            raise
+        _tell(wrong)
+        return 1
+    return 0
+
+
+def _tell(wrong: BaseException) -> None:
+    """The traceback without the frames of this file, which are none of the caller's business."""
+    shown = traceback.TracebackException.from_exception(wrong)
+    seen = {id(shown)}
+    waiting = [shown]
+    while waiting:
+        one = waiting.pop()
+        one.stack = traceback.StackSummary.from_list([frame for frame in one.stack if frame.filename != __file__])
+        for further in (one.__cause__, one.__context__):
+            if further is not None and id(further) not in seen:
+                seen.add(id(further))
+                waiting.append(further)
+    print("".join(shown.format()), file=sys.stderr, end="", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.path.dirname(os.path.abspath(__file__)), *sys.argv[1:2]))

@@ -1,0 +1,320 @@
+"""Python functions that run as jobs and return their values.
+
+    import holdfast
+
+    @holdfast.function(cpu=2, memory="4GiB", requirements="requirements.txt")
+    def simulate(seed: int) -> float:
+        ...
+
+    simulate(7)                      # runs here, as ever
+    simulate.remote(7)               # runs on the network; returns the value, or raises
+    call = simulate.spawn(7)         # returns at once: call.id, call.result(), call.stop()
+    simulate.map(range(100))         # one job each; the values in order
+
+The function is found by name in the folder that goes along, so what it is and what it calls is the code that lies
+there; a function typed into a notebook goes as its source. Arguments and what is returned travel as data
+(`holdfast.callee` says what can): what a strange machine returns is read, never run. The job is repeated elsewhere if
+its machine dies, so by default the function should be safe to run twice; else say `recovery="never"`.
+"""
+
+import functools
+import inspect
+import json
+import sys
+import sysconfig
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from holdfast import callee
+from holdfast.client.function_source import Cell, cell_of
+from holdfast.errors import FunctionRaised, Garbled, JobFailed, Misuse
+from holdfast.quantities import cpu_milli, duration_ms, size_mib
+from holdfast.wire.http import ArrayView, InputRequest, JobRequest, JobView, LogLine
+
+if TYPE_CHECKING:
+    from holdfast.client.client import Client
+
+P = ParamSpec("P")
+R = TypeVar("R")
+TRACE_BYTES_MAX = 64 * 1024
+"""Of what a function printed before it failed: the end is what matters."""
+_PYTHON = ("python3", "inputs/call/callee.py")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a function's jobs ask for. Amounts as the command line takes them."""
+
+    cpu: float | str = 1
+    memory: int | str = "512MiB"
+    disk: int | str = "1GiB"
+    gpu: int = 0
+    gpu_memory: int | str = 0
+    image: str = ""
+    requirements: str = ""
+    """Path of a requirements file, in the folder."""
+    network: bool = False
+    time_limit: float | str = ""
+    queue_limit: float | str = ""
+    recovery: str = "restart"
+    attempts: int | None = None
+    priority: int = 5
+    env: dict[str, str] = {}
+    name: str = ""
+    folder: str = ""
+    """What goes along; by default the folder that the function's module is imported from."""
+
+    def request(self, fallback_name: str) -> JobRequest:
+        return JobRequest(
+            argv=list(_PYTHON),
+            name=self.name or fallback_name,
+            env=self.env,
+            cpu_milli=cpu_milli(str(self.cpu)),
+            memory_mib=size_mib(str(self.memory)),
+            disk_mib=size_mib(str(self.disk)),
+            gpus=self.gpu,
+            gpu_memory_mib=size_mib(str(self.gpu_memory)),
+            image=self.image,
+            requirements=self.requirements,
+            network=self.network,
+            time_limit_ms=duration_ms(str(self.time_limit)) if self.time_limit else None,
+            queue_limit_ms=duration_ms(str(self.queue_limit)) if self.queue_limit else None,
+            recovery=self.recovery,
+            attempts_max=self.attempts,
+            priority=self.priority,
+        )
+
+
+class Home(msgspec.Struct, frozen=True):
+    """Where a function lives, and what has to go along for it to be found."""
+
+    call: dict[str, Any]
+    folder: Path | None = None
+    cell: Cell | None = None
+
+
+class Function(Generic[P, R]):
+    """A function that can also run elsewhere. Made by `holdfast.function`."""
+
+    def __init__(self, body: Callable[P, R], options: Options, client: "Client | None" = None) -> None:
+        self._body = body
+        self._options = options
+        self._client = client
+        functools.update_wrapper(self, body)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it here."""
+        return self._body(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<holdfast function {self._body.__module__}.{self._body.__qualname__}>"
+
+    def with_options(self, *, client: "Client | None" = None, **options: Any) -> "Function[P, R]":
+        """The same function with other wishes, or on another network."""
+        return Function(self._body, _replaced(self._options, options), client or self._client)
+
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it on the network, wait, and return its value. Raises `FunctionRaised` if it raised, `JobFailed` if it
+        could not be run."""
+        return self.spawn(*args, **kwargs).result()
+
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> "Call[R]":
+        """Send it and return at once. The arguments are checked against the function's own first."""
+        inspect.signature(self._body).bind(*args, **kwargs)
+        client = self._network()
+        request = self._prepared(client, [(args, dict(kwargs))])
+        return Call(client, client.jobs.submit(request).id, self._own_names())
+
+    def map(self, items: Iterable[Any], *, timeout_s: float | None = None) -> list[R]:
+        """One job for each item, which is the function's only argument; the values in the order of the items. Raises
+        what the first failed item raised, after all have ended: the others' values are on its `values`."""
+        given = list(items)
+        if not given:
+            return []
+        client = self._network()
+        request = self._prepared(client, [((item,), {}) for item in given])
+        request = msgspec.structs.replace(request, argv=[*_PYTHON, "{index}"])
+        array = client.arrays.submit(request, [str(index) for index in range(len(given))])
+        ended = client.arrays.wait(array.id, timeout_s=timeout_s)
+        return _gathered(client, ended, self._own_names())
+
+    # --- what goes along ---
+
+    def _network(self) -> "Client":
+        if self._client is None:
+            from holdfast.client.client import Client
+
+            self._client = Client.find()
+        return self._client
+
+    def _own_names(self) -> dict[str, Any]:
+        return self._body.__globals__ if inspect.isfunction(self._body) else {}
+
+    def _prepared(self, client: "Client", calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> JobRequest:
+        home = home_of(self._body, self._options)
+        package = client.content.send(home.folder).manifest if home.folder is not None else ""
+        with tempfile.TemporaryDirectory(prefix="holdfast-call-") as folder:
+            lay_out(Path(folder), home, calls, self._body.__module__)
+            sent = client.content.send(folder)
+        request = self._options.request(self._body.__qualname__)
+        inputs = [InputRequest("call", manifest=sent.manifest)]
+        return msgspec.structs.replace(request, package=package, inputs=inputs, key=uuid.uuid4().hex)
+
+
+class Call(Generic[R]):
+    """A function that runs somewhere, or has run."""
+
+    def __init__(self, client: "Client", job: str, own: dict[str, Any] | None = None) -> None:
+        self._client = client
+        self._own = own or {}
+        self.id = job
+        """The job's: every command and call that takes one takes this."""
+
+    def __repr__(self) -> str:
+        return f"<holdfast call {self.id}>"
+
+    def view(self) -> JobView:
+        return self._client.jobs.get(self.id)
+
+    def done(self) -> bool:
+        return self.view().phase == "ended"
+
+    def stop(self) -> None:
+        self._client.jobs.stop(self.id)
+
+    def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
+        """What it prints."""
+        return self._client.jobs.logs(self.id, follow=follow)
+
+    def result(self, *, timeout_s: float | None = None) -> R:
+        """Its value, once it is there. Raises `FunctionRaised`, `JobFailed`, `JobCancelled` or `WaitExpired`."""
+        try:
+            view = self._client.jobs.wait(self.id, timeout_s=timeout_s)
+        except JobFailed as wrong:
+            if wrong.code == "exit_code":
+                raise FunctionRaised(wrong.job, _last_words(self._client, wrong.job)) from None
+            raise
+        return _value_of(self._client, view, self._own)
+
+
+@overload
+def function(body: Callable[P, R], /) -> Function[P, R]: ...
+@overload
+def function(*, client: "Client | None" = None, **options: Any) -> Callable[[Callable[P, R]], Function[P, R]]: ...
+def function(body: Any = None, /, *, client: "Client | None" = None, **options: Any) -> Any:
+    """Make a function one that can run on the network. Options: see `Options`."""
+    wanted = _replaced(Options(), options)
+    if body is None:
+        return lambda given: Function(given, wanted, client)
+    return Function(body, wanted, client)
+
+
+def _replaced(options: Options, changes: dict[str, Any]) -> Options:
+    known = {field.name for field in msgspec.structs.fields(Options)}
+    if unknown := sorted(set(changes) - known):
+        raise Misuse(f"a function has no option {unknown[0]!r}", hint=f"There are {', '.join(sorted(known))}.")
+    return msgspec.structs.replace(options, **changes)
+
+
+# --- finding it ---
+
+
+def home_of(body: Callable[..., Any], options: Options) -> Home:
+    """Where the function will be found by the job. Misuse where it could not be."""
+    name = body.__qualname__
+    if "<locals>" in name or "<lambda>" in name or not inspect.isfunction(body):
+        raise Misuse(
+            f"{name} cannot be found by name in another process",
+            hint="Define it with `def` at the top of a file, or of a notebook's cell.",
+        )
+    module = sys.modules.get(body.__module__)
+    place = getattr(module, "__file__", None)
+    if module is None or place is None:
+        folder = Path(options.folder).resolve() if options.folder else None
+        cell = cell_of(body)
+        return Home({"file": Cell.FILE, "beside": True, "name": name}, folder, cell)
+    file = Path(place).resolve()
+    if body.__module__ == "__main__":
+        folder = Path(options.folder).resolve() if options.folder else file.parent
+        if not file.is_relative_to(folder):
+            raise Misuse(f"{file} is not in {folder}, the folder that goes along", hint="Give another `folder`.")
+        return Home({"file": file.relative_to(folder).as_posix(), "name": name}, folder)
+    parts = body.__module__.split(".")
+    depth = len(parts) if file.name == "__init__.py" else len(parts) - 1
+    root = file.parents[depth]
+    if not options.folder and root in _installed():
+        raise Misuse(
+            f"{body.__module__} is installed in {root}, and all that is installed there would go along",
+            hint="Give the `folder` that holds the module, or name its package in the `requirements`.",
+        )
+    return Home({"module": body.__module__, "name": name}, Path(options.folder).resolve() if options.folder else root)
+
+
+def _installed() -> set[Path]:
+    return {Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+
+
+def lay_out(folder: Path, home: Home, calls: list[tuple[tuple[Any, ...], dict[str, Any]]], own_module: str) -> None:
+    """Write what `holdfast.callee` needs: itself, where the function is, and the arguments of each call."""
+    source = inspect.getsource(callee)
+    (folder / "callee.py").write_text(source, encoding="utf-8")
+    call = dict(home.call)
+    try:
+        if home.cell is not None:
+            (folder / Cell.FILE).write_text(home.cell.source, encoding="utf-8")
+            call["globals"] = {}
+            for name, value in home.cell.values.items():
+                call["globals"][name] = f"global-{name}"
+                callee.write(value, str(folder / f"global-{name}"))
+        for number, (positional, named) in enumerate(calls):
+            callee.write([list(positional), named], str(folder / str(number)), own_module)
+    except callee.NotAValue as wrong:
+        raise Misuse(
+            f"the arguments cannot be sent: {wrong}", hint="Turn it into one of these, or read it there."
+        ) from None
+    (folder / callee.CALL).write_text(json.dumps(call), encoding="utf-8")
+
+
+# --- what came back ---
+
+
+def _value_of(client: "Client", view: JobView, own: dict[str, Any]) -> Any:
+    if view.files is None:
+        raise Garbled(f"{view.id} ended well, but left no value")
+    with tempfile.TemporaryDirectory(prefix="holdfast-value-") as folder:
+        client.content.fetch(view.files.manifest, folder, only=callee.RETURNED)
+        try:
+            value = callee.read(str(Path(folder) / callee.RETURNED), own)
+        except callee.NotAValue as wrong:
+            raise Garbled(f"what {view.id} returned cannot be used: {wrong}") from None
+    client.jobs.received(view.id)
+    return value
+
+
+def _gathered(client: "Client", array: ArrayView, own: dict[str, Any]) -> Any:
+    values: list[Any] = [None] * array.items
+    first: FunctionRaised | JobFailed | None = None
+    for item in array.jobs:
+        try:
+            values[item.index] = Call[Any](client, item.job, own).result()
+        except (FunctionRaised, JobFailed) as wrong:
+            first = first or wrong
+    if first is not None:
+        first.values = values
+        raise first
+    return values
+
+
+def _last_words(client: "Client", job: JobView) -> str:
+    """The end of what the last attempt wrote to stderr."""
+    last = job.attempts[-1].id if job.attempts else ""
+    lines = [
+        line.text
+        for line in client.jobs.logs(job.id, stream="stderr")
+        if line.attempt == last and line.stream == "stderr"
+    ]
+    return "".join(lines)[-TRACE_BYTES_MAX:]

@@ -1,0 +1,170 @@
+"""What travels to a function and back is data: the same when it arrives, and harmless whoever wrote it."""
+
+import dataclasses
+import datetime
+import json
+import math
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast import callee
+
+pytestmark = pytest.mark.spec("J15")
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    label: str = ""
+
+
+HASHABLE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.binary(max_size=64),
+    st.dates(),
+    st.datetimes(timezones=st.just(datetime.UTC)),
+    st.times(),
+    st.timedeltas(),
+    st.uuids(),
+    st.decimals(allow_nan=False),
+)
+VALUES = st.recursive(
+    st.one_of(HASHABLE, st.binary(min_size=5000, max_size=6000), st.complex_numbers(allow_nan=False)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(HASHABLE, inner, max_size=4),
+        st.sets(HASHABLE, max_size=4),
+        st.frozensets(HASHABLE, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@given(VALUES)
+def test_what_arrives_is_what_was_sent(tmp_path: Path, value: Any) -> None:
+    folder = str(tmp_path / os.urandom(8).hex())
+    callee.write(value, folder)
+    arrived = callee.read(folder)
+    assert arrived == value
+    assert type(arrived) is type(value)
+
+
+def test_numbers_that_json_does_not_have_arrive(tmp_path: Path) -> None:
+    huge = 7**20_000
+    callee.write([math.inf, -math.inf, huge, -huge], str(tmp_path))
+    assert callee.read(str(tmp_path)) == [math.inf, -math.inf, huge, -huge]
+    callee.write(math.nan, str(tmp_path))
+    assert math.isnan(callee.read(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12, dtype=np.float32).reshape(3, 4),
+        np.asfortranarray(np.arange(6).reshape(2, 3)),
+        np.zeros((0, 3)),
+        np.array(["a", "bc"]),
+        np.array(5.0),
+        np.array([1 + 2j]),
+    ],
+)
+def test_arrays_arrive_bit_for_bit(tmp_path: Path, array: np.ndarray) -> None:
+    callee.write({"weights": array}, str(tmp_path))
+    arrived = callee.read(str(tmp_path))["weights"]
+    assert arrived.dtype == array.dtype and arrived.shape == array.shape
+    assert arrived.tobytes() == array.tobytes()
+    callee.write(np.float32(1.5), str(tmp_path))
+    assert type(callee.read(str(tmp_path))) is np.float32
+
+
+def test_dataclasses_of_the_functions_own_file_arrive_and_others_do_not(tmp_path: Path) -> None:
+    callee.write([Point(1.5, "a")], str(tmp_path), __name__)
+    assert callee.read(str(tmp_path), globals()) == [Point(1.5, "a")]
+    with pytest.raises(callee.NotAValue, match="no dataclass of the function's own file"):
+        callee.read(str(tmp_path), {"Point": dict})
+    with pytest.raises(callee.NotAValue, match="Point"):
+        callee.write(Point(1), str(tmp_path), "somewhere.else")
+
+
+@pytest.mark.parametrize("value", [object(), {"deep": [lambda: 0]}, np.array([object()]), open, Path("x")])
+def test_what_is_no_data_is_refused_with_its_place_and_type(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(callee.NotAValue, match=r"it(\[.*\])* is "):
+        callee.write(value, str(tmp_path))
+
+
+def test_a_list_that_holds_itself_is_refused(tmp_path: Path) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(callee.NotAValue, match="deep"):
+        callee.write(endless, str(tmp_path))
+
+
+HOSTILE = {
+    "no mark": {"a": 1},
+    "unknown mark": {"$": "module", "v": "os"},
+    "a file elsewhere": {"$": "bytes file", "v": "../../etc/passwd"},
+    "an absolute file": {"$": "array", "v": "/etc/passwd"},
+    "a file that is not there": {"$": "array", "v": "1.npy"},
+    "a class that is none": {"$": "dataclass", "name": "os.system", "v": {"command": "true"}},
+    "a class of object": {"$": "dataclass", "name": "__class__", "v": {}},
+    "fields that are none": {"$": "dataclass", "name": "Point", "v": {"z": 1}},
+    "an unhashable key": {"$": "dict", "v": [[[], 1]]},
+    "text for a list": {"$": "tuple", "v": "abc"},
+    "a float of words": {"$": "float", "v": "1e999999"},
+    "base64 that is none": {"$": "bytes", "v": "é"},
+    "a date that is none": {"$": "date", "v": "yesterday"},
+}
+
+
+@pytest.mark.spec("J15", "H4")
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_what_a_lying_machine_writes_is_refused_and_runs_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / callee.VALUE).write_text(json.dumps(HOSTILE[name]))
+    with pytest.raises(callee.NotAValue):
+        callee.read(str(tmp_path), globals())
+
+
+@pytest.mark.spec("J15", "H4")
+def test_links_pickles_and_arrays_that_promise_too_much_are_refused(tmp_path: Path) -> None:
+    # Given a link to a file of the reader's
+    (tmp_path / callee.VALUE).write_text(json.dumps({"$": "bytes file", "v": "1.bytes"}))
+    (tmp_path / "1.bytes").symlink_to("/etc/passwd")
+    with pytest.raises(callee.NotAValue):
+        callee.read(str(tmp_path))
+    (tmp_path / callee.VALUE).write_text(json.dumps({"$": "array", "v": "1.npy"}))
+    # and an array that is a pickle
+    np.save(tmp_path / "1.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(callee.NotAValue):
+        callee.read(str(tmp_path))
+    # and one whose head promises a terabyte
+    with (tmp_path / "1.npy").open("wb") as file:
+        head = {"descr": "<f8", "fortran_order": False, "shape": (1 << 37,)}
+        np.lib.format.write_array_header_1_0(file, head)
+        file.write(b"few")
+    with pytest.raises(callee.NotAValue):
+        callee.read(str(tmp_path))
+    # and something nested without end
+    (tmp_path / callee.VALUE).write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(callee.NotAValue):
+        callee.read(str(tmp_path))
+
+
+def test_plain_values_of_every_kind_are_kept_apart(tmp_path: Path) -> None:
+    value = [True, 1, 1.0, "1", b"1", Decimal(1), UUID(int=1), (1,), {1}, frozenset({1}), {1: 1}]
+    callee.write(value, str(tmp_path))
+    arrived = callee.read(str(tmp_path))
+    assert [type(one) for one in arrived] == [type(one) for one in value]
