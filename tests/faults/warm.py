@@ -10,8 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+
+from holdfast.model import Settings
 from holdfast.orchestrator import failpoints
 from holdfast.testing.processes import Orchestrator
+
+SETTINGS = "HOLDFAST_TEST_SETTINGS"
+"""JSON: what of the preset `test` is different for this orchestrator."""
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["holdfast.orchestrator.serve", "holdfast.cli.main", "alembic.command", "psycopg"])
@@ -26,6 +32,9 @@ def _be(words: list[str], env: dict[str, str], log: str) -> None:
         os.dup2(out, place)
     # Read at import, which here was long before this process was asked to be.
     failpoints.arm(env.get(failpoints.ENVIRONMENT))
+    if changed := env.get(SETTINGS):
+        settings = msgspec.structs.replace(Settings.test(), **msgspec.json.decode(changed))
+        Settings.test = staticmethod(lambda: settings)
     sys.argv = ["holdfast", *words]
     from holdfast.cli.main import main
 

@@ -19,6 +19,7 @@ from holdfast.model import (
     Node,
     NodeId,
     Owner,
+    Pace,
     Recovery,
     Resources,
     Result,
@@ -48,7 +49,7 @@ class Network:
     def tell(self, event: AnyEvent) -> Decision:
         decision = self.kernel.apply(event, Instant(self.now))
         for row in decision.changes:
-            if isinstance(row, Job | Attempt | Node | JoinToken | Meta):
+            if isinstance(row, Job | Attempt | Node | JoinToken | Pace | Meta):
                 self.rows[str(getattr(row, "id", "meta"))] = row
         self.sends = list(decision.sends)
         return decision
@@ -63,6 +64,7 @@ class Network:
             [r for r in rows if isinstance(r, Job) and r.live],
             [r for r in rows if isinstance(r, Attempt) and r.live],
             [r for r in rows if isinstance(r, JoinToken)],
+            [r for r in rows if isinstance(r, Pace)],
         )
         self.now += away_ms
         self.tell(Led(epoch, 7))

@@ -18,7 +18,10 @@ Commands:
     die JOB.N                         its machine reboots: it will say that this is dead when it next speaks
     mute NODE | unmute NODE           it stays connected and says nothing; it speaks again
     stubborn NODE                     it does not do what it is told to discard
-    submit JOB [owner= cpu= gpus= recovery= priority= attempts= queue= limit=]
+    submit JOB [owner= cpu= gpus= recovery= priority= attempts= queue= limit= name= checkpoint=]
+    move JOB NODE [key=]              a person wants it there
+    works JOB.N | idles JOB.N         from now on its node reports that its body computes, or that it does nothing
+    saved JOB.N                       a checkpoint of it was captured and delivered
     stop JOB | explain JOB | drain NODE | undrain NODE | leave NODE
     report NODE                       what it holds, in full
     report JOB.N PHASE [NODE]         its node reports, after it reached PHASE (NODE: another one claims it)
@@ -58,9 +61,11 @@ from holdfast.kernel.decision import (
 from holdfast.kernel.events import (
     AnyEvent,
     CancelAsked,
+    Checkpointed,
     DrainAsked,
     ExplainAsked,
     Led,
+    MoveAsked,
     NodeBroke,
     NodeJoined,
     NodeSaid,
@@ -99,8 +104,10 @@ from holdfast.model.messages import (
     Leaving,
     Ping,
     Pong,
+    Progress,
     Renewed,
     Report,
+    Save,
     Start,
     Welcome,
 )
@@ -126,9 +133,17 @@ class ScriptedNode:
         self.leased: set[AttemptId] = set()
         self.pings: list[int] = []
         self.spoke = 0
+        self.working: dict[AttemptId, bool] = {}
+        self.cpu_ms = 0
 
     def report(self) -> Report:
         self.seq += 1
+        self.cpu_ms += 1_000
+        for id, works in self.working.items():
+            if id in self.held and self.held[id].phase is HeldPhase.RUNNING:
+                before = self.held[id].progress
+                cpu_ms = self.cpu_ms if works or before is None else before.cpu_ms
+                self.held[id] = msgspec.structs.replace(self.held[id], progress=Progress("run", cpu_ms=cpu_ms))
         held, self.gone = (*self.held.values(), *self.gone), []
         return Report(self.seq, True, held, renew=tuple(sorted(self.leased & self.held.keys())))
 
@@ -304,10 +319,26 @@ class Stage:
             attempts_max=int(given["attempts"]) if "attempts" in given else None,
             queue_limit_ms=milliseconds("queue"),
             time_limit_ms=milliseconds("limit"),
+            name=given.get("name", ""),
+            checkpoint_ms=milliseconds("checkpoint") or 0,
         )
         for name in plain:
             owner = Owner(given.get("owner", "ada"))
             self.feed(Submitted(JobId(f"job_{name}"), owner, spec, repr(spec)))
+
+    def do_move(self, plain: list[str], given: dict[str, str]) -> None:
+        node = self.node(plain[1]).id if plain[1].startswith("@") else NodeId(f"node_{plain[1]}")
+        self.feed(MoveAsked(JobId(f"job_{plain[0]}"), node, key=given.get("key", "")))
+
+    def do_works(self, plain: list[str], given: dict[str, str]) -> None:
+        self.node(f"@{plain[0]}").working[self.attempt(plain[0]).id] = True
+
+    def do_idles(self, plain: list[str], given: dict[str, str]) -> None:
+        self.node(f"@{plain[0]}").working[self.attempt(plain[0]).id] = False
+
+    def do_saved(self, plain: list[str], given: dict[str, str]) -> None:
+        attempt = self.attempt(plain[0])
+        self.feed(Checkpointed(attempt.id, attempt.fence, f"saved by {attempt.id}", 4_096))
 
     def do_stop(self, plain: list[str], given: dict[str, str]) -> None:
         self.feed(CancelAsked(JobId(f"job_{plain[0]}")))
@@ -413,10 +444,13 @@ class Stage:
 
 def _words(message: object) -> str:
     match message:
-        case Start(attempt=attempt, lease_ms=lease_ms):
-            return f"start {attempt}" + (" and wait for the go" if lease_ms else "")
+        case Start(attempt=attempt, lease_ms=lease_ms, checkpoint=checkpoint):
+            again = f" from what was {checkpoint}" if checkpoint else ""
+            return f"start {attempt}{again}" + (" and wait for the go" if lease_ms else "")
         case Go(attempt=attempt):
             return f"go {attempt}"
+        case Save(attempt=attempt):
+            return f"save {attempt}"
         case Discard(attempt=attempt, reason=reason):
             return f"discard {attempt}: {reason}"
         case _:

@@ -11,7 +11,9 @@ from holdfast.blobs import Collector, Root, Stored, incoming_key, owned_key, own
 
 pytestmark = pytest.mark.spec("J1", "J10")
 
-GRACE, ROUND = 1_000, 150
+GRACE, ROUND, LATE = 1_000, 100, 50
+OVER = 2 * ROUND + LATE
+"""After so long no request of a round that ended badly has any force."""
 OWNERS = [owner_hash("ann"), owner_hash("bob")]
 SHAS = [sha_of(bytes([i])) for i in range(3)]
 ANN, BOB = OWNERS
@@ -24,7 +26,11 @@ def old(*keys: str, at: int = 0) -> list[Stored]:
 
 
 def collector() -> Collector:
-    return Collector(0, GRACE, round_ms=ROUND)
+    """One that has been awake for long."""
+    c = Collector(0, GRACE, round_ms=ROUND, late_ms=LATE, unfinished_ms=5 * GRACE)
+    for now in range(0, 5_000, GRACE // 10):
+        c.awake(now)
+    return c
 
 
 def condemn(
@@ -68,11 +74,22 @@ def test_what_somebody_was_told_to_rely_on_stays_until_the_grace_is_over() -> No
     c = collector()
     assert c.pledge(ANN, [ONE], 4_900) == {ONE}
     listing = old(owned_key(ANN, ONE))
-    assert condemn(c, listing, [], {}, now=5_000) == []
-    assert c.may_name(ANN, [ONE], 5_100)
-    assert condemn(c, listing, [], {}, now=6_000) == []
-    assert not c.may_name(ANN, [ONE], 6_100), "the pledge is over: ask again"
-    assert condemn(c, listing, [], {}, now=6_100) == [owned_key(ANN, ONE)]
+    for now in range(4_900, 5_900, 100):
+        assert condemn(c, listing, [], {}, now=now) == []
+    assert condemn(c, listing, [], {}, now=5_900) == [owned_key(ANN, ONE)]
+
+
+def test_only_what_was_found_lately_is_named() -> None:
+    """Given a manifest that was pledged and found, then a row may name it for a quarter of a grace: roots that were
+    read just before the commit may be used for half a grace, and the commit takes its time."""
+    c, root = collector(), Root(ANN, MANIFEST)
+    assert not c.may_name(root, 4_900), "pledged by nobody"
+    c.pledge(ANN, [MANIFEST, ONE], 4_900)
+    assert not c.may_name(root, 4_900), "pledged, but not found"
+    c.seen(root, 4_900)
+    assert c.may_name(root, 5_150) and not c.may_name(root, 5_151)
+    assert c.still_seen(root, 5_025) and not c.still_seen(root, 5_026)
+    assert not c.may_name(Root(BOB, MANIFEST), 4_900)
 
 
 def test_what_is_being_deleted_is_pledged_to_nobody() -> None:
@@ -81,7 +98,6 @@ def test_what_is_being_deleted_is_pledged_to_nobody() -> None:
     assert gone
     assert c.pledge(ANN, [ONE, TWO], 5_000) == {TWO}
     assert not c.may_promote(ANN, ONE, 5_000)
-    assert not c.may_name(ANN, [ONE, TWO], 5_000)
     assert condemn(c, old(owned_key(ANN, THREE)), [], {}) == [], "one round at a time"
     assert c.buried(5_000)
     assert c.may_promote(ANN, ONE, 5_000)
@@ -89,8 +105,35 @@ def test_what_is_being_deleted_is_pledged_to_nobody() -> None:
 
 def test_a_new_process_waits_until_old_pledges_are_over() -> None:
     c = Collector(5_000, GRACE)
-    assert condemn(c, old(owned_key(ANN, ONE)), [], {}, now=5_999) == []
+    for now in range(5_000, 6_000, 111):
+        assert condemn(c, old(owned_key(ANN, ONE)), [], {}, now=now) == []
     assert condemn(c, old(owned_key(ANN, ONE)), [], {}, now=6_000) == [owned_key(ANN, ONE)]
+
+
+def test_a_process_that_was_frozen_waits_as_a_new_one_does() -> None:
+    """Whoever looked before the freeze, and was about to commit, must find the blobs that it looked at."""
+    c = collector()
+    c.pledge(ANN, [ONE], 5_000)
+    listing = old(owned_key(ANN, ONE))
+    assert condemn(c, listing, [], {}, now=8_000) == [], "the pledge ran out in the freeze"
+    for now in range(8_100, 9_000, 100):
+        assert condemn(c, listing, [], {}, now=now) == []
+    assert condemn(c, listing, [], {}, now=9_000) == [owned_key(ANN, ONE)]
+
+
+def test_unfinished_uploads_of_somebody_at_work_go_as_well_in_the_end() -> None:
+    sent = incoming_key("client-x", ONE)
+    c = collector()
+    assert condemn(c, old(sent, at=2_000), [], {}, ("client-x",), now=5_000) == []
+    assert condemn(c, old(sent, at=-1), [], {}, ("client-x",), now=5_000) == [sent]
+
+
+def test_age_is_told_by_the_clock_of_the_store() -> None:
+    """Given a store whose clock is far from ours, then a blob is as old as the store says."""
+    listing = old(incoming_key("att_a.1", ONE), at=1_000_000)
+    young = collector().condemn(listing, [], {}, (), roots_read_ms=5_000, now_ms=5_000, store_ms=1_001_000)
+    aged = collector().condemn(listing, [], {}, (), roots_read_ms=5_000, now_ms=5_000, store_ms=1_001_001)
+    assert (young, aged) == ([], [incoming_key("att_a.1", ONE)])
 
 
 def test_a_decision_ages() -> None:
@@ -103,12 +146,20 @@ def test_a_decision_ages() -> None:
 
 
 def test_what_a_dead_process_may_still_be_deleting_is_relied_on_by_nobody() -> None:
-    c = Collector(5_000, GRACE, round_ms=ROUND, left=[owned_key(ANN, ONE)])
-    assert c.condemned == [owned_key(ANN, ONE)] and c.may_delete(5_000)
-    assert not c.buried(5_000 + 2 * ROUND - 1)
-    assert not c.may_promote(ANN, ONE, 5_000 + 2 * ROUND - 1) and c.may_promote(BOB, ONE, 5_000)
-    assert c.buried(5_000 + 2 * ROUND)
-    assert c.may_promote(ANN, ONE, 5_000 + 2 * ROUND)
+    c = Collector(5_000, GRACE, round_ms=ROUND, late_ms=LATE, left=[owned_key(ANN, ONE)])
+    assert c.condemned == [owned_key(ANN, ONE)] and not c.may_delete(5_000)
+    assert not c.buried(5_000 + OVER - 1)
+    assert not c.may_promote(ANN, ONE, 5_000 + OVER - 1) and c.may_promote(BOB, ONE, 5_000)
+    assert c.may_bury(5_000 + OVER) and c.buried(5_000 + OVER)
+    assert c.may_promote(ANN, ONE, 5_000 + OVER)
+
+
+def test_a_round_of_which_nobody_knows_how_it_ended_lasts_until_it_cannot_do_harm() -> None:
+    c = collector()
+    assert condemn(c, old(owned_key(ANN, ONE)), [], {})
+    c.unsure(5_010)
+    assert not c.may_delete(5_010) and not c.buried(5_010 + OVER - 1)
+    assert c.buried(5_010 + OVER)
 
 
 def test_roots_that_were_read_long_ago_condemn_nothing() -> None:
@@ -128,13 +179,19 @@ class World:
         self.store = {owned_key(owner, sha): 0 for owner in OWNERS for sha in SHAS[:2]}
         self.roots: dict[Root, frozenset[str]] = {}
         self.collector = collector()
+        for now in range(5_000, self.now, GRACE // 10):
+            self.collector.awake(now)
         self.read: tuple[int, dict[Root, frozenset[str]]] | None = None
         self.to_delete: list[str] = []
         self.zombie: tuple[Collector, list[str]] = (self.collector, [])
         self.clients: list[Client] = []
 
     def time_passes(self, ms: int) -> None:
-        self.now += ms
+        """The process is awake meanwhile."""
+        for _ in range(ms // 100):
+            self.now += 100
+            self.collector.awake(self.now)
+        self.now += ms % 100
 
     def a_client_asks_what_is_missing(self, owner: str, shas: frozenset[str]) -> None:
         uploader = f"client-{len(self.clients)}"
@@ -158,7 +215,9 @@ class World:
         if not present or not self.collector.may_promote(owner, manifest, self.now):
             return
         self.store[owned_key(owner, manifest)] = self.now
-        if self.collector.may_name(owner, shas | {manifest}, self.now):
+        if len(self.collector.pledge(owner, shas, self.now)) == len(shas):
+            self.collector.seen(Root(owner, manifest), self.now)
+        if self.collector.may_name(Root(owner, manifest), self.now):
             self.roots[Root(owner, manifest)] = shas
 
     def a_job_is_forgotten(self, which: int) -> None:
@@ -188,8 +247,8 @@ class World:
     def the_orchestrator_is_replaced(self) -> None:
         """Pledges are lost with it; it may yet wake and go on deleting, as long as it thinks that it may."""
         self.zombie = (self.collector, self.to_delete)
-        self.collector = Collector(self.now, GRACE, round_ms=ROUND, left=self.collector.condemned)
-        self.to_delete, self.read = self.collector.condemned, None
+        self.collector = Collector(self.now, GRACE, round_ms=ROUND, late_ms=LATE, left=self.collector.condemned)
+        self.to_delete, self.read = [], None
 
     def a_replaced_orchestrator_deletes_one_key(self, which: int) -> None:
         collector, to_delete = self.zombie
@@ -203,7 +262,7 @@ class World:
 
     def all_else_goes_in_the_end(self) -> None:
         """When all is quiet, everything that nothing names goes, and what is named stays."""
-        self.now += 3 * GRACE
+        self.time_passes(3 * GRACE)
         assert self.collector.buried(self.now)
         named = {root.manifest: shas for root, shas in self.roots.items()}
         listing = [Stored(key, 1, at) for key, at in self.store.items()]

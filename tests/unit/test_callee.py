@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from holdfast import callee
 
-pytestmark = pytest.mark.spec("J15")
+pytestmark = pytest.mark.spec("J10")
 
 
 @dataclasses.dataclass
@@ -130,7 +130,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.spec("J15", "H4")
+@pytest.mark.spec("J10", "H4")
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_what_a_lying_machine_writes_is_refused_and_runs_nothing(tmp_path: Path, name: str) -> None:
     (tmp_path / callee.VALUE).write_text(json.dumps(HOSTILE[name]))
@@ -138,7 +138,7 @@ def test_what_a_lying_machine_writes_is_refused_and_runs_nothing(tmp_path: Path,
         callee.read(str(tmp_path), globals())
 
 
-@pytest.mark.spec("J15", "H4")
+@pytest.mark.spec("J10", "H4")
 def test_links_pickles_and_arrays_that_promise_too_much_are_refused(tmp_path: Path) -> None:
     # Given a link to a file of the reader's
     (tmp_path / callee.VALUE).write_text(json.dumps({"$": "bytes file", "v": "1.bytes"}))

@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.blobs.transfer import Progress
 from holdfast.cli.bars import Bar, Pace
-from holdfast.cli.quantities import counted, spoken_bytes
 from holdfast.cli.watching import Stages
+from holdfast.quantities import counted, spoken_bytes
 from holdfast.wire.http import AttemptView, JobView, ProgressView
 
 pytestmark = pytest.mark.spec("J3")

@@ -1,5 +1,7 @@
 """What goes along with a job: what is meant is sent, what cannot be meant is refused before anything is."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -161,3 +163,16 @@ def test_of_a_single_file_its_neighbours_stay_at_home(desk: Path) -> None:
     for name in ("data.csv", "other.csv", "sub/data.csv"):
         (desk / name).touch()
     assert list(walk(desk, OnlyOne("data.csv")).files) == ["data.csv"]
+
+
+def test_what_is_remembered_of_folders_is_forgotten_when_nobody_sends_them_any_more(tmp_path: Path) -> None:
+    # Given what was read of three folders, the last of which was sent months ago, and a file that is not ours
+    names = ("new.index", "month.index", "old.index", "old.txt")
+    for name, days in zip(names, (0, 59, 61, 99), strict=True):
+        (tmp_path / name).write_bytes(b"x")
+        at = time.time() - days * 86_400
+        os.utime(tmp_path / name, (at, at))
+    # When another folder has been sent, then only that one is forgotten
+    packing.forget_old(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(names) - {"old.index"}
+    packing.forget_old(tmp_path / "not there")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.cli.quantities import assignments, cpu_milli, duration_ms, size_mib, spoken_mib, spoken_ms
 from holdfast.errors import Misuse
+from holdfast.quantities import assignments, cpu_milli, duration_ms, size_mib, spoken_mib, spoken_ms
 
 pytestmark = pytest.mark.spec("J2")
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from holdfast.policy.backoff import backoff_ms
 from holdfast.policy.chance import mix
 from holdfast.policy.lease import node_part_ms, orchestrator_part_ms
+from holdfast.policy.straggling import got_on, slow_after_ms
 from holdfast.policy.suspicion import Rhythm, silence_limit_ms
 from holdfast.policy.versions import at_least
 
@@ -74,3 +75,30 @@ def test_the_same_counter_gives_the_same_bits_and_the_next_one_others(seed, coun
 )
 def test_versions_are_compared_number_by_number_and_what_is_none_counts_as_the_oldest(version, wanted, serves):
     assert at_least(version, wanted) is serves
+
+
+@pytest.mark.spec("J9")
+@pytest.mark.parametrize(
+    ("cpu_ms", "printed", "moved"),
+    [
+        (1_000, 10, False),
+        (1_049, 10, False),
+        (1_050, 10, True),
+        (1_000, 11, True),
+        (0, 10, True),
+        (1_000, 0, True),
+    ],
+)
+def test_a_body_gets_on_if_it_prints_or_computes_and_not_by_polling_now_and_then(cpu_ms, printed, moved):
+    assert got_on(cpu_ms, printed, cpu_before_ms=1_000, printed_before=10) is moved
+
+
+@pytest.mark.spec("J9")
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=15), st.integers(1, 15))
+def test_slow_is_far_beyond_the_median_of_enough_peers(took, peers_min):
+    limit = slow_after_ms(took, peers_min, factor=3, floor_ms=1_000)
+    if len(took) < peers_min:
+        assert limit is None
+    else:
+        assert limit is not None and limit >= max(1_000, 3 * sorted(took)[(len(took) - 1) // 2])
+        assert limit <= max(1_000, 3 * max(took))

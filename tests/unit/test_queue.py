@@ -35,11 +35,11 @@ def test_ten_thousand_jobs_of_one_owner_do_not_stand_before_anothers_first():
     # given an owner with ten thousand jobs waiting and a hundred served
     bench = Bench()
     for i in range(10_000):
-        bench.queue.join(JobId(f"many/{i}"), Owner("many"), 5, (SMALL, ()))
+        bench.queue.join(JobId(f"many/{i}"), Owner("many"), 5, (SMALL, (), None))
     for _ in range(100):
         bench.serve()
     # when another owner comes with one job
-    bench.queue.join(JobId("one/0"), Owner("one"), 5, (SMALL, ()))
+    bench.queue.join(JobId("one/0"), Owner("one"), 5, (SMALL, (), None))
     # then it is the very next
     assert bench.serve() == "one/0"
     assert bench.serve() == "many/100"
@@ -47,38 +47,38 @@ def test_ten_thousand_jobs_of_one_owner_do_not_stand_before_anothers_first():
 
 def test_priority_orders_an_owners_own_jobs_and_breaks_ties_between_owners():
     bench = Bench()
-    bench.queue.join(JobId("a/low"), Owner("a"), 1, (SMALL, ()))
-    bench.queue.join(JobId("b/high"), Owner("b"), 9, (SMALL, ()))
-    bench.queue.join(JobId("a/mid"), Owner("a"), 5, (SMALL, ()))
+    bench.queue.join(JobId("a/low"), Owner("a"), 1, (SMALL, (), None))
+    bench.queue.join(JobId("b/high"), Owner("b"), 9, (SMALL, (), None))
+    bench.queue.join(JobId("a/mid"), Owner("a"), 5, (SMALL, (), None))
     assert [bench.serve() for _ in range(4)] == ["b/high", "a/mid", "a/low", None]
 
 
 def test_a_flood_at_the_highest_priority_does_not_stand_before_anothers_first():
     bench = Bench()
     for i in range(200):
-        bench.queue.join(JobId(f"flood/{i}"), Owner("flood"), 9, (SMALL, ()))
+        bench.queue.join(JobId(f"flood/{i}"), Owner("flood"), 9, (SMALL, (), None))
     bench.serve()
-    bench.queue.join(JobId("modest/0"), Owner("modest"), 0, (SMALL, ()))
+    bench.queue.join(JobId("modest/0"), Owner("modest"), 0, (SMALL, (), None))
     assert bench.serve() == "modest/0"
 
 
 def test_a_stuck_lane_is_passed_over_until_room_appears_that_serves_it():
     bench = Bench()
-    bench.queue.join(JobId("a/big"), Owner("a"), 5, (BIG, ()))
-    bench.queue.join(JobId("a/small"), Owner("a"), 5, (SMALL, ()))
-    bench.queue.stick((BIG, ()))
+    bench.queue.join(JobId("a/big"), Owner("a"), 5, (BIG, (), None))
+    bench.queue.join(JobId("a/small"), Owner("a"), 5, (SMALL, (), None))
+    bench.queue.stick((BIG, (), None))
     assert bench.serve() == "a/small"
     assert bench.serve() is None
     assert bench.queue.free_up(lambda need: need is SMALL, lambda lane: True) == []
-    assert bench.queue.free_up(lambda need: need is BIG, lambda lane: True) == [(BIG, ())]
+    assert bench.queue.free_up(lambda need: need is BIG, lambda lane: True) == [(BIG, (), None)]
     assert bench.serve() == "a/big"
 
 
 def test_a_dry_need_sticks_all_its_lanes_and_those_that_join_later():
     bench = Bench()
-    bench.queue.join(JobId("a/1"), Owner("a"), 5, (BIG, ()))
+    bench.queue.join(JobId("a/1"), Owner("a"), 5, (BIG, (), None))
     bench.queue.dry(BIG)
-    bench.queue.join(JobId("a/2"), Owner("a"), 5, (BIG, (NodeId("node_x"),)))
+    bench.queue.join(JobId("a/2"), Owner("a"), 5, (BIG, (NodeId("node_x"),), None))
     assert bench.serve() is None
     bench.queue.free_up(lambda need: True, lambda lane: not lane[1])
     assert bench.serve() == "a/1"
@@ -88,10 +88,10 @@ def test_a_dry_need_sticks_all_its_lanes_and_those_that_join_later():
 def test_waiting_does_not_cost_memory_for_those_who_left():
     """One job waits; twenty thousand of the same owner come and go behind it, and as many change their share."""
     bench = Bench()
-    bench.queue.join(JobId("a/stays"), Owner("a"), 5, (BIG, ()))
-    bench.queue.stick((BIG, ()))
+    bench.queue.join(JobId("a/stays"), Owner("a"), 5, (BIG, (), None))
+    bench.queue.stick((BIG, (), None))
     for i in range(20_000):
-        bench.queue.join(JobId(f"a/{i}"), Owner("a"), 5, (BIG, ()))
+        bench.queue.join(JobId(f"a/{i}"), Owner("a"), 5, (BIG, (), None))
         bench.queue.leave(JobId(f"a/{i}"))
         bench.queue.share_changed(Owner("a"))
     assert len(bench.queue._heap) < 200
@@ -106,7 +106,7 @@ def test_waiting_does_not_cost_memory_for_those_who_left():
 def test_everybody_is_served_once_the_owner_with_least_first_and_by_priority_within_an_owner(arrivals, data):
     bench = Bench()
     for i, (owner, priority, need) in enumerate(arrivals):
-        bench.queue.join(JobId(f"{owner}/{priority}/{i}"), Owner(owner), priority, (need, ()))
+        bench.queue.join(JobId(f"{owner}/{priority}/{i}"), Owner(owner), priority, (need, (), None))
     gone = data.draw(st.sets(st.sampled_from(range(len(arrivals))))) if arrivals else set()
     for i in gone:
         owner, priority, _ = arrivals[i]

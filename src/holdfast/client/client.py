@@ -1,7 +1,8 @@
 """`Client`: what a person or a program can ask of a network, under names they can guess.
 
-client.jobs      run · submit · submit_many · rerun · get · list · wait · stop · explain · logs · results · received
-client.arrays    submit · get · wait · stop · retry
+client.jobs      run · submit · submit_many · rerun · get · list · wait · stop · move · wait_moved · explain · logs ·
+                 results · received
+client.arrays    submit · get · wait · stop · retry · results
 client.nodes     list · get · drain
 client.tokens    create · revoke
 client.content   send · fetch · manifest
@@ -23,7 +24,7 @@ from holdfast.client.endpoint import Endpoint, find
 from holdfast.client.retry import Patience
 from holdfast.client.sse import ServerEvent
 from holdfast.client.transport import Transport
-from holdfast.errors import Garbled, WaitExpired, verdict_error
+from holdfast.errors import Garbled, Refused, WaitExpired, verdict_error
 from holdfast.wire.http import (
     ArrayRequest,
     ArrayView,
@@ -35,12 +36,14 @@ from holdfast.wire.http import (
     JobRequest,
     JobView,
     LogLine,
+    MoveRequest,
     NodeView,
     TokenRequest,
     TokenView,
 )
 
 if TYPE_CHECKING:
+    from holdfast.client.array_results import Collected
     from holdfast.client.content import Content, Told
     from holdfast.client.results import Synced
 
@@ -198,6 +201,31 @@ class Jobs:
     def stop(self, job: str) -> JobView:
         return self._transport.ask(JobView, "POST", f"/v1/jobs/{_segment(job)}/stop")
 
+    def move(self, job: str, to: str, *, key: str | None = None) -> JobView:
+        """Have it run on the node `to`, and stop where it is once it runs there; returns as soon as that is under way.
+        Refused at once where it cannot be. `key`: the same key is the same request, however often it is sent."""
+        asked = MoveRequest(to, key or uuid.uuid4().hex)
+        headers = {"Idempotency-Key": str(asked.key)}
+        return self._transport.ask(JobView, "POST", f"/v1/jobs/{_segment(job)}/move", body=asked, headers=headers)
+
+    def wait_moved(self, job: str, *, timeout_s: float | None = None) -> JobView:
+        """The job once its last move is over. Raises `Refused` (`not_moved`) if it could not be moved; the job itself
+        goes on."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        pause = 0.02
+        while True:
+            view = self.get(job)
+            move = view.move
+            if move is None or move.state == "done":
+                return view
+            if move.state == "failed":
+                raise Refused(f"{view.id} could not be moved to {move.to}: {move.says}", code="not_moved")
+            if deadline is not None and time.monotonic() >= deadline:
+                hint = f"It goes on. `holdfast job explain {view.id}` says what it waits for."
+                raise WaitExpired(f"the move of {view.id} is still {move.state} after {timeout_s:g} s", hint=hint)
+            time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(pause * 1.5, 0.5)
+
     def explain(self, job: str) -> ExplainView:
         return self._transport.ask(ExplainView, "GET", f"/v1/jobs/{_segment(job)}/explain")
 
@@ -233,8 +261,11 @@ class Arrays:
         self._transport = transport
 
     def submit(self, request: JobRequest | Sequence[str], items: Iterable[str], **fields: Any) -> ArrayView:
-        """`submit(["python", "work.py", "{}"], ["a", "b"])`: one job for each item, which replaces `{}`."""
-        asked = ArrayRequest(_request(request, fields), list(items), key=uuid.uuid4().hex)
+        """`submit(["python", "work.py", "{item}"], ["a", "b"])`: one job for each item, which replaces `{item}`.
+
+        The same `key` is the same array, however often it is sent."""
+        job = _keyed(_request(request, fields))
+        asked = ArrayRequest(job, list(items), key=job.key)
         headers = {"Idempotency-Key": str(asked.key)}
         return self._transport.ask(ArrayView, "POST", "/v1/arrays", body=asked, headers=headers)
 
@@ -247,6 +278,16 @@ class Arrays:
     def retry(self, array: str) -> ArrayView:
         """Run the items again that did not succeed."""
         return self._transport.ask(ArrayView, "POST", f"/v1/arrays/{_segment(array)}/retry")
+
+    def results(
+        self, array: str, *, to: str | Path | None = None, told: Callable[[int, int], None] = lambda done, total: None
+    ) -> "Collected":
+        """Bring what the items left to a folder: `to`, or `results/<its name or id>/` here, one folder for each item
+        by its index and `index.json` about them all. What was cut goes on where it was. `told` hears how many items
+        of how many are here."""
+        from holdfast.client.array_results import ArrayResults
+
+        return ArrayResults(Jobs(self._transport), self.get(array)).sync(to, told)
 
     def wait(
         self, array: str, *, timeout_s: float | None = None, told: Callable[[ArrayView], None] = lambda view: None

@@ -19,7 +19,8 @@ Duties of whoever drives it:
 7. Deliver sends of one session in order, or end the session. A send to a session that is gone is dropped.
 
 Rooms: `contenders` (offers, takeover, acceptance), `health` (suspicion, quarantine, probation), `recovery` (what
-follows a failure; deadlines), `reconcile` (what a node reports against what should be), `membership` (joining,
+follows a failure; deadlines), `reconcile` (what a node reports against what should be), `straggling` and `peers` (who
+gets nowhere, and beside whom another attempt starts), `moving` (a person chose the machine), `membership` (joining,
 leaving), `placement` and `queue` (where, and who is next), `reservation` (room held for large jobs), `checkpoints` and
 `files` (what is saved and kept), `explain` (why not yet), `world` (the state), `commit` (the order of deciding, storing
 and acting).

@@ -22,7 +22,7 @@ import msgspec
 from holdfast.kernel.decision import Answer, Row, Send
 from holdfast.kernel.events import AnyEvent
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Attempt, Entry, Instant, Job, JoinToken, Keep, Meta, Node
+from holdfast.model import Attempt, Entry, Instant, Job, JoinToken, Keep, Meta, Node, Pace
 
 
 class Batch(msgspec.Struct):
@@ -52,6 +52,8 @@ def row_key(row: Row) -> tuple[str, Hashable]:
             return ("token", row.id)
         case Keep():
             return ("keep", row.id)
+        case Pace():
+            return ("pace", row.id)
 
 
 class CommitLoop:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast.kernel.checkpoints import start_of
 from holdfast.kernel.decision import ToSession
 from holdfast.kernel.files import keep_files
+from holdfast.kernel.peers import remember
 from holdfast.kernel.placement import has_room, kind_serves
 from holdfast.kernel.queue import LaneKey
 from holdfast.kernel.reservation import look_again, next_for, room_held
@@ -26,8 +27,11 @@ from holdfast.model import (
     Job,
     JobId,
     JobPhase,
+    MoveState,
     Need,
+    NodeId,
     NodeState,
+    Purpose,
     Recovery,
     Result,
     Verdict,
@@ -40,6 +44,7 @@ from holdfast.policy.lease import orchestrator_part_ms
 
 _QUEUED, _ASSIGNED = JobPhase.QUEUED, JobPhase.ASSIGNED
 _NEVER = Recovery.NEVER
+_PLACED = Purpose.PLACED
 _JOB_PHASE = {
     AttemptPhase.OFFERED: JobPhase.ASSIGNED,
     AttemptPhase.PREPARING: JobPhase.PREPARING,
@@ -74,6 +79,11 @@ def attempts_max(w: World, job: Job) -> int:
     return w.settings.attempts_max if job.spec.attempts_max is None else job.spec.attempts_max
 
 
+def used_up(w: World, job: Job) -> bool:
+    """Whether the job has had all the attempts it may have."""
+    return job.failures >= attempts_max(w, job) or job.tries >= TRIES_PER_FAILURE * attempts_max(w, job)
+
+
 def got_on(w: World, job: Job, attempt: Attempt) -> Job:
     """The job as it stands when an attempt is lost to it: if the body ran on for `lasting_ms` since the last attempt
     was made, the job got somewhere, and what was tried before is forgiven."""
@@ -83,7 +93,7 @@ def got_on(w: World, job: Job, attempt: Attempt) -> Job:
 
 
 def lane_of(w: World, job: Job) -> LaneKey:
-    return (job.spec.need, tuple(sorted({a.node for a in w.attempts_of(job.id)})))
+    return (job.spec.need, tuple(sorted({a.node for a in w.attempts_of(job.id)})), job.pinned)
 
 
 # --- queueing and offering ---
@@ -98,8 +108,7 @@ def seek(w: World, job_id: JobId, rebuilding: bool = False) -> None:
         return
     rivals = [a for a in w.attempts_of(job_id) if a.may_win]
     cared_for = any(healthy(w, a) for a in rivals) or any(must_not_repeat(job, a) for a in rivals)
-    used_up = job.failures >= attempts_max(w, job) or job.tries >= TRIES_PER_FAILURE * attempts_max(w, job)
-    if not cared_for and not used_up and job.not_before_ms <= w.patience:
+    if not cared_for and not used_up(w, job) and job.not_before_ms <= w.patience:
         wait_in_line(w, job, lane_of(w, job))
         return
     w.queue.leave(job_id)
@@ -145,7 +154,7 @@ def _serve_lanes(w: World, rooms: list[Member]) -> None:
         member = choose(w, job, lane)
         if member is None:
             w.queue.stick(lane)
-            if not lane[1] or not w.index.candidates(lane[0], 0, ()):
+            if lane[2] is None and (not lane[1] or not w.index.candidates(lane[0], 0, ())):
                 w.queue.dry(lane[0])
         else:
             w.queue.leave(job_id)
@@ -170,12 +179,17 @@ def _fits_one(need: Need, rooms: list[Member]) -> bool:
 
 
 def _serves_one(lane: LaneKey, rooms: list[Member]) -> bool:
-    return any(m.cell is not None and m.node not in lane[1] and has_room(m, lane[0]) for m in rooms)
+    need, ruled_out, only = lane
+    return any(
+        m.cell is not None and m.node not in ruled_out and only in (None, m.node) and has_room(m, need) for m in rooms
+    )
 
 
 def choose(w: World, job: Job, lane: LaneKey) -> Member | None:
     """The cheapest of a few nodes with room; nodes on which the job failed before come last."""
-    need, ruled_out = lane
+    need, ruled_out, only = lane
+    if only is not None:
+        return _chosen(w, job, lane, only)
     draw = w.draw()
     found: list[Member] = []
     if job.avoid:
@@ -200,7 +214,15 @@ def choose(w: World, job: Job, lane: LaneKey) -> Member | None:
     return best
 
 
-def offer(w: World, job: Job, member: Member) -> None:
+def _chosen(w: World, job: Job, lane: LaneKey, only: NodeId) -> Member | None:
+    """The node that somebody chose for the job, if it has room."""
+    member = w.fleet.get(only)
+    if member is None or member.cell is None or only in lane[1]:
+        return room_held(w, job, lane) if only in w.reserved else None
+    return member if kind_serves(member.kind, lane[0]) and has_room(member, lane[0]) else None
+
+
+def offer(w: World, job: Job, member: Member, purpose: Purpose = Purpose.PLACED) -> None:
     """A new contender on a node."""
     number = job.attempts_made + 1
     node_id = member.node
@@ -214,13 +236,16 @@ def offer(w: World, job: Job, member: Member) -> None:
         holds=job.spec.need.resources,
         phase_until_ms=w.soon(w.settings.offer_ms_max),
         resumed=start_of(job),
+        purpose=purpose,
     )
     if not member.held:
         member.pulse.watched_ms = w.patience
         w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", node_id)
     w.put_new(attempt, member)
     phase = _ASSIGNED if job.phase is _QUEUED else job.phase
-    tries = job.tries + 1
+    tries = job.tries + 1 if purpose is _PLACED else job.tries
+    if job.move is not None and job.move.state is MoveState.WAITING:
+        job = replace(job, move=replace(job.move, state=MoveState.DONE))
     w.put(replace(job, attempts_made=number, tries=tries, tried_ms=w.now, phase=phase, waiting="", reserved=None))
     w.note("job.assigned", f"attempt {number} goes to {member.label}", job.id, attempt.id, node_id)
     _say_start(w, attempt, job, member.pulse.session)
@@ -346,6 +371,7 @@ def accept(w: World, attempt: Attempt) -> bool:
     if job is None or job.accepted is not None or attempt.revoked is not None or attempt.result is None:
         return False
     send_discard(w, attempt, Failure(FailureCode.SUPERSEDED), accepted=True)
+    remember(w, job, attempt)
     close_attempt(w, attempt, None)
     w.note("job.accepted", f"the result of attempt {attempt.id} counts", job.id, attempt.id, attempt.node)
     end_job(w, job.id, Verdict.SUCCEEDED, None, attempt, attempt.result)
@@ -366,6 +392,8 @@ def end_job(
     for attempt in w.attempts_of(job_id):
         revoke(w, attempt, why)
     job = w.jobs[job_id]
+    if job.move is not None and job.move.under_way:
+        job = replace(job, move=replace(job.move, state=MoveState.FAILED, says="the job ended before"))
     w.put(
         replace(
             job,

@@ -15,11 +15,12 @@ from holdfast.model import (
     Node,
     NodeId,
     Owner,
+    Pace,
     Result,
 )
 from holdfast.model.messages import Discard, Go, Ping, Refusal, Renewed, Save, Start, Welcome
 
-Row = Job | Attempt | Node | JoinToken | Entry | Meta | Keep
+Row = Job | Attempt | Node | JoinToken | Entry | Meta | Keep | Pace
 """A change is a whole row, new or replacing the one with its key. Entries are only ever added."""
 
 

@@ -36,6 +36,15 @@ class CancelAsked(Event, frozen=True, gc=False):
     by: str = ""
 
 
+class MoveAsked(Event, frozen=True, gc=False):
+    """Run the job on this node, and stop it where it is once it runs there."""
+
+    job: JobId
+    node: NodeId
+    by: str = ""
+    key: str = ""
+
+
 class NodeJoined(Event, frozen=True, gc=False):
     """A node opened a session and proved that it holds the private key of `hello.public_key`."""
 
@@ -103,6 +112,6 @@ class ExplainAsked(Event, frozen=True, gc=False):
 
 
 AnyEvent = (
-    Led | Tick | Submitted | CancelAsked | NodeJoined | NodeSaid | NodeBroke | DrainAsked
+    Led | Tick | Submitted | CancelAsked | MoveAsked | NodeJoined | NodeSaid | NodeBroke | DrainAsked
     | Verified | Checkpointed | FilesReceived | TokenMade | TokenRevoked | ExplainAsked
 )  # fmt: skip

@@ -6,7 +6,20 @@ from holdfast.kernel.contenders import WAITS_FOR_LEASE, lease_over_ms, must_not_
 from holdfast.kernel.decision import Answer, Explanation, Rejected
 from holdfast.kernel.placement import Kind, kind_serves
 from holdfast.kernel.world import World, kind_of, node_label
-from holdfast.model import Attempt, AttemptPhase, Instant, Job, JobId, JobPhase, Need, Node, NodeState, Resources
+from holdfast.model import (
+    Attempt,
+    AttemptPhase,
+    Instant,
+    Job,
+    JobId,
+    JobPhase,
+    MoveState,
+    Need,
+    Node,
+    NodeState,
+    Recovery,
+    Resources,
+)
 
 _THEN = {
     AttemptPhase.OFFERED: "the offer goes to another machine (offer_unanswered)",
@@ -30,7 +43,7 @@ def explain(w: World, job_id: JobId) -> Answer:
     gates, nearest = ({}, "") if job.phase is not JobPhase.QUEUED and job_id not in w.queue else gate_counts(w, job)
     leader = max((a for a in attempts if a.may_win), key=lambda a: list(AttemptPhase).index(a.phase), default=None)
     until, then = _bound(w, job, leader)
-    waits = waiting_for(w, job, leader, gates)
+    waits = _moves(w, job) or waiting_for(w, job, leader, gates)
     ahead = w.queue.ahead_of(job_id)
     return Explanation(job_id, job.phase.value, waits, until + w.meta.late_ms, then, lines, gates, nearest, ahead)
 
@@ -49,6 +62,19 @@ def _bound(w: World, job: Job, leader: Attempt | None) -> tuple[Instant, str]:
     if must_not_repeat(job, leader) and leader.phase is not AttemptPhase.RUNNING:
         return leader.phase_until_ms, "the job ends: it must not run twice"
     return leader.phase_until_ms, _THEN[leader.phase]
+
+
+def _moves(w: World, job: Job) -> str:
+    """What a move that is under way waits for."""
+    if job.move is None:
+        return ""
+    there = node_label(w.nodes[job.move.to])
+    words = {
+        MoveState.WAITING: f"room on {there}, the machine it was moved to",
+        MoveState.SAVING: f"its state to be saved; then it starts on {there}, where it is moved to",
+        MoveState.STARTING: f"an attempt to start on {there}, where it is moved to; until then it goes on where it is",
+    }
+    return words.get(job.move.state, "")
 
 
 def waiting_for(w: World, job: Job, leader: Attempt | None, gates: dict[str, int]) -> str:
@@ -78,7 +104,21 @@ def _attempt_line(w: World, a: Attempt) -> str:
     text = f"{a.id} on {node_label(node)} [{node.state.value}]: {a.phase.value}"
     if a.revoked is not None:
         text += f", revoked ({a.revoked.code.value}), until its machine says it is gone"
+    elif a.straggling:
+        text += f", straggling: {a.straggling}; {_beside(w, a)}"
     return text
+
+
+def _beside(w: World, attempt: Attempt) -> str:
+    """What is done about a straggler."""
+    job = w.jobs[attempt.job]
+    if any(a.may_win for a in w.attempts_of(job.id) if a.id != attempt.id):
+        return "another attempt runs beside it, and the first result wins"
+    if job.spec.recovery is Recovery.NEVER:
+        return "it must not run twice, so nothing else is done"
+    if job.seconds >= w.settings.seconds_max:
+        return f"{job.seconds} attempts beside it brought nothing"
+    return "another attempt starts beside it as soon as a machine is idle"
 
 
 def gate_counts(w: World, job: Job) -> tuple[dict[str, int], str]:
@@ -91,9 +131,10 @@ def gate_counts(w: World, job: Job) -> tuple[dict[str, int], str]:
         if node.state is NodeState.GONE:
             continue
         gate = w.closed_to_work(node, job.id) or ("holds an attempt of this job" if node_id in holding else "")
+        if job.pinned not in (None, node_id):
+            gate = "not the machine it was moved to"
         if not gate:
-            cpu, memory, disk, gpus = w.free_on(node)
-            gate, short = _shortfall(node, Resources(cpu, memory, disk, gpus), job.spec.need)
+            gate, short = shortfall(node, Resources(*w.free_on(node)), job.spec.need)
             if gate and (nearest is None or short < nearest[0]):
                 nearest = (short, f"{node_label(node)}: {gate}")
         if gate:
@@ -101,7 +142,8 @@ def gate_counts(w: World, job: Job) -> tuple[dict[str, int], str]:
     return gates, nearest[1] if nearest else ""
 
 
-def _shortfall(node: Node, room: Resources, need: Need) -> tuple[str, int]:
+def shortfall(node: Node, room: Resources, need: Need) -> tuple[str, int]:
+    """What the room lacks for the need, in words and as a number; nothing: it fits."""
     if not kind_serves(kind_of(node), need):
         return "architecture, GPU or features", 10**9
     want = need.resources

@@ -23,6 +23,7 @@ from holdfast.kernel.contenders import (
     seek,
 )
 from holdfast.kernel.decision import CloseSession, ToSession
+from holdfast.kernel.moving import hindered
 from holdfast.kernel.world import Pulse, World, node_label
 from holdfast.model import (
     Attempt,
@@ -34,6 +35,7 @@ from holdfast.model import (
     Node,
     NodeId,
     NodeState,
+    Purpose,
     Recovery,
     Verdict,
 )
@@ -175,6 +177,14 @@ def take_over(w: World, attempt: Attempt, cause: str) -> None:
     job = w.jobs.get(attempt.job)
     if job is None:
         return
+    if (later := hindered(w, job, attempt, cause)) is not job:
+        w.put(later)
+        job = later
+        if attempt.purpose is Purpose.MOVE and any(a.may_win for a in w.attempts_of(job.id) if a.id != attempt.id):
+            revoke(w, attempt, Failure(FailureCode.NODE_LOST, f"it had not started there: {cause}"))
+            refresh(w, job.id)
+            seek(w, job.id)
+            return
     if must_not_repeat(job, attempt):
         if w.pulse(attempt.node).session is not None:
             return  # a sick or struck machine that can still be reached: let it finish what nobody else may do
@@ -353,6 +363,7 @@ def returned(w: World, attempt: Attempt) -> None:
         if (
             other.fence > attempt.fence
             and other.may_win
+            and other.purpose is not Purpose.MOVE  # a person wants it there, not only because this one was away
             and other.phase in (AttemptPhase.OFFERED, AttemptPhase.PREPARING)
         ):
             revoke(

@@ -1,11 +1,23 @@
 """The kernel itself: an event and the time go in, a decision comes out."""
 
+from collections.abc import Sequence
 from hashlib import sha256
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.kernel import checkpoints, contenders, files, health, membership, reconcile, recovery, reservation
+from holdfast.kernel import (
+    checkpoints,
+    contenders,
+    files,
+    health,
+    membership,
+    moving,
+    reconcile,
+    recovery,
+    reservation,
+    straggling,
+)
 from holdfast.kernel.decision import Answer, Decision, Done, Rejected, Taken
 from holdfast.kernel.events import (
     AnyEvent,
@@ -15,6 +27,7 @@ from holdfast.kernel.events import (
     ExplainAsked,
     FilesReceived,
     Led,
+    MoveAsked,
     NodeBroke,
     NodeJoined,
     NodeSaid,
@@ -25,7 +38,7 @@ from holdfast.kernel.events import (
     Verified,
 )
 from holdfast.kernel.explain import explain, never_fits
-from holdfast.kernel.world import World
+from holdfast.kernel.world import PACES_MAX, World
 from holdfast.model import (
     Attempt,
     AttemptId,
@@ -39,6 +52,7 @@ from holdfast.model import (
     Node,
     NodeId,
     NodeState,
+    Pace,
     Settings,
     Verdict,
 )
@@ -59,14 +73,15 @@ class Kernel:
     @classmethod
     def load(
         cls, settings: Settings, meta: Meta | None, nodes: "list[Node]", jobs: "list[Job]", attempts: "list[Attempt]",
-        tokens: "list[JoinToken]",
+        tokens: "list[JoinToken]", paces: "Sequence[Pace]" = (),
     ) -> "Kernel":  # fmt: skip
         """A kernel with the state that the store holds. The first event must be `Led`."""
         kernel = cls(settings)
         w = kernel._w
         if meta is not None:
             w.load(meta)
-        for row in [*nodes, *tokens, *jobs, *attempts]:
+        newest = sorted(paces, key=lambda pace: pace.seq)[-PACES_MAX:]
+        for row in [*nodes, *tokens, *newest, *jobs, *attempts]:
             w.load(row)
         for job in sorted(jobs, key=lambda j: (j.submitted_ms, j.id)):
             w.deadlines.add(job.queue_until_ms, "job", job.id)
@@ -74,13 +89,14 @@ class Kernel:
         w.changes = []
         return kernel
 
-    def rows(self) -> list[Node | JoinToken | Job | Attempt | Meta]:
+    def rows(self) -> list[Node | JoinToken | Pace | Job | Attempt | Meta]:
         """Everything that is stored and lives, in a fixed order."""
         w = self._w
         return [
             w.meta,
             *(w.nodes[k] for k in sorted(w.nodes)),
             *(w.tokens[k] for k in sorted(w.tokens)),
+            *w.paces.values(),
             *(w.jobs[k] for k in sorted(w.jobs)),
             *(w.attempts[k] for k in sorted(w.attempts)),
         ]
@@ -93,6 +109,7 @@ class Kernel:
             sorted(w.live_of.items()),
             w.queue.members(),
             sorted(w.reserved.items()),
+            sorted((node, sorted(jobs)) for node, jobs in w.pinned.items()),
         )
         return sha256(_encode([*self.rows(), derived])).hexdigest()
 
@@ -143,6 +160,8 @@ class Kernel:
             case Checkpointed():
                 answer = checkpoints.keep(w, event)
                 if isinstance(answer, Done):
+                    straggling.saved(w, w.attempts[event.attempt], event.manifest)
+                    moving.saved(w, w.attempts[event.attempt])
                     recovery.drain_due(w, w.attempts[event.attempt].node)
                 return answer
             case NodeJoined():
@@ -151,6 +170,8 @@ class Kernel:
                 membership.broke(w, event.session, event.node, event.why)
             case CancelAsked():
                 return self._cancel(event.job, event.by)
+            case MoveAsked():
+                return moving.ask(w, event)
             case DrainAsked():
                 return membership.drain(w, event.node, event.on, event.by or "the network's operator")
             case ExplainAsked():
@@ -237,7 +258,7 @@ class Kernel:
         until = w.soon(self.settings.queue_ms_max if spec.queue_limit_ms is None else spec.queue_limit_ms)
         job = Job(event.job, event.owner, spec, event.spec_hash, w.now, queue_until_ms=until)
         # Whoever waits already does so because nothing free serves their lane: taking room now passes nobody over.
-        lane = (spec.need, ())
+        lane = (spec.need, (), None)
         if w.queue.waiting and w.queue.stuck(lane):
             member = reservation.room_held(w, job, lane)
         else:

@@ -53,7 +53,9 @@ def join(w: World, session: int, hello: Hello) -> None:
     _enter(w, node, hello)
     w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", hello.node)
     for attempt in w.held_by(hello.node):
-        w.claim(attempt).sent_ms = Instant(0)  # what was sent to the old session may never have arrived
+        claim = w.claim(attempt)
+        claim.sent_ms = Instant(0)  # what was sent to the old session may never have arrived
+        claim.mark = None  # what the body did meanwhile is not known: it is not called stalled for that
     back = away and w.nodes[hello.node].state is not NodeState.QUARANTINED
     compare(w, hello.node, hello.held, full=True, seq=0, came_back=back)
 
@@ -195,7 +197,7 @@ def offers(w: World, node_id: NodeId, message: Offers) -> None:
         make_fit(w, node_id)
     node = w.nodes[node_id]
     if message.paused and not node.draining:
-        drain(w, node_id, on=True, by="paused by its own operator", grace_ms=message.grace_ms)
+        drain(w, node_id, on=True, by=message.why or "paused by its own operator", grace_ms=message.grace_ms)
         w.put(replace(w.nodes[node_id], leaving=True))
     elif not message.paused and node.draining and node.leaving:
         drain(w, node_id, on=False, by="its own operator")

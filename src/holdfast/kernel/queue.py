@@ -16,8 +16,9 @@ from heapq import heapify, heappop, heappush, nsmallest
 
 from holdfast.model import JobId, Need, NodeId, Owner
 
-LaneKey = tuple[Need, tuple[NodeId, ...]]
-"""What is needed, and which nodes may not serve it because they already hold an attempt of the job."""
+LaneKey = tuple[Need, tuple[NodeId, ...], NodeId | None]
+"""What is needed; which nodes may not serve it because they already hold an attempt of the job; and the only one that
+may, if somebody chose it."""
 PRIORITIES = 10
 SWEEP_MIN = 64
 
@@ -178,6 +179,10 @@ class Queue:
         self._stuck.difference_update(loosened)
         self._loose.update(dict.fromkeys(loosened))
         return loosened
+
+    def needs(self) -> list[Need]:
+        """What those who wait need, each need once."""
+        return list(self._of_need)
 
     # --- who is next ---
 

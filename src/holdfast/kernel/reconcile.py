@@ -6,6 +6,7 @@ doubled or overtaken. The rows say what should be; the report says what is.
 
 from msgspec.structs import replace
 
+from holdfast.kernel import moving, straggling
 from holdfast.kernel.contenders import (
     accept,
     advance,
@@ -31,6 +32,7 @@ NODE_MAY_SAY = frozenset(
     }
 )  # fmt: skip
 """What a node can know. The rest is the orchestrator's to decide, and a lie in a node's mouth."""
+_RUNNING = AttemptPhase.RUNNING
 _BEFORE_BODY = (AttemptPhase.OFFERED, AttemptPhase.PREPARING, AttemptPhase.READY)
 
 
@@ -67,6 +69,8 @@ def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> No
         case HeldPhase.RUNNING:
             if attempt.phase in _BEFORE_BODY:
                 body_seen(w, attempt, AttemptPhase.RUNNING)
+            elif attempt.phase is _RUNNING:
+                straggling.watch(w, attempt, item.progress)
         case HeldPhase.UPLOADING:
             # Without a go this proves nothing: a body that was stopped before it began has ended, too.
             unproven = attempt.phase in _BEFORE_BODY and _waits_for_go(w, attempt)
@@ -142,6 +146,7 @@ def body_seen(w: World, attempt: Attempt, phase: AttemptPhase) -> Attempt:
         w.note("attempt.running", "its body runs", attempt.job, attempt.id, attempt.node)
     attempt = advance(w, attempt, phase, bound, started_ms=started)
     body_started_elsewhere(w, attempt)
+    moving.body_started(w, attempt)
     return attempt
 
 

@@ -22,6 +22,7 @@ from holdfast.kernel.contenders import (
     send_start,
 )
 from holdfast.kernel.health import poisonous, strike, won
+from holdfast.kernel.moving import hindered, release, save_due
 from holdfast.kernel.world import World
 from holdfast.model import (
     Attempt,
@@ -35,6 +36,7 @@ from holdfast.model import (
     JobPhase,
     NodeId,
     NodeState,
+    Purpose,
     Resources,
     Verdict,
     after,
@@ -74,11 +76,13 @@ def go_on(w: World, attempt: Attempt, failure: Failure) -> None:
     job = w.jobs.get(attempt.job)
     if job is None:
         return
-    counts = failure.code not in FREE_OF_CHARGE
-    avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-AVOID_MAX:]
-    job = replace(got_on(w, job, attempt), failures=job.failures + counts, avoid=avoid)
     rivals = [a for a in w.attempts_of(job.id) if a.id != attempt.id and a.may_win]
     well = any(healthy(w, a) for a in rivals)
+    # One that was made beside another, or to move it, costs nothing as long as the other goes on.
+    counts = failure.code not in FREE_OF_CHARGE and (attempt.purpose is Purpose.PLACED or not well)
+    avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-AVOID_MAX:]
+    job = replace(got_on(w, job, attempt), failures=job.failures + counts, avoid=avoid)
+    job = hindered(w, job, attempt, failure.detail or failure.meaning.says)
     # A verdict on the program counts only from the last one standing: a machine that slept through half of it
     # reports a time limit that the others keep.
     over = must_not_repeat(job, attempt) or (not failure.meaning.retryable and not well)
@@ -172,6 +176,8 @@ def job_due(w: World, job_id: JobId) -> None:
         return
     if job.phase is JobPhase.QUEUED:
         w.deadlines.add(job.queue_until_ms, "job", job_id)
+    save_due(w, job)
+    job = w.jobs[job_id]
     if job_id not in w.queue:
         if job.not_before_ms and job.not_before_ms <= w.patience:
             w.put(replace(job, not_before_ms=Instant(0)))  # on record, so that a rebuild finds it waiting as well
@@ -214,7 +220,8 @@ def make_fit(w: World, node_id: NodeId) -> None:
 
 
 def write_off(w: World, node_id: NodeId) -> None:
-    """The node is lost for good: close what it held."""
+    """The node is lost for good: close what it held, and let go who waits for it."""
+    release(w, node_id)
     for attempt in w.held_by(node_id):
         if attempt.revoked is not None:
             close_attempt(w, attempt, attempt.revoked)

@@ -69,9 +69,10 @@ def waits_since(w: World, job: Job) -> Instant:
 def _suits(w: World, member: Member, lane: LaneKey) -> bool:
     """Whether the node could take the job once it is empty enough."""
     node = w.nodes[member.node]
-    need, ruled_out = lane
+    need, ruled_out, only = lane
     return (
-        node.state is NodeState.READY
+        only in (None, member.node)
+        and node.state is NodeState.READY
         and member.pulse.session is not None
         and not node.draining
         and member.node not in ruled_out
@@ -83,8 +84,12 @@ def _suits(w: World, member: Member, lane: LaneKey) -> bool:
 def _soonest(w: World, job: Job, lane: LaneKey) -> Member | None:
     """Of some nodes that could take it, and took something else meanwhile: the one on which, by the deadlines of what
     it holds, room appears first. Nodes on which the job failed before come last."""
-    need, ruled_out = lane
+    need, ruled_out, only = lane
     since = waits_since(w, job)
+    if only is not None:
+        member = w.fleet[only]
+        fit = only not in w.reserved and _suits(w, member, lane) and _passed_over(w, member, need, since)
+        return member if fit else None
     draw = w.draw()
     seen: set[NodeId] = {*ruled_out, *w.reserved}
     best: tuple[bool, Instant, NodeId] | None = None

@@ -31,17 +31,21 @@ from holdfast.model import (
     NodeId,
     NodeState,
     Owner,
+    Pace,
     Resources,
     Settings,
     TokenId,
     attempt_id,
 )
-from holdfast.model.messages import Load
+from holdfast.model.messages import Load, Progress
 from holdfast.policy.chance import mix
 from holdfast.policy.suspicion import Rhythm
 from holdfast.policy.versions import parts
 
 K = TypeVar("K")
+
+PACES_MAX = 20_000
+"""Kinds of job of which is known how long they take; the ones that were not met for longest are forgotten."""
 
 # A member of an enumeration is looked up through its class at every use; these are on the path of every decision.
 _JOB_ENDED = JobPhase.ENDED
@@ -98,6 +102,13 @@ class Claim(msgspec.Struct, gc=False):
     lease_from_ms: Instant | None = None
     refused: bool = False
     """The node was told once in the journal why its result does not count."""
+    mark: Progress | None = None
+    """How far its body was when it last got on, and when that was, on the patience clock (kernel.straggling)."""
+    moved_ms: Instant = Instant(0)
+    saved: str = ""
+    """Its last checkpoint: another one means that it got on."""
+    sought_ms: Instant = Instant(0)
+    """When idle room for another attempt beside it was last looked for."""
 
 
 def weight(holds: Resources) -> int:
@@ -134,6 +145,10 @@ class World:
         self.claims: dict[AttemptId, Claim] = {}
         self.reserved: dict[NodeId, JobId] = {}
         """Nodes that are held free, and for whom (kernel.reservation)."""
+        self.pinned: dict[NodeId, dict[JobId, None]] = {}
+        """Who waits for room on one node and no other (kernel.moving)."""
+        self.paces: dict[str, Pace] = {}
+        """What jobs of a kind took lately, the longest not met first (kernel.peers)."""
         self.freed: dict[NodeId, None] = {}
         """Nodes on which room appeared since the queue was last served."""
         self.went: dict[NodeId, Instant] = {}
@@ -148,6 +163,7 @@ class World:
             Job: self._load_job,
             Node: self._load_node,
             JoinToken: self._load_token,
+            Pace: self._load_pace,
             Meta: self._load_meta,
         }
         self.changes: list[Row] = []
@@ -193,6 +209,11 @@ class World:
         self._fences += 1
         return self._fences
 
+    @property
+    def written(self) -> int:
+        """How many lines the journal has: grows with everything that a person may ask about."""
+        return self._entries
+
     def note(
         self,
         kind: str,
@@ -210,12 +231,12 @@ class World:
 
     # --- rows ---
 
-    def put(self, row: Job | Attempt | Node | JoinToken) -> None:
+    def put(self, row: Job | Attempt | Node | JoinToken | Pace) -> None:
         """Store a row and bring every view into step."""
         self.changes.append(row)
         self._loading[type(row)](row)
 
-    def load(self, row: Job | Attempt | Node | JoinToken | Meta) -> None:
+    def load(self, row: Job | Attempt | Node | JoinToken | Pace | Meta) -> None:
         """Take in a row that is stored already."""
         self._loading[type(row)](row)
 
@@ -228,8 +249,16 @@ class World:
     def _load_token(self, token: JoinToken) -> None:
         self.tokens[token.id] = token
 
+    def _load_pace(self, pace: Pace) -> None:
+        self.paces.pop(pace.id, None)
+        self.paces[pace.id] = pace
+        if len(self.paces) > PACES_MAX:
+            del self.paces[next(iter(self.paces))]
+
     def _load_job(self, job: Job) -> None:
         old = self.jobs.get(job.id)
+        if job.move is not None or (old is not None and old.move is not None):
+            self._pin(job, None if old is None else old.pinned)
         if job.phase is not _JOB_ENDED:
             self.jobs[job.id] = job
             if old is None:
@@ -243,6 +272,16 @@ class World:
             self.deadlines.drop("job", job.id)
             self.queue.leave(job.id)
             self._less(self.live_of, job.owner, 1)
+
+    def _pin(self, job: Job, before: NodeId | None) -> None:
+        """Where alone a job may be placed has changed, or may have."""
+        now = job.pinned if job.live else None
+        if before is not None and before != now:
+            del self.pinned[before][job.id]
+            if not self.pinned[before]:
+                del self.pinned[before]
+        if now is not None:
+            self.pinned.setdefault(now, {})[job.id] = None
 
     def _hold_free(self, job: Job, before: NodeId | None) -> None:
         """Which node is held free for a job has changed, or may have."""

@@ -138,6 +138,39 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     made_ms: Instant
 
 
+class MoveState(StrEnum):
+    """How a move to a chosen machine stands (docs/decisions/0013)."""
+
+    WAITING = "waiting"
+    """The job has not started: it is placed there and nowhere else, once there is room."""
+    SAVING = "saving"
+    """Where it runs it is asked for a checkpoint first."""
+    STARTING = "starting"
+    """An attempt is made ready there; the job goes on where it was."""
+    DONE = "done"
+    FAILED = "failed"
+    """It goes on where it was, or anywhere."""
+
+
+class Move(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A person asked for a job to run on a certain machine. The last such request stays with the job."""
+
+    to: NodeId
+    state: MoveState
+    key: str = ""
+    """Of the request: sent again, it changes nothing."""
+    says: str = ""
+    """Why it failed."""
+    asked_ms: Instant = Instant(0)
+    """On the patience clock."""
+    save_until_ms: Instant = Instant(0)
+    """`saving`: when it starts there without a newer checkpoint, on the patience clock."""
+
+    @property
+    def under_way(self) -> bool:
+        return self.state not in (MoveState.DONE, MoveState.FAILED)
+
+
 class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: JobId
     owner: Owner
@@ -166,6 +199,11 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Nodes that went down with this job's body running (see kernel.health)."""
     checkpoint: Checkpoint | None = None
     """Where the next attempt goes on from."""
+    seconds: int = 0
+    """Attempts made beside a straggling one; bounded, for the job's whole life."""
+    move: Move | None = None
+    moves: int = 0
+    """How often a person moved it; bounded."""
     accepted: AttemptId | None = None
     result: Result | None = None
     verdict: Verdict | None = None
@@ -175,6 +213,21 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     @property
     def live(self) -> bool:
         return self.phase is not JobPhase.ENDED
+
+    @property
+    def pinned(self) -> NodeId | None:
+        """The only node on which it may be placed."""
+        return self.move.to if self.move is not None and self.move.state is MoveState.WAITING else None
+
+
+class Pace(msgspec.Struct, frozen=True, gc=False):
+    """How long jobs of one kind took lately: the items of an array, or an owner's jobs of one name."""
+
+    id: str
+    seq: int
+    """Grows with every change of any of these rows: the newest ones are in memory."""
+    took_ms: tuple[int, ...]
+    """Of the last that succeeded, oldest first."""
 
 
 class Keep(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -201,6 +254,17 @@ class AttemptPhase(StrEnum):
     ENDED = "ended"
 
 
+class Purpose(StrEnum):
+    """Why an attempt was made (docs/decisions/0013)."""
+
+    PLACED = "placed"
+    """The job needed one."""
+    SECOND = "second"
+    """Beside one that straggles: the first result wins."""
+    MOVE = "move"
+    """A person chose its machine: when its body runs, the others are not needed."""
+
+
 class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One try at a job on one node. Its fence is its own and is revoked once and for ever."""
 
@@ -224,6 +288,9 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What it was told to start from."""
     captures: int = 0
     """Checkpoints taken from it so far."""
+    purpose: Purpose = Purpose.PLACED
+    straggling: str = ""
+    """Why it looks as if it got nowhere, in words; empty: it does not."""
     revoked: Failure | None = None
     """Set once. From then on nothing this attempt says can be accepted."""
     result: Result | None = None

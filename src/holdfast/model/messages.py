@@ -48,6 +48,8 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     cpu_ms: int = 0
     """Processor time of the body so far."""
     memory_mib: int = 0
+    printed: int = 0
+    """Bytes of output of the body so far, both streams."""
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
@@ -122,6 +124,8 @@ class Offers(Message, frozen=True, gc=False):
     offered: Resources
     paused: bool = False
     grace_ms: int = 0
+    why: str = ""
+    """If paused: by what, for people to read; empty: by its operator."""
 
 
 # --- orchestrator -> node ---

@@ -82,6 +82,21 @@ class Settings(msgspec.Struct, frozen=True):
     """A job on a drained machine may take this long for its last checkpoint: some gigabytes over a home line do not
     fit, but then the one before is not long ago."""
 
+    # stragglers
+    stall_ms: int = 10 * MINUTE_MS
+    """A body that neither prints nor computes for this long is flagged. Waiting for something outside takes minutes at
+    times; a second attempt costs idle room only, so a false alarm is cheap, but it should be rare."""
+    slow_factor: int = 3
+    """A body that runs for so many times what its peers took is flagged: a slow machine rarely is slower than this by
+    itself, and the time that is lost at most is not more than the rest would have taken."""
+    slow_peers_min: int = 4
+    """So many peers must have ended before their median means anything."""
+    slow_ms_min: int = 2 * MINUTE_MS
+    """What is over sooner is not worth a second attempt."""
+    seconds_max: int = 2
+    """Attempts beside a straggler, in a job's life: one may be lost with its machine, more is a job that always looks
+    like this."""
+
     # joining
     open_join: bool = False
     """True: anyone may join without a token. The network operator's choice, never a default."""
@@ -175,6 +190,8 @@ class Settings(msgspec.Struct, frozen=True):
             drain_ms=2_000,
             reserve_ms=2_000,
             save_ms_max=5_000,
+            stall_ms=60 * SECOND_MS,
+            slow_ms_min=10 * SECOND_MS,
             late_tolerance_ms=250,
         )
 

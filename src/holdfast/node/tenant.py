@@ -139,7 +139,8 @@ class Tenant:
         sizes = {"stdout": status.stdout_bytes, "stderr": status.stderr_bytes}
         courier.grew(self.attempt, sizes, final=status.phase is Phase.ENDED)
         if status.phase is Phase.RUNNING and (status.cpu_ms or status.memory_mib):
-            self._progressed(Progress("run", cpu_ms=status.cpu_ms, memory_mib=status.memory_mib))
+            printed = status.stdout_bytes + status.stderr_bytes
+            self._progressed(Progress("run", cpu_ms=status.cpu_ms, memory_mib=status.memory_mib, printed=printed))
         if status.phase is Phase.RUNNING and not self._running:
             self._running = True
             if self._luggage.checkpoint_ms > 0:

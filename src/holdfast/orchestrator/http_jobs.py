@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submit, list, show, explain, stop, run again. Turns requests into events and answers into views."""
+"""Jobs over HTTP: submit, list, show, explain, stop, move, run again. Requests become events, answers views."""
 
 import asyncio
 import secrets
@@ -10,16 +10,16 @@ from litestar.datastructures import State
 from litestar.params import Parameter
 
 from holdfast.kernel.decision import Answer, Explanation, Rejected, Taken
-from holdfast.kernel.events import CancelAsked, ExplainAsked, FilesReceived, Submitted
+from holdfast.kernel.events import CancelAsked, ExplainAsked, FilesReceived, MoveAsked, Submitted
 from holdfast.model import Job, JobId, JobPhase, Settings, job_id, job_of
 from holdfast.orchestrator.asked import BadRequest, checked_key, submission
-from holdfast.orchestrator.asked_files import need_again, resolved
+from holdfast.orchestrator.asked_files import need_again, need_named, resolved
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.front import Front, Refused, acting_for, error_of
 from holdfast.orchestrator.logs import STREAMS, LogRefused
 from holdfast.orchestrator.reading import NotFound
 from holdfast.orchestrator.views import explain_view, job_view
-from holdfast.wire.http import ErrorView, ExplainView, JobList, JobRequest, JobView, ProgressView
+from holdfast.wire.http import ErrorView, ExplainView, JobList, JobRequest, JobView, MoveRequest, ProgressView
 
 BATCH_MAX = 1_000
 PAGE_MAX = 1_000
@@ -54,6 +54,7 @@ class Submissions:
 
     async def _submit(self, front: Front, asked: list["Asked"], known: dict[str, Job]) -> list[JobView | ErrorView]:
         fresh = [one.event for one in asked if one.event.job not in known]
+        need_named(front.content, fresh)
         said, taken = await front.leader.ask_all(fresh) if fresh else ([], {})
         answers = iter(said)
         return [
@@ -193,6 +194,20 @@ async def rerun_job(job: str, request: Request, state: State) -> JobView:
     return view
 
 
+@post("/v1/jobs/{job:str}/move", status_code=200)
+async def move_job(job: str, data: MoveRequest, request: Request, state: State) -> JobView:
+    """Have a job run on a chosen node, and stop it where it is once it runs there. Asked again, nothing changes."""
+    front: Front = state.front
+    owner = acting_for(request)
+    found = await front.reading.job(job, owner)
+    node = await front.reading.node(data.to)
+    key = checked_key(request.headers.get("idempotency-key") or data.key or secrets.token_hex(16))
+    answer = await front.leader.ask(MoveAsked(found.id, node.id, by=owner or "admin", key=key))
+    if isinstance(answer, Rejected):
+        raise Refused(error_of(answer))
+    return await _shown(front, await front.reading.job(found.id, None))
+
+
 @get("/v1/jobs/{job:str}/output/{attempt:str}/{stream:str}")
 async def output(
     job: str,
@@ -237,4 +252,4 @@ async def _shown(front: Front, job: Job) -> JobView:
     return msgspec.structs.replace(view, progress=under_way) if under_way else view
 
 
-ROUTES = [submit, submit_batch, list_jobs, show_job, explain_job, stop_job, rerun_job, files_received, output]
+ROUTES = [submit, submit_batch, list_jobs, show_job, explain_job, stop_job, rerun_job, move_job, files_received, output]

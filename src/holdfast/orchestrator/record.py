@@ -77,7 +77,7 @@ class RecordedKernel(Kernel):
 def rebuilt(settings: Settings, snapshot: Snapshot, recorder: Recorder | None = None) -> Kernel:
     """A kernel with the state that the store holds; recorded from here on where a recorder is given."""
     rows = snapshot
-    parts = (rows.meta, list(rows.nodes), list(rows.jobs), list(rows.attempts), list(rows.tokens))
+    parts = (rows.meta, list(rows.nodes), list(rows.jobs), list(rows.attempts), list(rows.tokens), rows.paces)
     if recorder is None:
         return Kernel.load(settings, *parts)
     recorder.begin(settings, snapshot)

@@ -13,6 +13,7 @@ from holdfast.wire.http import (
     FailureView,
     FilesView,
     JobView,
+    MoveView,
     NodeView,
 )
 
@@ -43,6 +44,8 @@ def attempt_view(attempt: Attempt) -> AttemptView:
         ended_ms=attempt.ended_ms,
         revoked=failure_view(attempt.revoked),
         failure=failure_view(attempt.failure),
+        purpose=attempt.purpose.value,
+        straggling=attempt.straggling if attempt.may_win else "",
     )
 
 
@@ -76,6 +79,7 @@ def job_view(job: Job, attempts: Sequence[Attempt] = (), events: Iterable[Entry]
         files=_files(job),
         checkpoint=_checkpoint(job),
         accepted=job.accepted,
+        move=None if job.move is None else MoveView(job.move.to, job.move.state.value, job.move.says),
     )
 
 

@@ -178,6 +178,31 @@ class Injector:
         self._for(2_000, 15_000, recovered, machine.spec.id)
         return True
 
+    def _slow_body(self) -> bool:
+        return self._dragged(self.random.randrange(5, 40), "gets on {} times slower")
+
+    def _stalled_body(self) -> bool:
+        return self._dragged(None, "stands still")
+
+    def _dragged(self, factor: int | None, words: str) -> bool:
+        """One body gets on slowly, or not at all, on a machine that is well."""
+        machine = self._machine(lambda m: any(s.body is not None and not s.body.dragged for s in m.running))
+        if machine is None:
+            return False
+        shim = self.random.choice([s for s in machine.running if s.body is not None and not s.body.dragged])
+        body = shim.body
+        assert body is not None
+        self.world.note(f"the body of {shim.attempt} on {machine.spec.id} {words.format(factor)}")
+        body.drag(factor)
+
+        def recovered() -> None:
+            if not body.dead:
+                self.world.note(f"the body of {shim.attempt} gets on as ever")
+                body.drag(1)
+
+        self._for(2_000, 25_000, recovered)
+        return True
+
     def _lying_node(self) -> bool:
         machine = self._machine(lambda m: m.liar is None and bool(m.folders))
         if machine is None:

@@ -5,13 +5,15 @@ survive the agent, and an agent that drives the core: dials, scans after a resta
 """
 
 from collections.abc import Callable
+from hashlib import sha256
 from random import Random
 from typing import Any
 
 import msgspec
 
+from holdfast.kernel.events import Checkpointed
 from holdfast.model import AttemptId, Failure, FailureCode, Gpu, Hardware, NodeId, Resources
-from holdfast.model.messages import Hello, Load, Refusal, Welcome
+from holdfast.model.messages import Hello, Load, Progress, Refusal, Welcome
 from holdfast.node.core.admission import Means
 from holdfast.node.core.core import NodeCore
 from holdfast.node.core.stimuli import (
@@ -24,6 +26,7 @@ from holdfast.node.core.stimuli import (
     LoadMeasured,
     NodeAction,
     NodeEvent,
+    Progressed,
     Recovered,
     RememberEpoch,
     Remove,
@@ -54,6 +57,7 @@ REDIAL_MS, REDIAL_MS_MAX = 100, 5_000
 """As the production link has them."""
 LOGS_AGAIN_MS = 700
 LOAD_EVERY_MS = 5_000
+LOOK_EVERY_MS = 700
 
 
 class Folder(msgspec.Struct):
@@ -244,6 +248,7 @@ class Agent(Process):
                 self.shim_said(attempt, machine.shims[attempt].status())
         self.later(self._random.randrange(5, 100), self._dial)
         self._measure()
+        self._look()
         self._deliver_logs()
 
     def end(self, why: str) -> None:
@@ -375,8 +380,8 @@ class Agent(Process):
                         shim.later(self._random.randrange(1, 5), shim.tell, do, at_ms, reason)
                 case Spawn(order):
                     self._spawn(order)
-                case Capture():
-                    pass  # what a job saves is not part of these worlds; whose save counts is
+                case Capture(attempt):
+                    self.later(self._random.randrange(20, 2_000), self._captured, attempt)
                 case Remove(attempt):
                     self.later(self._random.randrange(1, 50), self._remove, attempt)
                 case RememberEpoch(epoch):
@@ -442,6 +447,21 @@ class Agent(Process):
             for attempt in sorted(self._undelivered):
                 self._say(self._undelivered[attempt])
         self.later(LOGS_AGAIN_MS, self._deliver_logs)
+
+    def _captured(self, attempt: AttemptId) -> None:
+        """What a job saves is not part of these worlds; that it was saved, and whose save counts, is."""
+        folder = self.machine.folders.get(attempt)
+        orchestrator = self.machine.find(self._random) if self.machine.link.whole else None
+        if folder is not None and orchestrator is not None:
+            saved = Checkpointed(attempt, folder.order.fence, sha256(attempt.encode()).hexdigest(), 4_096)
+            orchestrator.ask(saved, lambda _: None)
+
+    def _look(self) -> None:
+        """How far each body is: told with the next report."""
+        for shim in self.machine.running:
+            if shim.body is not None:
+                self._feed(Progressed(shim.attempt, Progress("run", cpu_ms=shim.body.computed_ms)))
+        self.later(LOOK_EVERY_MS, self._look)
 
     def _measure(self) -> None:
         load = Load(

@@ -15,7 +15,7 @@ from holdfast.kernel.commit import Batch, CommitLoop, row_key
 from holdfast.kernel.decision import Answer, CloseSession, Decision, Row, Send, Taken, ToSession, Verify
 from holdfast.kernel.events import AnyEvent, Led, NodeBroke, NodeJoined, NodeSaid, Submitted, Tick, Verified
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Attempt, Instant, Job, JobId, JoinToken, Meta, Node, NodeId, Settings
+from holdfast.model import Attempt, Instant, Job, JobId, JoinToken, Meta, Node, NodeId, Pace, Settings
 from holdfast.model.messages import Hello, Leaving, Offers, Pong, Report
 from holdfast.orchestrator.clock import LeaderClock
 from holdfast.sim.delivery import Logs, LogsKept
@@ -61,6 +61,7 @@ def rebuilt(kind: type[K], settings: Settings, rows: list[Row]) -> K:
         [row for row in rows if isinstance(row, Job)],
         [row for row in rows if isinstance(row, Attempt)],
         [row for row in rows if isinstance(row, JoinToken)],
+        [row for row in rows if isinstance(row, Pace)],
     )
     assert isinstance(kernel, kind)
     return kernel

@@ -1,4 +1,4 @@
-"""The people of the virtual world: they submit, stop and ask, and they ask again until they get an answer."""
+"""The people of the virtual world: they submit, move, stop and ask, and they ask again until they get an answer."""
 
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.kernel.decision import Answer, Rejected, Taken
-from holdfast.kernel.events import AnyEvent, CancelAsked, ExplainAsked, Submitted
+from holdfast.kernel.events import AnyEvent, CancelAsked, ExplainAsked, MoveAsked, Submitted
 from holdfast.model import JobId
 from holdfast.sim.plan import JobPlan
 
@@ -68,6 +68,11 @@ class People:
                 self.scene.watch.tell("acknowledged", job.id)
                 if job.stop_at is not None:
                     self.scene.world.call_at(job.stop_at, self.insist, CancelAsked(job.id, "its owner"))
+                for number, (at, node) in enumerate(job.moves):
+                    event = MoveAsked(job.id, node, "its owner", key=f"move {number}")
+                    self.scene.world.call_at(at, self.insist, event)
+                    if self._random.random() < 0.3:  # the answer was lost, so they ask again
+                        self.scene.world.call_at(at + self._random.randrange(4_000), self.insist, event)
                 if self._random.random() < 0.5:
                     at = self.scene.world.now + self._random.randrange(5_000)
                     self.scene.world.call_at(at, self.insist, ExplainAsked(job.id))

@@ -26,6 +26,8 @@ class FaultKind(StrEnum):
     SUSPEND = "suspend"
     DISK_FULL = "disk_full"
     SLOW_NODE = "slow_node"
+    SLOW_BODY = "slow_body"
+    STALLED_BODY = "stalled_body"
     LYING_NODE = "lying_node"
     ZOMBIE = "zombie"
     AGENT_RESTART = "agent_restart"
@@ -46,6 +48,8 @@ class JobPlan(msgspec.Struct, frozen=True):
     submit_at: int
     stop_at: int | None
     """When its owner stops it, if at all."""
+    moves: tuple[tuple[int, NodeId], ...] = ()
+    """When somebody wants it elsewhere, and where."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -90,6 +94,10 @@ def _settings(random: Random) -> Settings:
         queue_ms_max=random.choice((60_000, 200_000)),
         suspect_ms_max=suspect_ms_max,
         drain_ms=random.choice((500, 2_000, 5_000)),
+        stall_ms=random.choice((1_500, 3_000)),
+        slow_ms_min=random.choice((500, 2_000)),
+        slow_peers_min=random.choice((1, 3)),
+        save_ms_max=random.choice((1_000, 4_000)),
     )
 
 
@@ -119,7 +127,7 @@ def _job(random: Random, number: int, machines: tuple[MachineSpec, ...], safety_
     """Most jobs fit at least one machine; one in twenty fits none."""
     cpu = random.randrange(200, home.cpu_milli + 1) if random.random() < 0.95 else 64_000
     gpus = 1 if home.gpus and random.random() < 0.3 else 0
-    recovery = random.choices((Recovery.RESTART, Recovery.RESUME, Recovery.NEVER), (5, 1, 4))[0]
+    recovery = random.choices((Recovery.RESTART, Recovery.RESUME, Recovery.NEVER), (4, 2, 4))[0]
     duration = int(10 ** random.uniform(1.5, 4.1))
     fells = random.random() < 0.06
     program = Program(
@@ -132,17 +140,20 @@ def _job(random: Random, number: int, machines: tuple[MachineSpec, ...], safety_
     )
     spec = JobSpec(
         argv=("body", str(number)),
-        name=f"job {number}",
+        name=random.choice((f"job {number}", "sum", "sum", "train")),
         need=Need(Resources(cpu, random.randrange(1, cpu + 1), 100, gpus)),
         workload=random.choice(list(Workload)),
         recovery=recovery,
         priority=random.randrange(10),
         time_limit_ms=None if random.random() < 0.7 else random.randrange(200, 30_000),
         queue_limit_ms=None if random.random() < 0.9 else random.randrange(500, 60_000),
+        checkpoint_ms=random.choice((0, 1_000, 5_000)) if recovery is Recovery.RESUME else 0,
     )
     submit_at = int(random.random() ** 2 * safety_ms)
     stop_at = submit_at + random.randrange(20_000) if random.random() < 0.12 else None
-    return JobPlan(id, owner, spec, program, submit_at, stop_at)
+    times = sorted(submit_at + random.randrange(1_000 + duration) for _ in range(random.choice((0, 0, 0, 1, 1, 2, 3))))
+    moves = tuple((at, random.choice(machines).id) for at in times)
+    return JobPlan(id, owner, spec, program, submit_at, stop_at, moves)
 
 
 def _faults(random: Random, safety_ms: int) -> tuple[tuple[int, FaultKind], ...]:
@@ -162,5 +173,6 @@ def _bound(settings: Settings, jobs: tuple[JobPlan, ...]) -> int:
     )
     waiting = 2 * settings.lease_ms + settings.orphan_ms_max + settings.prepare_ms_max + settings.upload_ms_max
     waiting += settings.queue_ms_max
-    work = sum((job.program.duration_ms + 3_000) * settings.attempts_max for job in jobs)
+    tries = settings.attempts_max + settings.seconds_max
+    work = sum((job.program.duration_ms + 3_000) * (tries + len(job.moves)) for job in jobs)
     return 2 * (returning + waiting) + work

@@ -42,6 +42,7 @@ class Body:
         self._timer: Timer | None = None
         self.dead = False
         self._paused = False
+        self._drag: int | None = 1
         self.resume()
 
     @property
@@ -54,20 +55,46 @@ class Body:
         """How long it has run since it last stood still."""
         return 0 if self._paused else self.shim.machine.world.now - self._resumed
 
+    @property
+    def computed_ms(self) -> int:
+        """Processor time so far."""
+        return self.program.duration_ms - self._left()
+
+    @property
+    def dragged(self) -> bool:
+        return self._drag != 1
+
+    def drag(self, factor: int | None) -> None:
+        """From now on it needs so many times as long for the rest; None: it stands still, and lives."""
+        standing = self._paused
+        self.pause()
+        self._drag = factor
+        if not standing:
+            self.resume()
+
+    @property
+    def _slowness(self) -> int | None:
+        return None if self._drag is None else self._drag * self.shim.machine.slowness
+
+    def _left(self) -> int:
+        slowness = self._slowness
+        if self._paused or slowness is None:
+            return self._left_ms
+        return max(0, self._left_ms - (self.shim.machine.world.now - self._resumed) // slowness)
+
     def resume(self) -> None:
         machine = self.shim.machine
         self._resumed = machine.world.now
         self._paused = False
-        if not self.dead:
-            self._timer = machine.world.call_in(self._left_ms * machine.slowness, self._run_out)
+        if not self.dead and self._slowness is not None:
+            self._timer = machine.world.call_in(self._left_ms * self._slowness, self._run_out)
 
     def pause(self) -> None:
-        machine = self.shim.machine
         if self._paused:
             return
-        machine.world.cancel(self._timer)
+        self.shim.machine.world.cancel(self._timer)
+        self._left_ms = self._left()
         self._ran_ms, self._paused = self.ran_ms, True
-        self._left_ms = max(0, self._left_ms - (machine.world.now - self._resumed) // machine.slowness)
 
     def _run_out(self) -> None:
         program = self.program

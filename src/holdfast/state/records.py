@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import Table
 
 from holdfast.kernel.decision import Row
-from holdfast.model import Attempt, Entry, Job, JoinToken, Keep, Meta, Node
+from holdfast.model import Attempt, Entry, Job, JoinToken, Keep, Meta, Node, Pace
 from holdfast.state import tables
 from holdfast.state.tables import storable
 
@@ -64,6 +64,10 @@ def _keep(row: Keep) -> Record:
     return {"id": row.id, "until_ms": row.until_ms, "doc": _encode(row).decode()}
 
 
+def _pace(row: Pace) -> Record:
+    return {"id": row.id, "seq": row.seq, "doc": _encode(row).decode()}
+
+
 def _entry(row: Entry) -> Record:
     return {
         "seq": row.seq,
@@ -86,6 +90,7 @@ _SHELVES: dict[type, tuple[Table, Callable[[Any], Record]]] = {
     Node: (tables.nodes, _node),
     JoinToken: (tables.tokens, _token),
     Keep: (tables.keeps, _keep),
+    Pace: (tables.paces, _pace),
     Entry: (tables.entries, _entry),
     Meta: (tables.meta, _meta),
 }
@@ -107,7 +112,7 @@ def by_table(rows: Iterable[Row]) -> dict[Table, list[Record]]:
     }
 
 
-RowT = TypeVar("RowT", Job, Attempt, Node, JoinToken, Entry, Meta, Keep)
+RowT = TypeVar("RowT", Job, Attempt, Node, JoinToken, Entry, Meta, Keep, Pace)
 
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in _SHELVES}
 

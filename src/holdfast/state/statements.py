@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from holdfast.state.tables import attempts, entries, jobs, keeps, leader, meta, nodes, storable, tokens
+from holdfast.state.tables import attempts, entries, jobs, keeps, leader, meta, nodes, notes, paces, storable, tokens
 
 BIGGEST = 2**63 - 1
 """The largest integer either engine compares with; a larger one in a question is as good as this."""
@@ -97,6 +97,13 @@ def _or_replace(table: Table, new: _New) -> _New:
 live_jobs: Select[str] = select(jobs.c.doc).where(_LIVE_JOB).order_by(jobs.c.submitted_ms, jobs.c.id)
 live_attempts: Select[str] = select(attempts.c.doc).where(attempts.c.phase != _ENDED).order_by(attempts.c.id)
 the_meta: Select[str] = select(meta.c.doc)
+
+
+def newest_paces(limit: int) -> Select[str]:
+    return select(paces.c.doc).order_by(paces.c.seq.desc()).limit(limit)
+
+
+every_note: Select[str, str] = select(notes.c.id, notes.c.doc)
 
 
 # --- questions ---

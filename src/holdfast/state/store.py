@@ -18,12 +18,13 @@ from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from holdfast.kernel.decision import Row
-from holdfast.model import Attempt, Entry, Job, JoinToken, Keep, Meta, Node
+from holdfast.kernel.world import PACES_MAX
+from holdfast.model import Attempt, Entry, Job, JoinToken, Keep, Meta, Node, Pace
 from holdfast.state import migrate, statements, tables
 from holdfast.state.engines import Engines, open_engines
 from holdfast.state.errors import LeadershipLost, StoreFailed
 from holdfast.state.records import RowT, by_table, row_of
-from holdfast.state.writing import Lead, writer_of
+from holdfast.state.writing import Batch, Lead, writer_of
 
 T = TypeVar("T")
 
@@ -37,6 +38,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     tokens: tuple[JoinToken, ...] = ()
     meta: Meta | None = None
     """None: nothing was ever committed."""
+    notes: dict[str, str] = {}
+    """What leaders before left written, by subject."""
+    paces: tuple[Pace, ...] = ()
+    """The newest first."""
 
 
 class Store:
@@ -76,7 +81,13 @@ class Store:
 
     def commit(self, rows: Iterable[Row], epoch: int) -> None:
         """All of the rows, durably, or none of them."""
-        batch = by_table(rows)
+        self._write(by_table(rows), epoch)
+
+    def write_note(self, subject: str, text: str, epoch: int) -> None:
+        """Leave something for whoever leads next, in place of what stood there; fenced like any commit."""
+        self._write({tables.notes: [{"id": subject, "doc": text}]}, epoch)
+
+    def _write(self, batch: Batch, epoch: int) -> None:
         try:
             lead = self._writer.write(batch, epoch)
         except SQLAlchemyError as error:
@@ -101,6 +112,8 @@ class Store:
                     nodes=_rows(view, Node, statements.every_node),
                     tokens=_rows(view, JoinToken, statements.every_token),
                     meta=None if meta is None else row_of(Meta, meta),
+                    paces=_rows(view, Pace, statements.newest_paces(PACES_MAX)),
+                    notes={row.id: row.doc for row in view.execute(statements.every_note)},
                 )
 
         return self._read(ask)

@@ -133,6 +133,15 @@ keeps = Table(
 )
 Index("keeps_until", keeps.c.until_ms)
 
+paces = Table(
+    "paces",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("doc", Text, nullable=False),
+)
+Index("paces_newest", paces.c.seq)
+
 tokens = Table(
     "tokens",
     metadata,
@@ -157,6 +166,14 @@ _of_job = text("job IS NOT NULL")
 _of_node = text("node IS NOT NULL")
 Index("entries_of_job", entries.c.job, entries.c.seq, sqlite_where=_of_job, postgresql_where=_of_job)
 Index("entries_of_node", entries.c.node, entries.c.seq, sqlite_where=_of_node, postgresql_where=_of_node)
+
+notes = Table(
+    "notes",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("doc", Text, nullable=False),
+)
+"""What one leader leaves written for the next, by subject. Not part of any batch."""
 
 meta = Table(
     "meta",

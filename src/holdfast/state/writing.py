@@ -13,6 +13,7 @@ from sqlalchemy.dialects import sqlite
 
 from holdfast.state import statements
 from holdfast.state.records import TABLES, Record
+from holdfast.state.tables import notes
 
 _encode = msgspec.json.Encoder().encode
 
@@ -36,7 +37,7 @@ class Sqlite:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         named = sqlite.dialect(paramstyle="named")
-        self._puts = {table: str(statements.put(table).compile(dialect=named)) for table in TABLES}
+        self._puts = {table: str(statements.put(table).compile(dialect=named)) for table in (*TABLES, notes)}
 
     def write(self, batch: Batch, epoch: int) -> Lead:
         with self._engine.begin() as transaction:
@@ -51,12 +52,14 @@ class Postgres:
     def __init__(self, engine: Engine) -> None:
         # One statement is a transaction by itself: begin and commit would only be two more round trips.
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._put_all = statements.put_all(TABLES)
+        # A note is rare, and would make the statement of every batch longer.
+        self._puts = {tables: statements.put_all(tables) for tables in (TABLES, (notes,))}
 
     def write(self, batch: Batch, epoch: int) -> Lead:
-        sent: dict[str, Any] = {table.name: _encode(batch.get(table, ())).decode() for table in TABLES}
+        tables = (notes,) if notes in batch else TABLES
+        sent: dict[str, Any] = {table.name: _encode(batch.get(table, ())).decode() for table in tables}
         with self._engine.connect() as connection:
-            return Lead(*connection.execute(self._put_all, {**sent, "epoch": epoch}).one())
+            return Lead(*connection.execute(self._puts[tables], {**sent, "epoch": epoch}).one())
 
 
 def _lead(transaction: Connection) -> Lead:

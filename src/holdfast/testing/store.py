@@ -36,6 +36,7 @@ from holdfast.model import (
     NodeId,
     NodeState,
     Owner,
+    Pace,
     Recovery,
     Resources,
     Result,
@@ -174,6 +175,13 @@ class StoreConformance:
             assert again.jobs_by_name(job.owner, job.spec.name) == [job]
         finally:
             again.close()
+
+    @pytest.mark.spec("J14", "J9")
+    def test_what_jobs_of_a_kind_took_is_loaded_newest_first(self, store: Store, epoch: int) -> None:
+        store.commit([Pace("name_a", 3, (10, 20)), Pace("arr_b", 5, (7,))], epoch)
+        store.commit([Pace("name_a", 9, (10, 20, 30))], epoch)
+
+        assert store.load_live().paces == (Pace("name_a", 9, (10, 20, 30)), Pace("arr_b", 5, (7,)))
 
     @pytest.mark.spec("J14")
     def test_an_empty_store_has_nothing_and_says_so(self, store: Store) -> None:

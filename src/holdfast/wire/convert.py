@@ -247,7 +247,10 @@ def node_to_frame(message: Report | Pong | Leaving | Offers) -> pb.NodeFrame:
             return _fitting(lambda _: pb.NodeFrame(leaving=pb.Leaving(grace_ms=said.grace_ms, done=said.done)))
         case Offers():
             offers = pb.Offers(
-                offered=parts.resources_to(message.offered), paused=message.paused, grace_ms=message.grace_ms
+                offered=parts.resources_to(message.offered),
+                paused=message.paused,
+                grace_ms=message.grace_ms,
+                why=message.why,
             )
             return _fitting(lambda _: pb.NodeFrame(offers=offers))
 
@@ -262,7 +265,8 @@ def node_from_frame(frame: pb.NodeFrame) -> Report | Pong | Leaving | Offers:
     if kind == "offers":
         offers = frame.offers
         grace = checks.number(offers.grace_ms, _MS, "grace_ms")
-        return Offers(parts.resources_from(offers.offered, "offered"), offers.paused, grace)
+        why = checks.words(offers.why, "why")
+        return Offers(parts.resources_from(offers.offered, "offered"), offers.paused, grace, why)
     _expect(kind, "leaving")
     return Leaving(checks.number(frame.leaving.grace_ms, _MS, "grace_ms"), frame.leaving.done)
 

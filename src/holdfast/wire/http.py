@@ -113,6 +113,10 @@ class AttemptView(msgspec.Struct, frozen=True):
     ended_ms: int | None
     revoked: FailureView | None
     failure: FailureView | None
+    purpose: str = "placed"
+    """`placed`; `second`: beside one that straggles; `move`: on a machine that a person chose."""
+    straggling: str = ""
+    """Why it looks as if it got nowhere; empty: it does not."""
 
 
 class FilesView(msgspec.Struct, frozen=True):
@@ -142,6 +146,23 @@ class ProgressView(msgspec.Struct, frozen=True):
     total: int
     cpu_ms: int
     memory_mib: int
+
+
+class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    to: str
+    """A node: its id, the first letters of it, or its name."""
+    key: str | None = None
+    """Idempotency key, if not in the header: the same key is the same move."""
+
+
+class MoveView(msgspec.Struct, frozen=True):
+    """The last move that was asked for."""
+
+    to: str
+    state: str
+    """`waiting`, `saving`, `starting`, `done`, `failed`."""
+    says: str = ""
+    """Why it failed."""
 
 
 class EventView(msgspec.Struct, frozen=True):
@@ -183,6 +204,7 @@ class JobView(msgspec.Struct, frozen=True):
     """Of the attempts that are under way; not kept."""
     accepted: str | None = None
     """The attempt whose result counts."""
+    move: MoveView | None = None
 
 
 class ArrayItem(msgspec.Struct, frozen=True):

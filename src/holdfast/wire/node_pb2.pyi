@@ -321,18 +321,20 @@ class Result(_message.Message):
     def __init__(self, stdout_sha256: _Optional[bytes] = ..., stdout_bytes: _Optional[int] = ..., stderr_bytes: _Optional[int] = ..., manifest: _Optional[bytes] = ..., files: _Optional[int] = ..., files_bytes: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("stage", "done", "total", "cpu_ms", "memory_mib")
+    __slots__ = ("stage", "done", "total", "cpu_ms", "memory_mib", "printed")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     CPU_MS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    PRINTED_FIELD_NUMBER: _ClassVar[int]
     stage: str
     done: int
     total: int
     cpu_ms: int
     memory_mib: int
-    def __init__(self, stage: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., cpu_ms: _Optional[int] = ..., memory_mib: _Optional[int] = ...) -> None: ...
+    printed: int
+    def __init__(self, stage: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., cpu_ms: _Optional[int] = ..., memory_mib: _Optional[int] = ..., printed: _Optional[int] = ...) -> None: ...
 
 class Held(_message.Message):
     __slots__ = ("attempt", "fence", "phase", "result", "failure", "progress")
@@ -379,14 +381,16 @@ class Leaving(_message.Message):
     def __init__(self, grace_ms: _Optional[int] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class Offers(_message.Message):
-    __slots__ = ("offered", "paused", "grace_ms")
+    __slots__ = ("offered", "paused", "grace_ms", "why")
     OFFERED_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
     offered: Resources
     paused: bool
     grace_ms: int
-    def __init__(self, offered: _Optional[_Union[Resources, _Mapping]] = ..., paused: _Optional[bool] = ..., grace_ms: _Optional[int] = ...) -> None: ...
+    why: str
+    def __init__(self, offered: _Optional[_Union[Resources, _Mapping]] = ..., paused: _Optional[bool] = ..., grace_ms: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class Need(_message.Message):
     __slots__ = ("resources", "arch", "gpu_model", "gpu_memory_mib", "gpu_driver_min", "cuda_min", "features")

@@ -83,6 +83,7 @@ def _progress_to(progress: Progress) -> pb.Progress:
         total=progress.total,
         cpu_ms=progress.cpu_ms,
         memory_mib=progress.memory_mib,
+        printed=progress.printed,
     )
 
 
@@ -93,6 +94,7 @@ def _progress_from(said: pb.Progress) -> Progress:
         checks.number(said.total, limits.BYTES_MAX, "progress.total"),
         checks.number(said.cpu_ms, limits.COUNT_MAX, "progress.cpu_ms"),
         checks.number(said.memory_mib, limits.MEMORY_MIB_MAX, "progress.memory_mib"),
+        checks.number(said.printed, limits.BYTES_MAX, "progress.printed"),
     )
 
 

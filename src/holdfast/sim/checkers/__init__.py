@@ -8,6 +8,7 @@ from holdfast.sim.checkers.every_state_bounded import EveryStateBounded
 from holdfast.sim.checkers.held_free import HeldFree
 from holdfast.sim.checkers.honest_verdict import HonestVerdict
 from holdfast.sim.checkers.limits_kept import LimitsKept
+from holdfast.sim.checkers.moves_make_first import MovesMakeFirst
 from holdfast.sim.checkers.never_needs_go import NeverNeedsGo
 from holdfast.sim.checkers.never_outlives_lease import NeverOutlivesLease
 from holdfast.sim.checkers.never_runs_once import NeverRunsOnce
@@ -18,6 +19,7 @@ from holdfast.sim.checkers.probation_first import ProbationFirst
 from holdfast.sim.checkers.quarantine_capped import QuarantineCapped
 from holdfast.sim.checkers.rebuild_equals_memory import RebuildEqualsMemory
 from holdfast.sim.checkers.revoked_stays_out import RevokedStaysOut
+from holdfast.sim.checkers.seconds_are_few import SecondsAreFew
 from holdfast.sim.checkers.settled_in_time import SettledInTime
 from holdfast.sim.checkers.terminal_stays import TerminalStays
 from holdfast.sim.checkers.tries_bounded import TriesBounded
@@ -26,7 +28,7 @@ from holdfast.sim.watch import Rule
 
 RULES: tuple[type[Rule], ...] = (
     AcknowledgedKept, BlamelessFreeze, CommitBeforeWord, EpochNeverBack, EveryStateBounded, HeldFree, HonestVerdict,
-    LimitsKept, NeverNeedsGo, NeverOutlivesLease, NeverRunsOnce, NothingLeft, OneResult, PlacementGates,
-    ProbationFirst, QuarantineCapped, RebuildEqualsMemory, RevokedStaysOut, SettledInTime, TerminalStays,
+    LimitsKept, MovesMakeFirst, NeverNeedsGo, NeverOutlivesLease, NeverRunsOnce, NothingLeft, OneResult, PlacementGates,
+    ProbationFirst, QuarantineCapped, RebuildEqualsMemory, RevokedStaysOut, SecondsAreFew, SettledInTime, TerminalStays,
     TriesBounded, WithinOffer,
 )  # fmt: skip

@@ -4,7 +4,7 @@ tried again."""
 from holdfast.kernel.contenders import TRIES_PER_FAILURE
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.events import AnyEvent
-from holdfast.model import Attempt, Instant, Job, Meta
+from holdfast.model import Attempt, Instant, Job, Meta, Purpose
 from holdfast.sim.watch import Rule, View
 
 
@@ -14,7 +14,7 @@ class TriesBounded(Rule):
         now = max(now, before.now_ms if isinstance(before, Meta) else Instant(0))
         jobs: View = {}
         for row in decision.changes:
-            if isinstance(row, Attempt) and ("attempt", row.id) not in view:
+            if isinstance(row, Attempt) and ("attempt", row.id) not in view and row.purpose is not Purpose.MOVE:
                 job = jobs.get(("job", row.job)) or view.get(("job", row.job))
                 if isinstance(job, Job):
                     self._may_try(job, row)

@@ -1,0 +1,31 @@
+"""`move`: have a job run on a machine that a person chose."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.flags import JobArg, Json, TokenFile, Url, connect, connect_for_long
+
+
+def register(app: typer.Typer) -> None:
+    app.command("move")(move)
+
+
+def move(
+    job: JobArg,
+    to: Annotated[str, typer.Option("--to", metavar="NODE", help="The machine: id, first letters of it, or name.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Return when it runs there, or could not be moved.")] = False,
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Move a job to another machine. It goes on where it is until it runs there; what is saved, it takes along."""
+    from holdfast.cli import show
+    from holdfast.cli.array_items import no_array
+
+    no_array(job, "moves")
+    with (connect_for_long if wait else connect)(url, token_file) as client:
+        view = client.jobs.move(job, to)
+        if wait:
+            view = client.jobs.wait_moved(view.id)
+    show.print_json(view) if json else typer.echo(show.move_line(view))

@@ -1,0 +1,245 @@
+"""What an array left, brought to one folder: the results of each item by its index, and one file about them all.
+
+    results/<array>/          <array>: its name if it has one, else its id
+        0/ 1/ 2/ …            what each item left, as `holdfast.client.results` lays it out
+        2-<job>/              an earlier run of item 2, which was run again since
+        index.json            every item: its job, command, verdict, failure, folder; `complete` once all are here
+
+An item that cannot be brought keeps no other one from coming, and is named. What was cut goes on where it was: an item
+that the index names as brought is not asked for again.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.blobs.errors import BlobError, InTheWay
+from holdfast.client.results import HOME, belongs_to
+from holdfast.errors import HoldfastError, NotEnded
+from holdfast.wire.http import ArrayItem, ArrayView, JobView
+
+if TYPE_CHECKING:
+    from holdfast.client.client import Jobs
+
+INDEX = "index.json"
+INDEX_BYTES_MAX = 256 << 20
+AT_ONCE = 4
+"""Items that are brought at the same time: most have a few small files, and waiting is all that takes long."""
+NOTED_EVERY_S = 2.0
+"""How often the index is written while items arrive."""
+
+
+class ItemRecord(msgspec.Struct, frozen=True):
+    """One item in `index.json`."""
+
+    index: int
+    job: str
+    verdict: str | None
+    failure: str | None
+    """Its code."""
+    command: list[str]
+    exit_code: int | None
+    folder: str | None
+    """Within the array's; None: nothing of it was brought."""
+    files: int = 0
+    bytes: int = 0
+
+
+class Index(msgspec.Struct, frozen=True):
+    """What `index.json` says."""
+
+    array: str
+    complete: bool
+    name: str
+    counts: dict[str, int]
+    submitted_ms: int
+    items: list[ItemRecord]
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """An array's results, as they lie here now."""
+
+    array: str
+    folder: str
+    index: str
+    items: int
+    """Of which something is here."""
+    files: int
+    bytes: int
+    missing: dict[int, str]
+    """Items whose results did not arrive, by index, and why."""
+
+
+class ArrayResults:
+    """Those of one array that has ended."""
+
+    def __init__(self, jobs: "Jobs", array: ArrayView) -> None:
+        if not array.ended:
+            done = sum(array.counts.get(word, 0) for word in ("succeeded", "failed", "cancelled"))
+            raise NotEnded(
+                f"{array.id} has not ended: {done} of {array.items} items have",
+                hint=f"See how far it is with `holdfast jobs --array {array.id}`.",
+            )
+        self._jobs = jobs
+        self._array = array
+
+    def sync(self, to: str | Path | None, told: Callable[[int, int], None]) -> Collected:
+        """Bring everything to `to`, or to `results/<array>/` here."""
+        folder = Path(to) if to is not None else place_for(self._array, Path(HOME))
+        self._claim(folder)
+        found = dict(self._before)
+        missing: dict[int, str] = {}
+        told(0, self._array.items)
+        noted = time.monotonic()
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="item") as threads:
+            asked = {threads.submit(self._bring, folder, item): item for item in self._array.jobs}
+            try:
+                for count, done in enumerate(as_completed(asked), start=1):
+                    item = asked[done]
+                    try:
+                        found[item.index] = done.result()
+                    except HoldfastError as trouble:
+                        found[item.index] = _item(item)
+                        missing[item.index] = f"{trouble.says} [{trouble.code}]"
+                    told(count, self._array.items)
+                    if time.monotonic() - noted > NOTED_EVERY_S:
+                        self._note(folder, found, complete=False)
+                        noted = time.monotonic()
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                self._note(folder, found, complete=False)
+                raise
+        items = self._note(folder, found, complete=not missing)
+        return Collected(
+            array=self._array.id,
+            folder=str(folder),
+            index=INDEX,
+            items=sum(item.folder is not None for item in items),
+            files=sum(item.files for item in items),
+            bytes=sum(item.bytes for item in items),
+            missing=dict(sorted(missing.items())),
+        )
+
+    # --- one item ---
+
+    def _bring(self, folder: Path, item: ArrayItem) -> ItemRecord:
+        before = self._before.get(item.index)
+        place = folder / str(item.index)
+        self._make_way(place, item)
+        view = self._jobs.get(item.job)
+        if before is not None and before.job == item.job and before.folder is not None and place.is_dir():
+            if view.files is not None and not view.files.received:
+                self._jobs.received(item.job)  # they arrived earlier, and then the word of it did not
+            return before
+        if item.verdict == "cancelled" or not view.attempts:
+            return _item(item, view)
+        self._jobs.results(item.job, to=place)
+        return _item(item, view, place.name)
+
+    def _make_way(self, place: Path, item: ArrayItem) -> None:
+        """An earlier run of the same item moves aside, whole: what somebody may have read is not written over."""
+        before = self._before.get(item.index)
+        earlier = before.job if before else item.job
+        if earlier == item.job or not place.is_dir() or not belongs_to(place, earlier):
+            return
+        aside = place.with_name(f"{place.name}-{earlier.removeprefix('job_')}")
+        try:
+            place.rename(aside)
+        except OSError as wrong:
+            raise InTheWay(
+                f"{place} holds an earlier run of item {item.index} and cannot be moved aside: {wrong.strerror}",
+                hint="Move it away, and get the results again.",
+            ) from None
+
+    # --- the folder ---
+
+    def _claim(self, folder: Path) -> None:
+        """Mark it as this array's before anything else is put there, so that a sync that was cut can go on."""
+        before = index_of(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()) and (before is None or before.array != self._array.id):
+                raise InTheWay(
+                    f"{folder} holds something else: the results of {self._array.id} are not mixed into it",
+                    hint="Name an empty folder with --to, or move away what is there.",
+                )
+        except OSError as wrong:
+            raise _unwritable(folder, wrong) from None
+        self._before = {item.index: item for item in before.items} if before else {}
+        """What each item's folder was made for."""
+        self._note(folder, self._before, complete=False)
+
+    def _note(self, folder: Path, found: dict[int, ItemRecord], *, complete: bool) -> list[ItemRecord]:
+        array = self._array
+        items = [found[index] for index in sorted(found)]
+        _write(folder / INDEX, Index(array.id, complete, array.name, array.counts, array.submitted_ms, items))
+        return items
+
+
+def _item(item: ArrayItem, view: JobView | None = None, folder: str | None = None) -> ItemRecord:
+    files = view.files if view else None
+    return ItemRecord(
+        index=item.index,
+        job=item.job,
+        verdict=item.verdict,
+        failure=item.failure,
+        command=view.argv if view else [],
+        exit_code=view.exit_code if view else None,
+        folder=folder,
+        files=files.files if files else 0,
+        bytes=files.bytes if files else 0,
+    )
+
+
+def index_of(folder: Path) -> Index | None:
+    """What an earlier sync wrote there."""
+    path = folder / INDEX
+    try:
+        if path.stat().st_size > INDEX_BYTES_MAX:
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=Index)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def place_for(array: ArrayView, home: Path) -> Path:
+    """Where an array's results go if nobody says otherwise. A name that was used before gets the id behind it."""
+    plain = re.sub(r"[^\w.-]+", "-", array.name).strip(".-")[:80]
+    folder = home / (plain or array.id)
+    if not plain:
+        return folder
+    try:
+        free = not folder.exists() or not any(folder.iterdir())
+    except OSError:
+        free = False
+    before = index_of(folder)
+    if free or (before is not None and before.array == array.id):
+        return folder
+    return home / f"{plain}-{array.id.removeprefix('arr_')}"
+
+
+def _write(path: Path, index: Index) -> None:
+    draft = path.with_name(f".{path.name}.holdfast-part")
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with open(fd, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
+            file.flush()
+            os.fsync(fd)
+        draft.replace(path)
+    except OSError as wrong:
+        raise _unwritable(path.parent, wrong) from None
+
+
+def _unwritable(folder: Path, wrong: OSError) -> BlobError:
+    return BlobError(
+        f"{folder} cannot be written to: {wrong.strerror or wrong}",
+        hint="Choose another folder with --to; what has arrived is kept.",
+        code="disk_refused",
+    )

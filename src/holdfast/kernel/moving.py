@@ -1,0 +1,205 @@
+"""Moving a job to a machine that a person chose (SPEC J12): make before break (docs/decisions/0013).
+
+A job that has not started waits in the queue for room there and nowhere else. One that runs gets a contender there,
+after it had the time to save its state; when that one's body runs, the others are revoked. Whatever hinders the move
+before that leaves the job where it is. At any moment `Job.move` says how it stands, so a new leader goes on with it.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.kernel.checkpoints import ask_to_save, may_save, saved_since
+from holdfast.kernel.contenders import WAITS_FOR_ROOM, offer, refresh, revoke, seek
+from holdfast.kernel.decision import Answer, Done, Rejected
+from holdfast.kernel.events import MoveAsked
+from holdfast.kernel.explain import shortfall
+from holdfast.kernel.world import World, node_label
+from holdfast.model import (
+    Attempt,
+    AttemptPhase,
+    Failure,
+    FailureCode,
+    Instant,
+    Job,
+    Move,
+    MoveState,
+    Node,
+    NodeId,
+    NodeState,
+    Purpose,
+    Recovery,
+    Resources,
+)
+
+MOVES_MAX = 64
+"""Of one job: every attempt is looked at with each decision about it, so their number is bounded."""
+_ROOM = ("held free for another job", "probation: probing", "probation: one at a time", "too many attempts")
+"""Gates that a waiting job can wait for: the machine is there and in service."""
+
+
+# --- asking ---
+
+
+def ask(w: World, event: MoveAsked) -> Answer:
+    """Move the job, or say at once why not. Asked again, nothing changes."""
+    job = w.jobs.get(event.job)
+    if job is None:
+        return Rejected("not_live", f"{event.job} has already ended, or never was.")
+    move = job.move
+    if move is not None and event.key and move.key == event.key:
+        return Done(f"this request was taken before: {move.state.value}")
+    node = w.nodes.get(event.node)
+    if node is None or node.state is NodeState.GONE:
+        return Rejected("no_such_node", f"There is no node {event.node}.")
+    if move is not None and move.under_way and move.to == node.id:
+        return Done(f"it is being moved there already: {move.state.value}")
+    contenders = [a for a in w.attempts_of(job.id) if a.may_win]
+    refusal = _too_late(w, job, contenders, node) or _unfit(w, job, node, bool(contenders))
+    if refusal is not None:
+        return refusal
+    who = f"asked by {event.by or 'its owner'}"
+    if contenders and job.spec.recovery is not Recovery.NEVER:
+        _begin(w, job, contenders, Move(node.id, MoveState.SAVING, event.key, asked_ms=w.patience), who)
+    else:
+        _wait_there(w, job, contenders, Move(node.id, MoveState.WAITING, event.key, asked_ms=w.patience), who)
+    return Done("moving")
+
+
+def _too_late(w: World, job: Job, contenders: list[Attempt], node: Node) -> Answer | None:
+    """What about the job forbids the move."""
+    label = node_label(node)
+    move = job.move
+    if any(a.node == node.id for a in contenders):
+        if move is not None and move.to == node.id and move.state is MoveState.DONE:
+            return Done("it is there already")
+        return Rejected("already_there", f"{job.id} is on {label} already.")
+    if move is not None and move.state in (MoveState.SAVING, MoveState.STARTING):
+        there = node_label(w.nodes[move.to])
+        return Rejected("move_under_way", f"{job.id} is being moved to {there} ({move.state.value}).")
+    if any(a.phase is AttemptPhase.UPLOADING for a in contenders):
+        return Rejected("too_late", f"The program of {job.id} has ended; its result is on its way.")
+    if any(a.go for a in contenders):
+        says = f"{job.id} must not run twice and may have started, so it stays where it is."
+        return Rejected("must_not_repeat", says)
+    if job.moves >= MOVES_MAX:
+        return Rejected("moved_too_often", f"{job.id} was moved {job.moves} times; a job is not moved more often.")
+    return None
+
+
+def _unfit(w: World, job: Job, node: Node, at_once: bool) -> Rejected | None:
+    """What about the machine forbids the move. `at_once`: there must be room now, not only some day."""
+    label = node_label(node)
+    gate = w.closed_to_work(node, job.id)
+    if not gate and any(a.node == node.id for a in w.attempts_of(job.id)):
+        gate = "an earlier attempt of this job is not gone from there yet"
+    if gate and (at_once or gate not in _ROOM):
+        return Rejected("node_not_ready", f"{label} can take no work now: {gate}.")
+    miss, _ = shortfall(node, node.offered, job.spec.need)
+    if miss:
+        return Rejected("no_fit", f"{job.id} does not fit on {label}; it misses {miss}.")
+    miss, _ = shortfall(node, Resources(*w.free_on(node)), job.spec.need)
+    if miss and at_once:
+        return Rejected("no_room", f"{label} has no room for {job.id} now; it misses {miss}.")
+    return None
+
+
+def _wait_there(w: World, job: Job, contenders: list[Attempt], move: Move, who: str) -> None:
+    """Nothing of it has started: it waits for room there and nowhere else."""
+    label = node_label(w.nodes[move.to])
+    w.put(replace(job, move=move, moves=job.moves + 1, reserved=None))
+    w.note("job.move", f"it runs on {label} and nowhere else, once there is room ({who})", job.id, node=move.to)
+    for attempt in contenders:
+        revoke(w, attempt, Failure(FailureCode.SUPERSEDED, f"the job was moved to {label} before it started here"))
+    refresh(w, job.id)
+    w.put(replace(w.jobs[job.id], waiting=f"room on {label}, the machine it was moved to"))
+    seek(w, job.id)
+
+
+# --- making before breaking ---
+
+
+def _begin(w: World, job: Job, contenders: list[Attempt], move: Move, who: str) -> None:
+    saving = [a for a in contenders if may_save(w, a) and w.pulse(a.node).session is not None]
+    label = node_label(w.nodes[move.to])
+    w.note("job.move", f"it moves to {label} ({who})", job.id, node=move.to)
+    if job.spec.recovery is not Recovery.RESUME or not saving:
+        _start(w, replace(job, move=move, moves=job.moves + 1))
+        return
+    until = w.soon(w.settings.save_ms_max)
+    w.put(replace(job, move=replace(move, save_until_ms=until), moves=job.moves + 1))
+    w.deadlines.add(until, "job", job.id)
+    for attempt in saving:
+        ask_to_save(w, attempt)
+
+
+def saved(w: World, attempt: Attempt) -> None:
+    """The job has a checkpoint that is newer than the request to move it: it can start there."""
+    job = w.jobs[attempt.job]
+    move = job.move
+    if move is not None and move.state is MoveState.SAVING and saved_since(w, attempt, move.asked_ms):
+        _start(w, job)
+
+
+def save_due(w: World, job: Job) -> None:
+    """Saving took too long: start from what was saved before."""
+    if job.move is None or job.move.state is not MoveState.SAVING:
+        return
+    if job.move.save_until_ms > w.patience:
+        w.deadlines.add(job.move.save_until_ms, "job", job.id)
+    else:
+        _start(w, job)
+
+
+def _start(w: World, job: Job) -> None:
+    """A contender there, if it still fits: while the job saved its state the room was anybody's."""
+    assert job.move is not None
+    refusal = _unfit(w, job, w.nodes[job.move.to], at_once=True)
+    if refusal is not None:
+        w.put(_failed(w, job, refusal.says))
+        return
+    w.queue.leave(job.id)
+    move = replace(job.move, state=MoveState.STARTING, save_until_ms=Instant(0))
+    offer(w, replace(job, move=move), w.fleet[move.to], Purpose.MOVE)
+
+
+def body_started(w: World, attempt: Attempt) -> None:
+    """It runs where it was moved to: the others are not needed. One whose body has ended may still win."""
+    job = w.jobs.get(attempt.job)
+    if job is None or job.move is None or job.move.state is not MoveState.STARTING:
+        return
+    if attempt.purpose is not Purpose.MOVE or attempt.node != job.move.to or not attempt.may_win:
+        return
+    label = node_label(w.nodes[attempt.node])
+    w.put(replace(job, move=replace(job.move, state=MoveState.DONE)))
+    w.note("job.moved", f"it runs on {label} now", job.id, attempt.id, attempt.node)
+    for other in w.attempts_of(job.id):
+        if other.id != attempt.id and other.may_win and other.phase is not AttemptPhase.UPLOADING:
+            revoke(w, other, Failure(FailureCode.SUPERSEDED, f"the job was moved: {attempt.id} runs on {label}"))
+
+
+# --- hindrances ---
+
+
+def hindered(w: World, job: Job, attempt: Attempt, why: str) -> Job:
+    """The job as it stands when an attempt is lost to it: a move that hung on that attempt has failed."""
+    move = job.move
+    if move is None or not move.under_way:
+        return job
+    arriving = move.state is MoveState.STARTING and attempt.purpose is Purpose.MOVE and attempt.node == move.to
+    if arriving or move.state is MoveState.SAVING:
+        return _failed(w, job, why)
+    return job
+
+
+def release(w: World, node_id: NodeId) -> None:
+    """The machine will not come back: who waits for it may go anywhere."""
+    for job_id in sorted(w.pinned.get(node_id, ())):
+        job = _failed(w, w.jobs[job_id], f"{node_label(w.nodes[node_id])} is gone")
+        w.put(replace(job, waiting=WAITS_FOR_ROOM))
+        seek(w, job_id)
+
+
+def _failed(w: World, job: Job, why: str) -> Job:
+    assert job.move is not None
+    label = node_label(w.nodes[job.move.to])
+    w.note("job.not_moved", f"it could not be moved to {label}: {why}", job.id, node=job.move.to)
+    return replace(job, move=replace(job.move, state=MoveState.FAILED, says=why, save_until_ms=Instant(0)))

@@ -1,0 +1,146 @@
+"""Which running attempts get nowhere, and whether another is started beside one (SPEC J9; docs/decisions/0013).
+
+An attempt is flagged when its body neither prints nor computes nor saves anything new for `stall_ms`, or runs far
+longer than its peers took.
+A flag accuses nobody: a body that waits on purpose looks the same. So the attempt goes on, its machine is not struck,
+and where the job may be repeated one other attempt starts beside it, on room that nobody else could use. The first
+result wins, as ever.
+
+Called with every report of a running body, so it looks at one attempt and writes only when a flag changes.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.kernel.contenders import offer, used_up
+from holdfast.kernel.peers import took_ms
+from holdfast.kernel.placement import kind_serves
+from holdfast.kernel.world import Claim, Member, World
+from holdfast.model import Attempt, Job, Need, NodeId, NodeState, Purpose, Recovery, after
+from holdfast.model.messages import Progress
+from holdfast.policy.chance import mix
+from holdfast.policy.straggling import got_on, median_ms, slow_after_ms
+
+STALLED = "no progress"
+"""How the words of a stall begin: unlike slowness, it ends when the body moves."""
+LOOKS = 8
+"""Draws from the index for one search: the better of several, at a price that does not grow with the fleet."""
+NEEDS_MAX = 256
+"""With more different needs than this in the queue, no room is called idle."""
+
+
+def watch(w: World, attempt: Attempt, progress: Progress | None) -> None:
+    """Its node says that the body runs, and how far it is if it knows."""
+    claim = w.claims.get(attempt.id)
+    if progress is not None:
+        if claim is None:
+            claim = w.claim(attempt)
+        mark = claim.mark
+        if mark is None:  # the first word of a session says where the body is, not that it moved
+            claim.mark, claim.moved_ms = progress, w.patience
+        elif got_on(progress.cpu_ms, progress.printed, mark.cpu_ms, mark.printed):
+            claim.mark, claim.moved_ms = progress, w.patience
+            if attempt.straggling.startswith(STALLED):
+                attempt = _moves_again(w, attempt)
+    if not attempt.straggling:
+        why = (_stalled(w, claim) if claim is not None else "") or _slow(w, attempt)
+        if not why:
+            return
+        attempt = replace(attempt, straggling=why)
+        w.put(attempt)
+        w.note("attempt.straggling", f"straggling: {why}", attempt.job, attempt.id, attempt.node)
+    _help(w, attempt)
+
+
+def saved(w: World, attempt: Attempt, manifest: str) -> None:
+    """Its checkpoint folder was captured. If something new is in it, the body got on, however little it computes."""
+    claim = w.claim(attempt)
+    if claim.saved != manifest:
+        claim.saved, claim.moved_ms = manifest, w.patience
+        if attempt.straggling.startswith(STALLED):
+            _moves_again(w, attempt)
+
+
+def _moves_again(w: World, attempt: Attempt) -> Attempt:
+    attempt = replace(attempt, straggling="")
+    w.put(attempt)
+    w.note("attempt.moves_again", "it makes progress again", attempt.job, attempt.id, attempt.node)
+    return attempt
+
+
+# --- telling ---
+
+
+def _stalled(w: World, claim: Claim) -> str:
+    still_ms = w.patience - claim.moved_ms
+    if still_ms < w.settings.stall_ms or claim.mark is None:
+        return ""
+    return f"{STALLED}: it has printed nothing and computed nothing for {still_ms // 1000} s"
+
+
+def _slow(w: World, attempt: Attempt) -> str:
+    floor_ms = w.settings.slow_ms_min
+    # The time by the wall includes any in which the orchestrator was away: enough to pass over nearly all at once.
+    if attempt.started_ms is None or w.now - attempt.started_ms < floor_ms or not w.paces:
+        return ""
+    job = w.jobs[attempt.job]
+    took = took_ms(w, job)
+    limit_ms = slow_after_ms(took, w.settings.slow_peers_min, w.settings.slow_factor, floor_ms)
+    if limit_ms is None or (ran_ms := _ran_ms(w, job, attempt)) <= limit_ms:
+        return ""
+    return f"it has run for {ran_ms // 1000} s; the last {len(took)} like it took {median_ms(took) / 1000:g} s"
+
+
+def _ran_ms(w: World, job: Job, attempt: Attempt) -> int:
+    """How long its body has run, on the patience clock: told from the deadline of the phase."""
+    bound_ms = (job.spec.time_limit_ms or w.settings.run_ms_max) + w.settings.run_slack_ms
+    return w.patience - (attempt.phase_until_ms - bound_ms)
+
+
+# --- helping ---
+
+
+def _help(w: World, attempt: Attempt) -> None:
+    """Start another attempt beside it, if the class allows, none is there, and room is idle."""
+    job, claim = w.jobs[attempt.job], w.claim(attempt)
+    if job.spec.recovery is Recovery.NEVER or job.seconds >= w.settings.seconds_max or used_up(w, job):
+        return
+    if claim.sought_ms and w.patience < after(claim.sought_ms, w.settings.resend_ms):
+        return
+    claim.sought_ms = w.patience
+    attempts = w.attempts_of(job.id)
+    if job.id in w.queue or sum(a.may_win for a in attempts) != 1 or (job.move is not None and job.move.under_way):
+        return
+    member = _idle_room(w, job, attempts, mix(attempt.fence, w.patience))
+    if member is not None:
+        text = f"another attempt starts beside {attempt.id}; the first result wins"
+        w.note("job.second", text, job.id, attempt.id, attempt.node)
+        offer(w, replace(job, seconds=job.seconds + 1), member, Purpose.SECOND)
+
+
+def _idle_room(w: World, job: Job, attempts: list[Attempt], draw: int) -> Member | None:
+    """Room for the job that nobody who waits could ever use; in another failure domain, if there is any. Drawn without
+    the kernel's own random numbers: those are on record, and looking for room must write nothing."""
+    need = job.spec.need
+    waiting = w.queue.needs()
+    if len(waiting) > NEEDS_MAX:
+        return None
+    seen: set[NodeId] = {*job.avoid, *(a.node for a in attempts)}
+    sites = {w.nodes[a.node].site for a in attempts} - {""}
+    second_best: Member | None = None
+    for turn in range(LOOKS):
+        found = w.index.candidates(need, mix(draw, turn), seen)
+        if not found:
+            break
+        for member in found:
+            seen.add(member.node)
+            if member.state is NodeState.READY and not _wanted(w, member, waiting):
+                if member.site not in sites:
+                    return member
+                second_best = second_best or member
+    return second_best
+
+
+def _wanted(w: World, member: Member, waiting: list[Need]) -> bool:
+    """Whether somebody who waits could use this node, now or once it is empty."""
+    offered = w.nodes[member.node].offered
+    return any(kind_serves(member.kind, need) and need.resources.fits_in(offered) for need in waiting)
