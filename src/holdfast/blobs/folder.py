@@ -8,6 +8,7 @@ if it is lost or torn then, verification says so and it is sent again. Blocking 
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import time
@@ -38,6 +39,8 @@ R = TypeVar("R")
 TIMEOUT_S = 60.0
 STALE_S = 24 * 3600.0
 """A temporary file of this age belongs to nobody."""
+LOCK = "deleting.lock"
+"""Held by whoever deletes what nothing refers to."""
 _GATHERED_BYTES = 1024 * 1024
 """What is received before a thread is asked to write it."""
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -75,6 +78,13 @@ class FolderStore:
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._in_thread(self._delete, keys)
+
+    async def delete_while(self, keys: Sequence[str], may: Callable[[], bool], lasts_s: int) -> None:
+        """A file system takes no dated requests. So whoever deletes holds a lock, and lets go of it when it dies."""
+        await self._in_thread(self._delete_while, keys, may)
+
+    async def deleting(self) -> bool:
+        return await self._in_thread(self._held_elsewhere)
 
     async def promote(self, incoming: str, owned: str, size: int) -> None:
         await self._in_thread(self._promote, incoming, owned, size)
@@ -220,6 +230,34 @@ class FolderStore:
         for key in keys:
             with contextlib.suppress(FileNotFoundError):
                 self._path(key).unlink()
+
+    @contextlib.contextmanager
+    def _deletion_lock(self) -> Iterator[bool]:
+        """Whether nobody else had it."""
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = os.open(self._root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(file)
+
+    def _delete_while(self, keys: Sequence[str], may: Callable[[], bool]) -> None:
+        with self._deletion_lock() as alone:
+            if not alone:
+                raise StoreSlow(f"another process is deleting from the store in {self._root}, and has not ended")
+            for key in keys:
+                if not may():
+                    return
+                self._delete([key])
+
+    def _held_elsewhere(self) -> bool:
+        with self._deletion_lock() as alone:
+            return not alone
 
     def _promote(self, incoming: str, owned: str, size: int) -> None:
         """Writers replace names and never change a file in place. So a second name for the file holds on to exactly

@@ -6,10 +6,11 @@ copy inside the store could pick up what was sent a moment later.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Literal, TypeVar, cast
 
+import httpx
 import msgspec
 import obstore
 from obstore import exceptions
@@ -28,7 +29,7 @@ from holdfast.blobs.errors import (
 )
 from holdfast.blobs.keys import Stored, incoming_key, parse_key, sha_of
 from holdfast.blobs.signing import METHODS
-from holdfast.blobs.store import Abilities, same_sha
+from holdfast.blobs.store import Abilities, each, same_sha
 from holdfast.blobs.verified import verify
 
 T = TypeVar("T")
@@ -134,6 +135,30 @@ class S3Store:
                 if len(some) > 1:
                     for key in some:
                         await self.delete([key])
+
+    async def delete_while(self, keys: Sequence[str], may: Callable[[], bool], lasts_s: int) -> None:
+        """By signed addresses: the store itself refuses them when their time is over, whoever slept meanwhile. Signed
+        first and asked afterwards, so that no time passes between the answer and the date of the request."""
+        async with httpx.AsyncClient(timeout=self._place.timeout_s) as http:
+
+            async def let_go(key: str) -> None:
+                expires = timedelta(seconds=lasts_s)
+                address = await self._ask(obstore.sign_async(self._bucket, "DELETE", _key(key), expires), key)
+                if not may():
+                    return
+                try:
+                    answer = await http.delete(address)
+                except httpx.HTTPError as error:
+                    # Its text may quote the address, and that is a key to the store.
+                    what = type(error).__name__
+                    raise StoreGone(f"bucket {self._place.bucket} could not be asked to delete: {what}") from None
+                if not answer.is_success and answer.status_code != 404:
+                    raise StoreGone(f"bucket {self._place.bucket} did not delete: it answered {answer.status_code}")
+
+            await each(keys, let_go)
+
+    async def deleting(self) -> bool:
+        return False  # every such request is dated
 
     async def promote(self, incoming: str, owned: str, size: int) -> None:
         sha = same_sha(incoming, owned)

@@ -52,6 +52,18 @@ class BlobStore(Protocol):
         """Keys that hold nothing are no error."""
         ...
 
+    async def delete_while(self, keys: Sequence[str], may: Callable[[], bool], lasts_s: int) -> None:
+        """Delete one after the other for as long as `may` says so, which may be asked in another thread.
+
+        Whoever is frozen between the question and the request must not delete when it wakes: the request has no force
+        after `lasts_s` seconds, or `deleting` says of it that it is under way. Returns when every request was answered.
+        """
+        ...
+
+    async def deleting(self) -> bool:
+        """Whether a request of `delete_while`, by whatever process, may be under way that knows no time limit."""
+        ...
+
     async def promote(self, incoming: str, owned: str, size: int) -> None:
         """Verify size and hash, then put exactly the verified bytes under the owned key and drop the incoming one."""
         ...

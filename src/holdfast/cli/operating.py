@@ -36,7 +36,8 @@ def _ask(home: str | None, words: dict[str, Any], json: bool, says: str) -> None
     if json:
         show.print_json(found)
     elif says:
-        typer.echo(says)
+        hours: dict[str, Any] = found.get("hours", {})
+        typer.echo(says if hours.get("within", True) else f"{says}; now it is {hours.get('says')}")
     else:
         show.node_status(found)
 
@@ -54,14 +55,14 @@ def pause(
     json: Json = False,
 ) -> None:
     """Host nothing for now: no new work, and what runs is moved. Lasts until `resume`, also over restarts."""
-    from holdfast.cli.quantities import duration_ms
+    from holdfast.quantities import duration_ms
 
     words = {"do": "pause", "grace_ms": duration_ms(grace)}
     _ask(home, words, json, "paused: what runs may finish, then it moves; `holdfast node resume` ends it")
 
 
 def resume(home: Home = None, json: Json = False) -> None:
-    """Host work again."""
+    """Host work again, from the next of its hours on."""
     _ask(home, {"do": "resume"}, json, "taking work again")
 
 
@@ -70,22 +71,40 @@ def offer(
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory, as 512MiB or 2GiB.")] = None,
     disk: Annotated[str | None, typer.Option(metavar="SIZE", help="Disk.")] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="GPUs.")] = None,
+    hours: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WINDOW", help="When, as 20:00-08:00 or 'Mon-Fri 19:00-07:00'; repeatable; or `always`."),
+    ] = None,
     home: Home = None,
     json: Json = False,
 ) -> None:
-    """Offer more or less of this machine, from now on. What no longer fits is moved, the youngest first."""
-    from holdfast.cli.quantities import cpu_milli, size_mib
+    """Offer more or less of this machine, from now on. What no longer fits is moved, the youngest first.
+
+    Outside its hours, by this machine's clock, a node takes nothing new and what it hosts is moved.
+    """
     from holdfast.errors import Misuse
+    from holdfast.quantities import cpu_milli, size_mib
 
     amounts = {
         "cpu_milli": cpu_milli(cpu) if cpu else None,
         "memory_mib": size_mib(memory) if memory else None,
         "disk_mib": size_mib(disk) if disk else None,
         "gpus": gpus,
+        "hours": _checked(hours) if hours else None,
     }
     given = {name: amount for name, amount in amounts.items() if amount is not None}
     if not given:
-        raise Misuse("nothing to offer was named", hint="Give --cpu, --memory, --disk or --gpus.")
+        raise Misuse("nothing to offer was named", hint="Give --cpu, --memory, --disk, --gpus or --hours.")
     _ask(
         home, {"do": "offer", **given}, json, "offered from now on: " + ", ".join(f"{k} {v}" for k, v in given.items())
     )
+
+
+def _checked(windows: list[str]) -> str:
+    from holdfast.errors import Misuse
+    from holdfast.node.hours import parse_hours, spoken
+
+    try:
+        return spoken(parse_hours("; ".join(windows)))
+    except ValueError as wrong:
+        raise Misuse(f"the hours cannot be read: {wrong}") from None

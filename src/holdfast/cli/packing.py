@@ -4,8 +4,10 @@ Everything that can be said without asking anybody is said first; then it is sen
 known here.
 """
 
+import contextlib
 import os
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,8 +16,8 @@ import typer
 from holdfast.blobs.errors import FolderRefused
 from holdfast.blobs.ignore import IGNORE_FILE, Ignore
 from holdfast.cli.bars import Bar
-from holdfast.cli.quantities import counted, spoken_bytes
 from holdfast.errors import Misuse
+from holdfast.quantities import counted, spoken_bytes
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -29,6 +31,8 @@ CHOICES = (
     f"Send a certain folder, however large, with --folder DIR; nothing at all with --no-folder; or leave things out "
     f"with a {IGNORE_FILE} file, which is written like .gitignore."
 )
+INDEX_KEEP_S = 60 * 86_400
+"""What was read of a folder is remembered for so long after it was last sent."""
 _INPUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -234,10 +238,10 @@ def _brought(client: "Client", item: Given) -> "InputRequest":
 
 def _send(client: "Client", folder: Path, *, ignore: Ignore, what: str = "") -> "Sent":
     shown = what or f"{folder.name}/"
+    index = _index_of(folder, what)
     with Bar("sending", shown) as bar:
-        sent = client.content.send(
-            folder, index_file=_index_of(folder, what), ignore=ignore, told=bar.told, read=bar.read
-        )
+        sent = client.content.send(folder, index_file=index, ignore=ignore, told=bar.told, read=bar.read)
+    forget_old(index.parent)
     if sent.files:
         new = "all there already" if not sent.moved else f"{spoken_bytes(sent.moved)} sent"
         typer.secho(f"-- {shown}: {counted(sent.files, 'file')}, {spoken_bytes(sent.bytes)}; {new}", err=True, dim=True)
@@ -252,3 +256,13 @@ def _index_of(folder: Path, what: str) -> Path:
 
     name = sha256(os.fsencode(folder / what)).hexdigest()[:32]
     return home() / "cache" / "folders" / f"{name}.index"
+
+
+def forget_old(indexes: Path) -> None:
+    """Delete what was remembered of folders that nobody has sent for long. At worst, one of them is read once more."""
+    since = time.time() - INDEX_KEEP_S
+    with contextlib.suppress(OSError):
+        for index in indexes.glob("*.index"):
+            with contextlib.suppress(OSError):
+                if index.stat().st_mtime < since:
+                    index.unlink()

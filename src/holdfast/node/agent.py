@@ -24,6 +24,7 @@ from holdfast.model.messages import (
     Go,
     Hello,
     Leaving,
+    Load,
     Offers,
     Ping,
     Pong,
@@ -34,6 +35,7 @@ from holdfast.model.messages import (
     Welcome,
 )
 from holdfast.node import attempts
+from holdfast.node.benchmark import Benchmark
 from holdfast.node.carrying import Carrier
 from holdfast.node.config import NodeConfig
 from holdfast.node.core.admission import Means
@@ -61,6 +63,7 @@ from holdfast.node.core.stimuli import (
 from holdfast.node.core.warden import Order
 from holdfast.node.door import DataDoor, Door
 from holdfast.node.hardware import measure_load
+from holdfast.node.health import Watch
 from holdfast.node.home import NodeHome
 from holdfast.node.images import Images
 from holdfast.node.launcher import Launcher
@@ -73,6 +76,10 @@ from holdfast.node.venvs import Venvs
 
 LOAD_S = 5.0
 """How often the load is measured; how often it is told is the orchestrator's wish."""
+IDLE_PERMILLE = 200
+"""A machine that computes less than this does nothing worth naming."""
+HUNG_S = 60.0
+"""A disk under heavy load takes its time; one that takes longer than this keeps no promise to anybody."""
 FAILURES_SHOWN = 20
 CACHE_BYTES_MAX = 4 << 30
 """Of content that was fetched before: packages of jobs that come again and again."""
@@ -129,6 +136,9 @@ class Agent:
         self._left = asyncio.Event()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failures: deque[dict[str, Any]] = deque(maxlen=FAILURES_SHOWN)
+        self._watch = Watch(len(hardware.gpus) if offered.gpus else 0)
+        self._cpu_permille = 1000
+        self._benchmark = Benchmark(home.path, hardware.cpu_model, self._idle)
 
     # --- the core and its hands ---
 
@@ -294,6 +304,8 @@ class Agent:
         self._recover()
         measuring = loop.create_task(self._measure())
         measuring.add_done_callback(self._done_with)
+        comparing = loop.create_task(self._benchmark.run())
+        comparing.add_done_callback(self._done_with)
         linking = loop.create_task(line.run())
         leaving = loop.create_task(self._left.wait())
         try:
@@ -307,7 +319,7 @@ class Agent:
                 linking.result()
         finally:
             self.door.shut()
-            tasks = (measuring, linking, leaving, *self._chores)
+            tasks = (measuring, comparing, linking, leaving, *self._chores)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -328,12 +340,24 @@ class Agent:
                 await attempts.until_ended(folder)
 
     async def _measure(self) -> None:
+        last = Load()
         while True:
+            reading = asyncio.create_task(asyncio.to_thread(measure_load, self._home.path, self._watch))
+            if not (await asyncio.wait((reading,), timeout=HUNG_S))[0]:
+                # A disk that hangs holds the thread that asks it: nobody else is sent after it.
+                sick = f"the node's disk or its GPUs have not answered for {HUNG_S:g} s"
+                self.feed(LoadMeasured(msgspec.structs.replace(last, sick=sick)))
+                await asyncio.wait((reading,))
             try:
-                self.feed(LoadMeasured(await asyncio.to_thread(measure_load, self._home.path)))
+                last = reading.result()
+                self._cpu_permille = last.cpu_permille
+                self.feed(LoadMeasured(last))
             except OSError as wrong:
                 log.error("the load cannot be measured: %s", wrong)
             await asyncio.sleep(LOAD_S)
+
+    def _idle(self) -> bool:
+        return not self.core.held() and self._cpu_permille < IDLE_PERMILLE
 
     # --- what is shown ---
 
@@ -364,6 +388,12 @@ class Agent:
             "hardware": msgspec.to_builtins(self._hardware),
             "offered": msgspec.to_builtins(core.offered),
             "in_use": msgspec.to_builtins(core.in_use),
+            "health": {
+                "sick": self._watch.health.sick,
+                "warnings": [*self._watch.health.warnings, *self._benchmark.yardstick.warnings()],
+                "readings": msgspec.to_builtins(self._watch.readings),
+                "speeds": msgspec.to_builtins(self._benchmark.yardstick),
+            },
             "held": [msgspec.to_builtins(held) for held in core.held()],
             "recent_failures": list(self._failures),
             "settings_from": self._config.origins,

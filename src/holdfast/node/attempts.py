@@ -21,7 +21,7 @@ import msgspec
 from holdfast.node import linux
 from holdfast.node.core.stimuli import Luggage, ShimStatus
 from holdfast.node.core.warden import Order, Outcome, Phase
-from holdfast.node.home import write_durably
+from holdfast.node.home import write_all_durably
 from holdfast.node.runtimes import runtime as runtimes
 from holdfast.node.runtimes import scratch
 
@@ -49,8 +49,8 @@ def make(folder: Path) -> None:
 
 def write_order(folder: Path, order: Order, luggage: Luggage) -> None:
     """What a shim is to carry out, and what was brought for it. From now on the attempt can be found again."""
-    write_durably(folder / "luggage.json", msgspec.json.encode(luggage))
-    write_durably(folder / "order.json", json.dumps(order.to_dict()).encode())
+    brought, ordered = msgspec.json.encode(luggage), json.dumps(order.to_dict()).encode()
+    write_all_durably({folder / "luggage.json": brought, folder / "order.json": ordered})
 
 
 def _read_luggage(folder: Path) -> Luggage:

@@ -77,6 +77,10 @@ class Carrier:
             )
         return manifest, await asyncio.to_thread(unpacking.finish)
 
+    async def input_link(self, at: Held, name: str) -> str:
+        """Where an input in S3 can be fetched, now."""
+        return await self._door.input_link(at, name)
+
     async def send(
         self, at: Held, folder: Path, scanned: Scan, stash: Source | None = None, told: Told = lambda done, total: None
     ) -> Carried:

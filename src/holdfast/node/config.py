@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import Misconfigured
+from holdfast.node.hours import parse_hours, spoken
 
 DEFAULT_HOME = Path("~/.holdfast/node")
 CONFIG_FILE_VARIABLE = "HOLDFAST_CONFIG"
@@ -47,6 +48,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs may name addresses and registries inside the node's own network."""
     network: bool = True
     """Jobs that ask for it may use the network, through a router of their own."""
+    hours: str = ""
+    """When the node offers itself, as `hours` reads it; empty: always."""
     grace_ms: int = 60_000
     """How long running work may take to finish when the node is asked to leave."""
     origins: dict[str, str] = {}
@@ -119,6 +122,12 @@ def _path(value: object) -> Path:
     return Path(_text(value)).expanduser().absolute()
 
 
+def _hours(value: object) -> str:
+    """Text, or in a file a list of windows."""
+    text = "; ".join(map(_text, value)) if isinstance(value, list | tuple) else _text(value)
+    return spoken(parse_hours(text))
+
+
 class Setting(msgspec.Struct, frozen=True):
     variable: str
     read: Callable[[object], Any]
@@ -141,6 +150,7 @@ SETTINGS: dict[str, Setting] = {
     "engine": Setting("HOLDFAST_NODE_ENGINE", _text),
     "private_inputs": Setting("HOLDFAST_NODE_PRIVATE_INPUTS", _flag),
     "network": Setting("HOLDFAST_NODE_NETWORK", _flag),
+    "hours": Setting("HOLDFAST_NODE_HOURS", _hours),
     "grace_ms": Setting("HOLDFAST_NODE_GRACE_MS", _number(0, 7 * 24 * 3_600_000)),
 }
 """Every setting: its name as a flag and in the file, its environment variable, and how it is read."""

@@ -3,37 +3,50 @@ N10). A socket in the node's folder, which only its own user can open; one JSON 
 
     {"ask": "status"}
     {"do": "pause", "grace_ms": 60000}      {"do": "resume"}
-    {"do": "offer", "cpu_milli": …, "memory_mib": …, "disk_mib": …, "gpus": …}     what is missing stays as it is
+    {"do": "offer", "cpu_milli": …, "memory_mib": …, "disk_mib": …, "gpus": …, "hours": "20:00-08:00"}
+                                            what is missing stays as it is
+
+Outside its hours a node is paused as if its operator had said so: what it hosts is moved within its grace.
 """
 
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.errors import Misconfigured, Misuse, Unreachable
 from holdfast.model import Resources
 from holdfast.node.core.stimuli import OfferAsked
 from holdfast.node.home import write_durably
+from holdfast.node.hours import Hours, local, parse_hours, says, spoken
 
 SOCKET = "agent.sock"
 WISHES = "offer.json"
 """What the operator last asked for: it outlives the agent."""
 _LINE_BYTES_MAX = 1 << 20
 _ANSWER_S_MAX = 10.0
+LOOK_S = 1.0
+"""How often it is looked whether the hours have begun or ended: a clock may be set at any time."""
 GRACE_MS_MAX = 7 * 24 * 3_600_000
 AMOUNTS = ("cpu_milli", "memory_mib", "disk_mib", "gpus")
+
+log = logging.getLogger("holdfast.node")
 
 
 class Wishes(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: bool = False
     offered: dict[str, int] = {}
+    hours: str | None = None
+    """None: as it was configured."""
 
 
 def read_wishes(home: Path) -> Wishes:
@@ -59,26 +72,89 @@ class Desk:
         total: Resources,
         feed: Callable[[OfferAsked], None],
         snapshot: Callable[[], dict[str, Any]],
+        *,
+        hours: str = "",
+        grace_ms: int = 0,
+        now_s: Callable[[], float] = time.time,
     ) -> None:
+        """`hours`, `grace_ms`: as configured."""
         self._home = home
         self._usual = usual
         self._total = total
         self._feed = feed
         self._snapshot = snapshot
         self._wishes = read_wishes(home)
+        self._grace_ms = grace_ms
+        self._now_s = now_s
+        self._configured = hours
+        self._hours = self._hours_wished()
+        self._within = True
+        self._server: asyncio.Server | None = None
+        self._looking: asyncio.Task[None] | None = None
 
-    async def open(self) -> asyncio.Server:
+    async def open(self) -> None:
         """Take up where the last agent was told to stop."""
         wishes = self._wishes
-        if wishes.paused or wishes.offered:
-            self._feed(OfferAsked(limited(wishes.offered, self._usual, self._total), wishes.paused))
+        self._within = self._hours.hold(local(self._now_s()))
+        if wishes.paused or wishes.offered or not self._within:
+            self._feed(OfferAsked(limited(wishes.offered, self._usual, self._total), self._paused, why=self._why()))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._home / SOCKET)
         line = socket.socket(socket.AF_UNIX)
         with _short(self._home) as folder:
             line.bind(f"{folder}/{SOCKET}")
         os.chmod(self._home / SOCKET, 0o600)
-        return await asyncio.start_unix_server(self._serve, sock=line, limit=_LINE_BYTES_MAX)
+        self._server = await asyncio.start_unix_server(self._serve, sock=line, limit=_LINE_BYTES_MAX)
+        self._looking = asyncio.create_task(self._look_at_the_clock())
+
+    def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._server is not None:
+            self._server.close()
+
+    def status(self) -> dict[str, Any]:
+        """The node's state, with its hours."""
+        now_s = self._now_s()
+        hours = {"set": spoken(self._hours), "within": self._within, "says": says(self._hours, now_s)}
+        return {**self._snapshot(), "paused_by_operator": self._wishes.paused, "hours": hours}
+
+    # --- hours ---
+
+    @property
+    def _paused(self) -> bool:
+        return self._wishes.paused or not self._within
+
+    def _why(self) -> str:
+        """By what it is paused, for people elsewhere; empty: by its operator, or not at all."""
+        return "" if self._wishes.paused else self._outside()
+
+    def _outside(self) -> str:
+        return "" if self._within else says(self._hours, self._now_s())
+
+    def _hours_wished(self) -> Hours:
+        wished = self._configured if self._wishes.hours is None else self._wishes.hours
+        try:
+            return parse_hours(wished)
+        except ValueError as wrong:
+            log.error("the hours in %s cannot be read, and do not count: %s", self._home / WISHES, wrong)
+            return Hours()
+
+    async def _look_at_the_clock(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Begin or end what the clock says."""
+        within = self._hours.hold(local(self._now_s()))
+        if within == self._within:
+            return
+        paused_before = self._paused
+        self._within = within
+        log.info("%s", says(self._hours, self._now_s()) or "no hours are set any more")
+        if self._paused != paused_before:
+            self._feed(OfferAsked(paused=self._paused, grace_ms=self._grace_ms, why=self._why()))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, ValueError):
@@ -94,30 +170,43 @@ class Desk:
                 case {"ask": "status"}:
                     pass
                 case {"do": "pause", "grace_ms": int(grace)} if 0 <= grace <= GRACE_MS_MAX:
-                    self._wish(Wishes(True, self._wishes.offered), OfferAsked(paused=True, grace_ms=grace))
+                    self._wish(replace(self._wishes, paused=True), OfferAsked(paused=True, grace_ms=grace))
                 case {"do": "resume"}:
-                    self._wish(Wishes(False, self._wishes.offered), OfferAsked(paused=False))
+                    event = OfferAsked(paused=not self._within, grace_ms=self._grace_ms, why=self._outside())
+                    self._wish(replace(self._wishes, paused=False), event)
                 case {"do": "offer", **amounts}:
                     self._offer(amounts)
                 case _:
                     return {"error": "not understood"}
         except (ValueError, OSError) as wrong:
             return {"error": str(wrong)}
-        return self._snapshot()
+        return self.status()
 
     def _offer(self, amounts: dict[str, Any]) -> None:
+        hours = amounts.pop("hours", None)
+        if hours is not None:
+            hours = spoken(parse_hours(str(hours)))
         for name, amount in amounts.items():
             if name not in AMOUNTS or type(amount) is not int or amount < 0:
                 raise ValueError(f"{name} cannot be offered as {amount!r}")
         offered = {**self._wishes.offered, **amounts}
         now = limited(offered, self._usual, self._total)
-        self._wish(Wishes(self._wishes.paused, offered), OfferAsked(offered=now))
+        wishes = replace(self._wishes, offered=offered, hours=self._wishes.hours if hours is None else hours)
+        if amounts:
+            self._wish(wishes, OfferAsked(offered=now))
+        else:
+            self._write(wishes)
+        self._hours = self._hours_wished()
+        self.look()
 
     def _wish(self, wishes: Wishes, event: OfferAsked) -> None:
+        self._write(wishes)
+        self._feed(event)
+
+    def _write(self, wishes: Wishes) -> None:
         """Written down first: what was acknowledged is not forgotten."""
         write_durably(self._home / WISHES, msgspec.json.encode(wishes))
         self._wishes = wishes
-        self._feed(event)
 
 
 @contextlib.contextmanager

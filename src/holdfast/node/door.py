@@ -129,6 +129,13 @@ class DataDoor:
         """Likewise, and have it stand as the job's checkpoint."""
         return await self._ask(SavedView, "POST", at, "checkpoint", TakeRequest(manifest))
 
+    async def input_link(self, at: "Held", name: str) -> str:
+        """Where an input in S3 can be fetched, now."""
+        found = (await self._ask(Urls, "POST", at, f"inputs/{name}/link")).urls.get(name)
+        if found is None:
+            raise DoorRefused(f"no address was given for the input {name}")
+        return found
+
     # --- asking ---
 
     def _absolute(self, found: Urls) -> dict[str, str]:

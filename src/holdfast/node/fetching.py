@@ -1,7 +1,9 @@
 """Fetches an input from an address on the web, within limits of size and time (SPEC N13). Knows no job.
 
 The address comes from a stranger: it may not lead into the node's own network. Every name is resolved here, all its
-addresses are checked, and the connection goes to the very address that was checked.
+addresses are checked, and the connection goes to the very address that was checked. One that the orchestrator signed is
+where the network's operator says; it is asked for before each try, opens one object for a short time, and is a secret:
+it is neither shown nor kept.
 """
 
 import asyncio
@@ -9,8 +11,9 @@ import hashlib
 import ipaddress
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 import httpx
@@ -22,6 +25,9 @@ CONNECT_S_MAX = 10.0
 SILENT_S_MAX = 30.0
 TRIES = 3
 AGAIN_S = 1.0
+
+Signed = Callable[[], Awaitable[str]]
+Told = Callable[[int, int], None]
 
 
 class Unfetched(Exception):
@@ -40,12 +46,14 @@ async def fetch(
     seconds_max: float,
     sha256: str = "",
     private: bool = False,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    signed: Signed | None = None,
+    progress: Told = lambda done, total: None,
 ) -> str:
-    """Write what is at the address to a new file; its hash. `private`: addresses of this network are allowed."""
+    """Write what is at the address to a new file; its hash. `private`: addresses of this network are allowed. `signed`:
+    asks the orchestrator for the address behind `url`."""
     try:
         async with asyncio.timeout(seconds_max):
-            found = await _tried(url, into, bytes_max, private, progress)
+            found = await _tried(_Fetch(url, into, bytes_max, private, signed, progress))
     except TimeoutError:
         raise Unfetched(FailureCode.NETWORK, f"{_shown(url)} did not arrive within {seconds_max:.0f} s") from None
     if sha256 and found != sha256:
@@ -54,18 +62,36 @@ async def fetch(
     return found
 
 
-async def _tried(url: str, into: Path, bytes_max: int, private: bool, progress: Callable[[int, int], None]) -> str:
+class _Fetch(NamedTuple):
+    """What is fetched, and within which limits."""
+
+    url: str
+    into: Path
+    bytes_max: int
+    private: bool
+    signed: Signed | None
+    told: Told
+
+    @property
+    def shown(self) -> str:
+        return _shown(self.url)
+
+
+async def _tried(what: _Fetch) -> str:
     for _ in range(TRIES - 1):
         try:
-            return await _fetch(url, into, bytes_max, private, progress)
+            return await _fetch(what)
         except Unfetched as wrong:
             if wrong.failure.code is not FailureCode.NETWORK:
                 raise
         await asyncio.sleep(AGAIN_S)
-    return await _fetch(url, into, bytes_max, private, progress)
+    return await _fetch(what)
 
 
-async def _fetch(url: str, into: Path, bytes_max: int, private: bool, progress: Callable[[int, int], None]) -> str:
+async def _fetch(what: _Fetch) -> str:
+    url = what.url if what.signed is None else await what.signed()
+    # The operator's own store may stand in the operator's own network; where it sends us on to may not.
+    private = what.private or what.signed is not None
     timeout = httpx.Timeout(SILENT_S_MAX, connect=CONNECT_S_MAX)
     async with httpx.AsyncClient(timeout=timeout, trust_env=False, follow_redirects=False) as http:
         for _ in range(REDIRECTS_MAX + 1):
@@ -73,16 +99,16 @@ async def _fetch(url: str, into: Path, bytes_max: int, private: bool, progress: 
             try:
                 answer = await http.send(request, stream=True)
             except httpx.HTTPError as wrong:
-                raise Unfetched(FailureCode.NETWORK, f"{_shown(url)} cannot be reached: {wrong}") from None
+                raise Unfetched(FailureCode.NETWORK, f"{what.shown} cannot be reached: {wrong}") from None
             try:
                 if answer.has_redirect_location:
-                    url = urljoin(url, answer.headers["location"])
+                    url, private = urljoin(url, answer.headers["location"]), what.private
                     continue
-                _check_status(url, answer.status_code)
-                return await _save(url, answer, into, bytes_max, progress)
+                _check_status(what, answer.status_code)
+                return await _save(what, answer)
             finally:
                 await answer.aclose()
-    raise Unfetched(FailureCode.DATA, f"{_shown(url)} leads from one address to the next without end")
+    raise Unfetched(FailureCode.DATA, f"{what.shown} leads from one address to the next without end")
 
 
 async def _request(http: httpx.AsyncClient, url: str, private: bool) -> httpx.Request:
@@ -108,36 +134,34 @@ async def _request(http: httpx.AsyncClient, url: str, private: bool) -> httpx.Re
     return http.build_request("GET", direct, headers=headers, extensions=extensions)
 
 
-def _check_status(url: str, status: int) -> None:
+def _check_status(what: _Fetch, status: int) -> None:
     if status == 200:
         return
-    passing = status in (408, 425, 429) or status >= 500
-    raise Unfetched(
-        FailureCode.NETWORK if passing else FailureCode.DATA, f"{_shown(url)} answered with status {status}"
-    )
+    # Who may read there is settled between the operator and the store: no fault of whoever named the object.
+    denied = what.signed is not None and status in (401, 403)
+    passing = denied or status in (408, 425, 429) or status >= 500
+    raise Unfetched(FailureCode.NETWORK if passing else FailureCode.DATA, f"{what.shown} answered with status {status}")
 
 
-async def _save(
-    url: str, answer: httpx.Response, into: Path, bytes_max: int, progress: Callable[[int, int], None]
-) -> str:
-    told = answer.headers.get("content-length", "")
-    total = int(told) if told.isdigit() else 0
+async def _save(what: _Fetch, answer: httpx.Response) -> str:
+    length = answer.headers.get("content-length", "")
+    total = int(length) if length.isdigit() else 0
     digest = hashlib.sha256()
     done = 0
     try:
-        with into.open("wb") as file:
+        with what.into.open("wb") as file:
             async for piece in answer.aiter_raw(1 << 20):
                 done += len(piece)
-                if max(done, total) > bytes_max:
-                    raise Unfetched(FailureCode.DATA, f"{_shown(url)} is larger than {bytes_max} bytes")
+                if max(done, total) > what.bytes_max:
+                    raise Unfetched(FailureCode.DATA, f"{what.shown} is larger than {what.bytes_max} bytes")
                 digest.update(piece)
                 await asyncio.to_thread(file.write, piece)
-                progress(done, total)
+                what.told(done, total)
             await asyncio.to_thread(os.fsync, file.fileno())
     except httpx.HTTPError as wrong:
-        raise Unfetched(FailureCode.NETWORK, f"{_shown(url)} broke off after {done} bytes: {wrong}") from None
+        raise Unfetched(FailureCode.NETWORK, f"{what.shown} broke off after {done} bytes: {wrong}") from None
     if total and done != total:
-        raise Unfetched(FailureCode.NETWORK, f"{_shown(url)} broke off after {done} of {total} bytes")
+        raise Unfetched(FailureCode.NETWORK, f"{what.shown} broke off after {done} of {total} bytes")
     return digest.hexdigest()
 
 

@@ -1,25 +1,34 @@
-"""Finds out what this machine has and how busy it is (SPEC N1, N2, H1). Reads only; decides nothing.
+"""Finds out what this machine has, how busy it is and what its sensors say (SPEC N1, N2, H1). Reads only; what is sick
+is decided by `health`.
 
 Everything here works without a GPU, and anything that cannot be found out is left at its default: a node
 with an odd sensor is still a node.
 """
 
+import errno
 import os
 import platform
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
+from msgspec.structs import replace
 
+from holdfast.boottime import boottime_ms
 from holdfast.model import Gpu, Hardware, Resources
 from holdfast.model.messages import Load
+from holdfast.node.health import DiskReading, GpuReading, Readings, Sensor, Watch
 
 MIB = 1024 * 1024
-DISK_FREE_MIB_MIN = 64
-"""Below this not even logs can be kept: the machine is sick."""
 MEMORY_OFFERED_PERCENT = 90
 DISK_OFFERED_PERCENT = 90
 """The rest is the machine's own: its stability wins over any job (SPEC N4)."""
+
+SICK_CHARS_MAX = 500
+GPU_LIMIT_C = 95
+"""Where a card does not say at which heat it slows down."""
 
 _CGROUP_MEMORY = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -56,28 +65,109 @@ def offered_by_default(hardware: Hardware, home: Path) -> Resources:
     )
 
 
-def measure_load(home: Path) -> Load:
-    """How busy the machine is, all causes together, since the last measurement."""
+def measure_load(home: Path, watch: Watch | None = None) -> Load:
+    """How busy the machine is, all causes together, since the last measurement; and whether it is sick. `watch`: knows
+    what was read before."""
     memory = psutil.virtual_memory()
+    readings = read_health(home)
+    health = (watch or Watch()).judge(readings, boottime_ms())
     return Load(
         cpu_permille=max(0, round(psutil.cpu_percent(interval=None) * 10)),
         memory_used_mib=max(0, memory.total - memory.available) // MIB,
-        disk_free_mib=psutil.disk_usage(str(home)).free // MIB,
-        sick=_sickness(home),
+        disk_free_mib=readings.disk.free_mib,
+        sick=health.sick[:SICK_CHARS_MAX],
     )
 
 
-def _sickness(home: Path) -> str:
+def read_health(home: Path) -> Readings:
+    gpus, hot = read_gpus()
+    return Readings(read_disk(home), gpus, (*hot, *_processor_heat()))
+
+
+def read_disk(home: Path) -> DiskReading:
+    """Writes a little, makes sure of it, and reads it back: errors of a disk show no earlier."""
+    usage = psutil.disk_usage(str(home))
+    state = os.statvfs(home)
+    reading = DiskReading(
+        read_only=bool(state.f_flag & os.ST_RDONLY),
+        free_mib=usage.free // MIB,
+        total_mib=usage.total // MIB,
+        inodes_free=state.f_favail if state.f_files else None,
+    )
     probe = home / "probe"
+    said = os.urandom(16) * 256
     try:
-        probe.write_bytes(b"x" * 4096)
+        with probe.open("wb") as file:
+            file.write(said)
+            file.flush()
+            os.fsync(file.fileno())
+        found = probe.read_bytes()
         probe.unlink()
     except OSError as wrong:
-        return f"the node's disk cannot be written: {wrong.strerror}"
-    free_mib = psutil.disk_usage(str(home)).free // MIB
-    if free_mib < DISK_FREE_MIB_MIN:
-        return f"the node's disk has {free_mib} MiB left"
-    return ""
+        return replace(reading, trouble=wrong.strerror or "it failed", read_only=wrong.errno == errno.EROFS)
+    return reading if found == said else replace(reading, trouble="it gives back other bytes than were written")
+
+
+def _processor_heat() -> list[Sensor]:
+    try:
+        found = psutil.sensors_temperatures()
+    except (AttributeError, OSError, ValueError):
+        return []
+    return [
+        Sensor(f"{chip} {entry.label}".strip()[:64], int(entry.current), int(entry.critical))
+        for chip, entries in sorted(found.items())
+        for entry in entries
+        # A sensor that shows nonsense has no limit, or one that nothing reaches or everything exceeds.
+        if entry.critical and 40 <= entry.critical <= 150 and -40 <= entry.current <= 200
+    ]
+
+
+def read_gpus() -> tuple[tuple[GpuReading, ...] | None, list[Sensor]]:
+    """How the GPUs are, and how hot. None: no driver answers."""
+    try:
+        import pynvml
+    except ImportError:
+        return None, []
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None, []
+    try:
+        found = [_read_gpu(pynvml, number) for number in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(reading for reading, _ in found), [sensor for _, sensors in found for sensor in sensors]
+    except pynvml.NVMLError:
+        return None, []
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _read_gpu(driver: Any, number: int) -> tuple[GpuReading, list[Sensor]]:
+    name = f"GPU {number}"
+    try:
+        handle = driver.nvmlDeviceGetHandleByIndex(number)
+        celsius = driver.nvmlDeviceGetTemperature(handle, driver.NVML_TEMPERATURE_GPU)
+    except driver.NVMLError as wrong:
+        return GpuReading(name, trouble=str(wrong)[:200] or type(wrong).__name__), []
+
+    def asked(question: Callable[..., Any], *words: Any) -> Any:
+        """None: this card does not know."""
+        try:
+            return question(handle, *words)
+        except driver.NVMLError:
+            return None
+
+    limit = asked(driver.nvmlDeviceGetTemperatureThreshold, driver.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
+    errors = asked(
+        driver.nvmlDeviceGetTotalEccErrors, driver.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, driver.NVML_VOLATILE_ECC
+    )
+    rows = asked(driver.nvmlDeviceGetRemappedRows)
+    reading = GpuReading(
+        name,
+        uncorrected=None if errors is None else int(errors),
+        rows_wait=bool(rows and rows[2]),
+        rows_spent=bool(rows and rows[3]),
+    )
+    return reading, [Sensor(name, int(celsius), int(limit) if limit else GPU_LIMIT_C, gpu=True)]
 
 
 def detect_gpus() -> tuple[Gpu, ...]:

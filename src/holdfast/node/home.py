@@ -10,6 +10,7 @@ Writes are atomic. Nothing here talks to anybody.
 
 import fcntl
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -77,14 +78,26 @@ class NodeHome:
 
 def write_durably(path: Path, content: bytes) -> None:
     """Replace a file so that after a crash it holds the old content or the new, whole."""
-    beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_all_durably({path: content})
+
+
+def write_all_durably(contents: Mapping[Path, bytes]) -> None:
+    """The same for several files of one folder, which get their names in this order: the folder is synced once
+    for all."""
+    for path, content in contents.items():
+        with _beside(path).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    for path in contents:
+        _beside(path).replace(path)
+    for parent in {path.parent for path in contents}:
+        folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".new")

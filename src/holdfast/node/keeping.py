@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from holdfast.blobs import BlobCache, Ignore, Index, Limits, Scan, scan
@@ -48,6 +48,8 @@ class Keeper:
         self._index = Index()
         self._kept = ""
         """The last checkpoint that was delivered."""
+        self._there: frozenset[str] = frozenset()
+        """The blobs of that one: the network has them."""
         self._capturing = asyncio.Lock()
 
     # --- files ---
@@ -94,9 +96,11 @@ class Keeper:
                 if name == self._kept or not found.manifest.entries:
                     return True
                 stash = BlobCache(self._folder / STASH, STASH_BYTES_MAX)
+                self._there = frozenset()  # should this fail, the next one sets everything aside
                 carried = await self._carrier.send(self._at, folder, found, stash)
                 await self._door.save(self._at, carried.manifest)
                 self._kept, self._index = carried.manifest, found.index
+                self._there = frozenset(blob.sha for blob in found.manifest.blobs)
                 log.info(
                     "%s: a checkpoint of %s bytes is kept (%s sent)", self._at.attempt, carried.bytes, carried.moved
                 )
@@ -117,13 +121,26 @@ class Keeper:
             await asyncio.sleep(UNSTEADY_S)
         if busy := await asyncio.to_thread(_open_for_writing, folder):
             raise FolderChanged(f"{busy} is being written to")
-        stash = BlobCache(self._folder / STASH, STASH_BYTES_MAX)
+        stash = _Aside(BlobCache(self._folder / STASH, STASH_BYTES_MAX), self._there)
         found = await asyncio.to_thread(
             scan, folder, index=self._index, steady=True, stash=stash, limits=self._limits, ignore=_UNFINISHED
         )
         if busy := await asyncio.to_thread(_open_for_writing, folder):
             raise FolderChanged(f"{busy} is being written to")
         return found
+
+
+class _Aside:
+    """Keeps what a capture reads, except what the network has already: a large state of which little changed is read
+    again and again, but only what is new in it will be sent."""
+
+    def __init__(self, kept: BlobCache, there: Collection[str]) -> None:
+        self._kept = kept
+        self._there = there
+
+    def put(self, sha: str, data: bytes | bytearray | memoryview) -> None:
+        if sha not in self._there:
+            self._kept.put(sha, data)
 
 
 _UNFINISHED = Ignore(["*.tmp", "*.part", "*.partial", ".*.new"])

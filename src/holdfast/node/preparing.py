@@ -146,9 +146,11 @@ class Preparer:
         if item.manifest:
             await self._carrier.fetch(at, item.manifest, target, bytes_max=room, owner=owner, told=told)
             return
+        in_s3 = item.url.startswith("s3://")
         await fetching.fetch(
             item.url,
             target,
+            signed=(lambda: self._carrier.input_link(at, item.name)) if in_s3 else None,
             bytes_max=min(item.bytes_max or room, room),
             seconds_max=FETCH_S_MAX,
             sha256=item.sha256,

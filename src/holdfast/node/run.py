@@ -20,7 +20,7 @@ from holdfast.node.core.admission import Means
 from holdfast.node.desk import Desk
 from holdfast.node.home import NodeHome
 from holdfast.node.launcher import Launcher
-from holdfast.node.runtimes import netns
+from holdfast.node.runtimes import netns, scratch
 from holdfast.node.runtimes.container_trial import try_engine
 from holdfast.node.runtimes.engine_api import find_engine
 from holdfast.node.runtimes.runtime import runtime_named
@@ -32,6 +32,8 @@ log = logging.getLogger("holdfast.node")
 def run_node(config: NodeConfig) -> int:
     """Be a node until it is told to leave. Returns the exit code; says why on stderr where it is not 0."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for name in ("httpx", "httpcore"):  # they name every address in full, and a signed one is a key
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         _run(config)
     except HoldfastError as wrong:
@@ -78,10 +80,14 @@ async def _live(
 ) -> None:
     from holdfast.node.link import Link
 
+    asyncio.get_running_loop().run_in_executor(None, scratch.warm)
     agent = Agent(config, home, launcher, key, ticket, found, offered, isolation, means)
     link = Link(config.orchestrator, ticket, key, agent, agent.courier)
-    page = await serve_status(config.port, agent.snapshot) if config.port else None
-    desk = await Desk(home.path, offered, found.total, agent.feed, agent.snapshot).open()
+    desk = Desk(
+        home.path, offered, found.total, agent.feed, agent.snapshot, hours=config.hours, grace_ms=config.grace_ms
+    )
+    page = await serve_status(config.port, desk.status) if config.port else None
+    await desk.open()
     try:
         await agent.run(link)
     finally:

@@ -131,7 +131,7 @@ class Shim:
         self._leaving = False
         self._said: tuple[object, ...] = ()
         self._saved = True
-        self._told_at = 0
+        self._noticed_at = 0
         self._told_bytes = 0
         self._told_usage: Usage | None = None
 
@@ -303,9 +303,11 @@ class Shim:
             if warden.phase is Phase.ENDED and self._leave_at is None:
                 self._leave_at = now + self._order.orphan_ms_max
             self._save()
-        elif self._usage is self._told_usage and (not self._grown() or now < self._told_at + _NOTICE_MS):
+        elif self._usage is self._told_usage and (not self._grown() or now < self._noticed_at + _NOTICE_MS):
             return
-        self._told_at = now
+        if self._grown():
+            # Only this is throttled, and by itself: the first line must not wait for a word that was said before it.
+            self._noticed_at = now
         self._told_usage = self._usage
         self._told_bytes = self._printed()
         if self._control is not None:
@@ -351,7 +353,7 @@ class Shim:
         if deadline is not None:
             moments.append(deadline)
         if self._grown():
-            moments.append(self._told_at + _NOTICE_MS)
+            moments.append(self._noticed_at + _NOTICE_MS)
         if self._wait_status is not None and not self._childless:
             moments.append(self._sweep_at)
         return min(moments)

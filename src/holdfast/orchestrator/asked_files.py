@@ -7,10 +7,14 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast.blobs.keys import is_sha
+from holdfast.kernel.events import Submitted
 from holdfast.kernel.files import manifests_of
 from holdfast.model import Job, Verdict
 from holdfast.orchestrator.asked import BadRequest
+from holdfast.orchestrator.content import Content
 from holdfast.orchestrator.front import Front
+from holdfast.orchestrator.loop import Unavailable
+from holdfast.orchestrator.s3_inputs import SCHEME
 from holdfast.wire.http import InputRequest, JobRequest
 
 
@@ -20,17 +24,31 @@ async def resolved(front: Front, request: JobRequest, owner: str) -> JobRequest:
         if sum(map(bool, (item.manifest, item.url, item.job))) != 1:
             raise BadRequest(f"the input {item.name[:64]!r} needs exactly one of manifest, url and job")
     inputs = [await _made_by(front, item, owner) if item.job else item for item in request.inputs]
+    for item in inputs:
+        if item.url.startswith(SCHEME):
+            await _fits(front, item, request.disk_mib << 20)
     # What is no hash at all is found when the specification is checked, and named better there.
     for name in filter(is_sha, (request.package, *(item.manifest for item in inputs))):
-        try:
-            await front.content.manifest(owner, name)
-        except BadRequest:
+        if not await front.content.ready(owner, name):
             raise BadRequest(
                 f"no folder was sent under the hash {name[:64]!r}",
                 "Send it first (`client.content.send`), and name the hash that gives.",
                 "not_found",
-            ) from None
+            )
     return msgspec.structs.replace(request, inputs=inputs) if request.inputs else request
+
+
+async def _fits(front: Front, item: InputRequest, disk: int) -> None:
+    """BadRequest where an object may not be read, is not there, or has no room. One that cannot be asked for now may be
+    there by the time its job runs."""
+    size = await front.content.inputs.size_of(item.url)
+    room = min(item.bytes_max or disk, disk)
+    if size is not None and size > room:
+        raise BadRequest(
+            f"the input {item.name[:64]!r} has {size} bytes; there is room for {room}",
+            "Ask for more disk.",
+            "too_large",
+        )
 
 
 async def _made_by(front: Front, item: InputRequest, owner: str) -> InputRequest:
@@ -50,6 +68,18 @@ async def _made_by(front: Front, item: InputRequest, owner: str) -> InputRequest
         )
     await _still_there(front, job, (job.result.manifest,), "made")
     return InputRequest(item.name, manifest=job.result.manifest)
+
+
+def need_named(content: Content, events: Iterable[Submitted]) -> None:
+    """The last word before the commit, in the same step: what a job names is there, and will be when its row is."""
+    named = {
+        (event.owner, name)
+        for event in events
+        for name in (event.spec.package, *(item.manifest for item in event.spec.inputs))
+        if name
+    }
+    if not all(content.may_name(owner, [name]) for owner, name in named):
+        raise Unavailable("busy", "this orchestrator has only just begun to lead; nothing was done")
 
 
 async def need_again(front: Front, job: Job) -> None:

@@ -17,6 +17,7 @@ from holdfast.identity import private_files
 from holdfast.orchestrator.blob_door import PREFIX, BlobDoor
 from holdfast.orchestrator.config import OrchestratorConfig
 from holdfast.orchestrator.content import Content
+from holdfast.orchestrator.s3_inputs import S3Inputs, check_apart
 
 log = logging.getLogger("holdfast.blobs")
 
@@ -25,15 +26,19 @@ Doorway = Callable[[ASGIApp], ASGIApp]
 
 
 def open_content(config: OrchestratorConfig) -> tuple[Content, Doorway]:
-    if config.blobs:
-        return Content(S3Store(s3_place(config.blobs))), lambda app: app
+    own = s3_place(config.blobs) if config.blobs else None
+    readable = [s3_place(url) for url in config.s3_inputs]
+    check_apart(readable, own)
+    inputs = S3Inputs(readable)
+    if own is not None:
+        return Content(S3Store(own), inputs), lambda app: app
     secret = private_files.make_once(
         config.data / "blobs.key", "signing key", lambda: secrets.token_hex(KEY_BYTES_MIN).encode()
     )
     # Addresses without a host: whoever got one knows which door it asked.
     signer = LinkSigner(secret, PREFIX)
     store = FolderStore(config.data / "blobs", signer)
-    return Content(store), lambda app: BlobDoor(app, store, signer)
+    return Content(store, inputs), lambda app: BlobDoor(app, store, signer)
 
 
 async def try_out(content: Content) -> None:
@@ -51,7 +56,7 @@ def s3_place(url: str) -> S3Place:
     parts = urlsplit(url)
     if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
         raise Misconfigured(
-            f"the blob store {url[:80]!r} is not s3://BUCKET[/PREFIX]",
+            f"the place {url[:80]!r} is not s3://BUCKET[/PREFIX]",
             hint="Keys belong into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, an endpoint into AWS_ENDPOINT_URL.",
         )
     environ = os.environ

@@ -28,6 +28,8 @@ class OrchestratorConfig(msgspec.Struct, frozen=True):
     """For nodes' files (HTTP). Empty: the nodes' host, at the port after theirs, or a free one where theirs is."""
     blobs: str = ""
     """`s3://BUCKET[/PREFIX]`, with the usual environment variables for the rest. Empty: a folder of the data folder."""
+    s3_inputs: tuple[str, ...] = ()
+    """`s3://BUCKET[/PREFIX]`, as for `blobs`: what jobs may read as inputs."""
     tls: bool | None = None
     """None: TLS on every address but loopback. True: on loopback as well. It cannot be switched off."""
     open_join: bool = False

@@ -6,15 +6,17 @@ it yet: that is a pledge to the garbage collector (holdfast.blobs.garbage, whose
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from holdfast.blobs.errors import BlobMissing
-from holdfast.blobs.garbage import Collector
+from holdfast.blobs.garbage import GRACE_MS, Collector, Root
 from holdfast.blobs.keys import incoming_key, owned_key, owner_hash
 from holdfast.blobs.manifest import Blob, Limits, Manifest
 from holdfast.blobs.store import Accepted, BlobStore, accept, each, fetch_manifest, missing
+from holdfast.boottime import boottime_ms
 from holdfast.orchestrator.asked import BadRequest
-from holdfast.orchestrator.clock import wall_ms
+from holdfast.orchestrator.loop import Unavailable
+from holdfast.orchestrator.s3_inputs import S3Inputs
 
 LINK_S = 15 * 60
 """How long an address opens its key: a chunk of 4 MiB over the slowest line worth using."""
@@ -24,24 +26,47 @@ MANIFESTS_KEPT_BYTES = 64 * 1024 * 1024
 
 
 class Content:
-    def __init__(self, store: BlobStore) -> None:
+    def __init__(self, store: BlobStore, inputs: S3Inputs | None = None) -> None:
+        """`inputs`: the buckets of others that jobs may read."""
         self.store = store
-        self.collector = Collector(wall_ms())
+        self.inputs = inputs or S3Inputs()
+        self.collector = Collector(boottime_ms())
+        self._epoch = 0
+        self._uploads: dict[str, int] = {}
+        """Uploader -> when it last asked for something."""
         self._manifests: OrderedDict[tuple[str, str], Manifest] = OrderedDict()
         self._kept = 0
 
+    def led(self, epoch: int, left: Collection[str]) -> None:
+        """This process leads from now on. Only if nobody did since it last led does it know of all pledges.
+
+        `left`: keys that the leader before it may still be deleting."""
+        if epoch != self._epoch + 1 or not self._epoch:
+            self.collector = Collector(boottime_ms(), left=left)
+            self._manifests.clear()
+            self._kept = 0
+        self._epoch = epoch
+
+    def uploading(self) -> set[str]:
+        """Uploaders that have given a sign of life: an address opens for so short a time that they ask again soon."""
+        since = boottime_ms() - GRACE_MS
+        self._uploads = {uploader: at for uploader, at in self._uploads.items() if at >= since}
+        return set(self._uploads)
+
     def _hold(self, whose: str) -> Callable[[str], bool]:
-        return lambda sha: self.collector.may_promote(whose, sha, wall_ms())
+        return lambda sha: self.collector.may_promote(whose, sha, boottime_ms())
 
     async def missing(self, owner: str, uploader: str, blobs: Sequence[Blob]) -> list[str]:
         """Which of the blobs must be sent."""
         _bounded(len(blobs))
         whose = owner_hash(owner)
+        self._uploads[uploader] = boottime_ms()
         return await missing(self.store, uploader, whose, blobs, self._hold(whose))
 
     async def places(self, uploader: str, blobs: Sequence[Blob]) -> dict[str, str]:
         """Where each of them goes."""
         _bounded(len(blobs))
+        self._uploads[uploader] = boottime_ms()
 
         async def sign(blob: Blob) -> str:
             key = incoming_key(uploader, blob.sha)
@@ -50,15 +75,33 @@ class Content:
         return dict(zip((blob.sha for blob in blobs), await each(blobs, sign), strict=True))
 
     async def take(self, owner: str, uploader: str, name: str, limits: Limits | None = None) -> Accepted:
-        """Take over what was sent under a manifest. BadRequest where nothing was sent under that name."""
+        """Take over what was sent under a manifest. BadRequest where nothing was sent under that name; Unavailable
+        while something of it is being deleted."""
         whose = owner_hash(owner)
+        began_ms = boottime_ms()
+        collector = self.collector
         try:
             accepted = await accept(self.store, uploader, whose, name, hold=self._hold(whose), limits=limits)
         except BlobMissing:
             raise BadRequest(f"no manifest {name[:64]} was sent", code="not_found") from None
+        if any(collector.condemns(whose, blob.sha) for blob in accepted.missing):
+            raise Unavailable("busy", "some of these files are just being cleared away as unused; nothing is lost", 5)
         if not accepted.missing:
             self._keep(owner, name, accepted.manifest)
+            if collector is self.collector:
+                collector.seen(Root(whose, name), began_ms)
         return accepted
+
+    async def ready(self, owner: str, name: str) -> bool:
+        """Whether a row may name this manifest soon: it was taken over and is all there. Looked for only where nobody
+        has lately."""
+        return self.collector.still_seen(Root(owner_hash(owner), name), boottime_ms()) or await self.whole(owner, name)
+
+    def may_name(self, owner: str, names: Iterable[str]) -> bool:
+        """Whether a row that names these manifests may be committed, to be asked in the step that begins the commit.
+        False: much has happened since they were looked for; look again."""
+        whose, now_ms = owner_hash(owner), boottime_ms()
+        return all(self.collector.may_name(Root(whose, name), now_ms) for name in names)
 
     async def whole(self, owner: str, name: str) -> bool:
         """Whether a manifest was taken over, and everything it names is there and will be until a row names it."""
@@ -68,7 +111,8 @@ class Content:
         except BadRequest:
             return False
         shas = [name, *(blob.sha for blob in manifest.blobs)]
-        if len(self.collector.pledge(whose, shas, wall_ms())) < len(set(shas)):
+        collector, pledged_ms = self.collector, boottime_ms()
+        if len(collector.pledge(whose, shas, pledged_ms)) < len(set(shas)):
             return False
 
         async def there(blob: Blob) -> bool:
@@ -77,7 +121,10 @@ class Content:
 
         # The manifest itself too: what is remembered here may be gone there.
         named = await self.store.head(owned_key(whose, name))
-        return named is not None and all(await each(manifest.blobs, there))
+        found = named is not None and all(await each(manifest.blobs, there))
+        if found:
+            collector.seen(Root(whose, name), pledged_ms)
+        return found
 
     async def manifest(self, owner: str, name: str) -> Manifest:
         """One that was taken over. BadRequest `not_found` where there is none."""
@@ -108,7 +155,7 @@ class Content:
         return dict(zip(shas, await each(shas, sign), strict=True))
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These are about to be deleted: what is remembered of them must not outlive them."""
+        """These are about to be deleted, or were: what is remembered of them must not outlive them."""
         gone = set(keys)
         for owner, name in list(self._manifests):
             if owned_key(owner_hash(owner), name) in gone:

@@ -7,6 +7,7 @@ asks; the kernel decides what counts.
     GET  /node/v1/attempts/{attempt}/manifests/{name} -> bytes         only what the attempt was told to use
     POST /node/v1/attempts/{attempt}/manifests/{name}/links   LinksRequest -> Urls
     POST /node/v1/attempts/{attempt}/checkpoint       TakeRequest -> SavedView
+    POST /node/v1/attempts/{attempt}/inputs/{name}/link       -> Urls      of an input in S3, by the input's name
 
 Every call names the attempt's fence as `?fence=`.
 """
@@ -25,8 +26,9 @@ from holdfast.orchestrator.content import Content
 from holdfast.orchestrator.front import Refused
 from holdfast.orchestrator.http import BODY_BYTES_MAX, worded
 from holdfast.orchestrator.http_content import blobs_of, manifest_answer, name_of, taken_view
-from holdfast.orchestrator.loop import Leader
+from holdfast.orchestrator.loop import Leader, Unavailable
 from holdfast.orchestrator.reading import Reading
+from holdfast.orchestrator.s3_inputs import SCHEME
 from holdfast.orchestrator.sessions import Session, Sessions
 from holdfast.wire.http import (
     BlobsRequest,
@@ -131,11 +133,24 @@ async def checkpoint(attempt: str, data: TakeRequest, request: Request) -> Saved
     accepted = await guest.door.content.take(guest.job.owner, attempt, name, guest.limits)
     if accepted.missing:
         raise Refused(ErrorView("incomplete", f"{len(accepted.missing)} blobs of the checkpoint are not there"))
+    if not guest.door.content.may_name(guest.job.owner, [name]):
+        raise Unavailable("busy", "this orchestrator has only just begun to lead; nothing was done")
     event = Checkpointed(guest.attempt.id, guest.attempt.fence, name, accepted.manifest.total_bytes)
     answer = await guest.door.leader.ask(event)
     if isinstance(answer, Rejected):
         raise Refused(ErrorView(answer.code, answer.says))
     return SavedView(getattr(answer, "says", ""))
+
+
+@post("/node/v1/attempts/{attempt:str}/inputs/{name:str}/link", status_code=200)
+async def input_link(attempt: str, name: str, request: Request) -> Response[bytes]:
+    """Where an input in S3 can be fetched, by this attempt and for a few minutes. It is made now and kept nowhere."""
+    guest = await visit(request, attempt)
+    item = next((item for item in guest.job.spec.inputs if item.name == name), None)
+    if item is None or not item.url.startswith(SCHEME):
+        raise Refused(ErrorView("not_found", f"{guest.attempt.id} has no input {name[:64]!r} in S3"))
+    found = Urls({name: await guest.door.content.inputs.address(item.url)})
+    return Response(msgspec.json.encode(found), media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 def _readable(guest: Visit, name: str) -> str:
@@ -146,7 +161,7 @@ def _readable(guest: Visit, name: str) -> str:
 
 def make_data_app(door: DataDoor) -> Litestar:
     return Litestar(
-        route_handlers=[missing, places, take, manifest, links, checkpoint],
+        route_handlers=[missing, places, take, manifest, links, checkpoint, input_link],
         state=State({"door": door}),
         exception_handlers={Exception: worded},
         request_max_body_size=BODY_BYTES_MAX,

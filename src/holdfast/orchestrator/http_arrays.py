@@ -1,6 +1,8 @@
 """Arrays over HTTP: one request, one job for each item, one view of them all. An array is nothing but its jobs."""
 
+import re
 import secrets
+from typing import Any
 
 import msgspec
 from litestar import Request, get, post
@@ -17,13 +19,30 @@ from holdfast.wire.http import ArrayItem, ArrayRequest, ArrayView, ErrorView, Jo
 
 ITEMS_MAX = 10_000
 ITEM_BYTES_MAX = 4 * 1024
+_PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)?\}")
+"""Where something of the item is put into a word of the command: `{}`, `{item}`, `{index}`, `{field}`."""
 
 
 def item_request(request: JobRequest, item: str, index: int, items: int) -> JobRequest:
-    """The job of one item."""
-    argv = [word.replace("{index}", str(index)).replace("{}", item) for word in request.argv]
+    """The job of one item. Braces that name nothing of it are left as they are: a command may have its own."""
+    known = {**_fields(item), "": item, "item": item, "index": str(index)}
+    # In one go: what an item says is never looked through for more.
+    argv = [_PLACE.sub(lambda place: known.get(place[1] or "", place[0]), word) for word in request.argv]
     ours = {"HOLDFAST_ITEM": item, "HOLDFAST_INDEX": str(index), "HOLDFAST_ITEMS": str(items)}
     return msgspec.structs.replace(request, argv=argv, env={**request.env, **ours}, key=None)
+
+
+def _fields(item: str) -> dict[str, str]:
+    """Of an item that is a JSON object, its fields as words: text as it is, everything else as JSON."""
+    if not item.lstrip().startswith("{"):
+        return {}
+    try:
+        found = msgspec.json.decode(item, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode() for name, value in found.items()
+    }
 
 
 def array_view(array: str, jobs: list[Job]) -> ArrayView:
@@ -66,13 +85,22 @@ async def _jobs(front: Front, array: str, owner: str | None) -> list[Job]:
     return jobs
 
 
-async def _submit(front: Front, events: list[Submitted]) -> None:
+async def _submit(front: Front, array: str, events: list[Submitted]) -> None:
     """In batches. What stands already stands; a refusal ends it, and sending it again goes on where it ended."""
     for at in range(0, len(events), BATCH_MAX):
         asked = [Asked(event, keyed=True) for event in events[at : at + BATCH_MAX]]
-        for view in await front.submissions.submit(front, asked):
-            if isinstance(view, ErrorView):
-                raise Refused(view)
+        views = await front.submissions.submit(front, asked)
+        refused = [view for view in views if isinstance(view, ErrorView)]
+        if refused:
+            raise Refused(_partly(refused[0], array, at + len(views) - len(refused), len(events)))
+
+
+def _partly(refused: ErrorView, array: str, stand: int, asked: int) -> ErrorView:
+    """A refusal that also says what became of the items before it."""
+    if not stand:
+        return refused
+    left = f"{stand} of {asked} items stand as {array}: send the rest under the same key, or stop them by that id."
+    return msgspec.structs.replace(refused, hint=f"{refused.hint} {left}".strip())
 
 
 @post("/v1/arrays", status_code=201)
@@ -91,7 +119,7 @@ async def submit_array(data: ArrayRequest, request: Request, state: State) -> Ar
         _event(front, item_request(template, item, index, len(data.items)), owner, array, index, len(data.items))
         for index, item in enumerate(data.items)
     ]
-    await _submit(front, events)
+    await _submit(front, array, events)
     return array_view(array, await _jobs(front, array, owner))
 
 
@@ -137,7 +165,7 @@ async def retry_array(array: str, request: Request, state: State) -> ArrayView:
         )
         for job in again
     ]
-    await _submit(front, events)
+    await _submit(front, array, events)
     return array_view(array, await _jobs(front, array, owner))
 
 

@@ -176,6 +176,10 @@ class Leader:
         async with asyncio.timeout(timeout_s):
             return await future
 
+    async def leave_note(self, subject: str, text: str, epoch: int) -> None:
+        """Write something down for whoever leads next, between two commits. For things that no decision depends on."""
+        await self._in_writer(self.store.write_note, subject, text, epoch)
+
     def _refuse_overload(self) -> None:
         if self._loop is None:
             raise Unavailable("store_unavailable", f"the orchestrator cannot decide anything now: {self.trouble}")

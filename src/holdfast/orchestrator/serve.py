@@ -194,7 +194,7 @@ class Orchestrator:
         self._intake = LogIntake(self._logs, self._bells, self._metrics)
         recording = os.environ.get(record.ENVIRONMENT)
         self._recorder = record.Recorder(Path(recording)) if recording else None
-        world = World(self._sessions, self._fleet, self._verifier, self._bells)
+        world = World(self._sessions, self._fleet, self._verifier, self._bells, self._content)
         self._leader = world.leader = Leader(
             self._settings, self._store, world, self._bells, self._metrics, self._recorder
         )

@@ -109,6 +109,7 @@ class NodeCore:
         self.means = means
         self.limits = limits
         self.paused = False
+        self._paused_why = ""
         """Its operator wants nothing hosted for now."""
         self.left = False
         """Nothing is held back any more: the shell may stop."""
@@ -235,7 +236,7 @@ class NodeCore:
         self._say_full(now)
         self._tell_contact(now)
         if self.paused:
-            self._say(Offers(self.offered, paused=True))
+            self._say(Offers(self.offered, paused=True, why=self._paused_why))
         if self._leave_until is not None:
             self._say(Leaving(max(0, self._leave_until - now), done=self.left))
 
@@ -465,8 +466,9 @@ class NodeCore:
     def _offer_asked(self, asked: OfferAsked) -> None:
         """What is held stays until the orchestrator has moved it: it knows where else there is room."""
         self.offered = self.offered if asked.offered is None else asked.offered
-        self.paused = self.paused if asked.paused is None else asked.paused
-        self._say(Offers(self.offered, self.paused, max(0, asked.grace_ms)))
+        if asked.paused is not None:
+            self.paused, self._paused_why = asked.paused, asked.why
+        self._say(Offers(self.offered, self.paused, max(0, asked.grace_ms), self._paused_why))
 
     def _leave_asked(self, grace_ms: int, now: Instant) -> None:
         until = after(now, max(0, grace_ms))

@@ -142,6 +142,8 @@ class OfferAsked(Happening, frozen=True):
     offered: Resources | None = None
     paused: bool | None = None
     grace_ms: int = 60_000
+    why: str = ""
+    """If paused: by what, for people to read; empty: by the operator."""
 
 
 class Tick(Happening, frozen=True):

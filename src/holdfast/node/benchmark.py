@@ -1,0 +1,135 @@
+"""Compares a machine with itself: how fast it computes, moves memory and writes, now and at its best (SPEC H1).
+
+Measured while it hosts nothing, for a fraction of a second an hour. A machine that has become slow (throttled, a dying
+disk, a neighbour that nobody sees) is shown to its operator as such. That is no reason to take its work away: whether
+an attempt gets on is seen by the attempt.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from holdfast.node.home import write_durably
+
+FILE = "speeds.json"
+FIRST_S = 60.0
+"""After its start a machine is busy with starting."""
+EVERY_S = 3600.0
+BUSY_S = 300.0
+SLOW_PERMILLE = 600
+SLOW_IN_A_ROW = 3
+"""One slow measurement has any cause."""
+MIB = 1 << 20
+TRIES = 3
+"""The best counts: others can only make it slower."""
+
+log = logging.getLogger("holdfast.node")
+
+
+class Speeds(msgspec.Struct, frozen=True):
+    """MiB in a second."""
+
+    hashing: int = 0
+    copying: int = 0
+    writing: int = 0
+
+
+NAMES = {"hashing": "it computes", "copying": "it moves memory", "writing": "its disk writes"}
+
+
+class Yardstick(msgspec.Struct, frozen=True):
+    """What is known of a machine's speed. A change of processor makes it another machine."""
+
+    machine: str = ""
+    best: Speeds = Speeds()
+    last: Speeds = Speeds()
+    slow: dict[str, int] = {}
+    """How many measurements in a row were slow."""
+
+    def after(self, machine: str, now: Speeds) -> "Yardstick":
+        if machine != self.machine:
+            return Yardstick(machine, now, now)
+        best = Speeds(**{name: max(getattr(self.best, name), getattr(now, name)) for name in NAMES})
+        slow = {
+            name: self.slow.get(name, 0) + 1
+            for name in NAMES
+            if getattr(now, name) * 1000 < getattr(best, name) * SLOW_PERMILLE
+        }
+        return Yardstick(machine, best, now, slow)
+
+    def warnings(self) -> list[str]:
+        return [
+            f"{says} at {getattr(self.last, name)} MiB/s; its best was {getattr(self.best, name)} MiB/s"
+            for name, says in NAMES.items()
+            if self.slow.get(name, 0) >= SLOW_IN_A_ROW
+        ]
+
+
+def measure(home: Path) -> Speeds:
+    """Takes some tenths of a second. OSError where the disk does not work."""
+    block = os.urandom(8 * MIB)
+    target = bytearray(len(block))
+
+    def copy() -> None:
+        target[:] = block
+
+    probe = home / "speed"
+
+    def write() -> None:
+        with probe.open("wb") as file:
+            file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+
+    try:
+        return Speeds(_speed(lambda: sha256(block).digest()), _speed(copy), _speed(write))
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def _speed(work: Callable[[], object]) -> int:
+    best_s = float("inf")
+    for _ in range(TRIES):
+        began = time.perf_counter()
+        work()
+        best_s = min(best_s, time.perf_counter() - began)
+    return round(8 / max(best_s, 1e-6))
+
+
+class Benchmark:
+    def __init__(self, home: Path, machine: str, idle: Callable[[], bool]) -> None:
+        """`machine`: what it is, in words. `idle`: whether it hosts nothing and does nothing else."""
+        self._home = home
+        self._machine = machine
+        self._idle = idle
+        self.yardstick = Yardstick()
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            self.yardstick = msgspec.json.decode((home / FILE).read_bytes(), type=Yardstick)
+
+    async def run(self) -> None:
+        await asyncio.sleep(FIRST_S)
+        while True:
+            measured = await self.look()
+            await asyncio.sleep(EVERY_S if measured else BUSY_S)
+
+    async def look(self) -> bool:
+        """Measure once, if that says anything: whoever works is slow for a good reason."""
+        if not self._idle():
+            return False
+        try:
+            speeds = await asyncio.to_thread(measure, self._home)
+            if not self._idle():
+                return False
+            self.yardstick = self.yardstick.after(self._machine, speeds)
+            write_durably(self._home / FILE, msgspec.json.encode(self.yardstick))
+        except OSError as wrong:
+            log.warning("the machine's speed cannot be measured: %s", wrong)
+        return True
