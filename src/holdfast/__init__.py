@@ -12,15 +12,11 @@ with holdfast.Client.find() as client:
     client.jobs.run(["echo", "hello"])
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from holdfast.client.client import Client
-    from holdfast.client.functions import function
+from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Client", "__version__", "function"]
 
+# Their types stand in __init__.pyi: an import here, even one for types only, would tie every room to them.
 _FOUND_IN = {"Client": "holdfast.client.client", "function": "holdfast.client.functions"}
 
 

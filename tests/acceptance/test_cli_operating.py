@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,46 @@ def test_an_operator_offers_less_and_what_no_longer_fits_moves(network: LocalNet
 def test_asking_where_no_node_runs_says_so(network: LocalNetwork, tmp_path: Path) -> None:
     done = network.cli("node", "status", "--home", str(tmp_path), "--json")
     assert done.returncode == 69 and "no node runs" in done.stderr and "Traceback" not in done.stderr
+
+
+def _hour(ahead: int) -> str:
+    """A window of an hour, so many hours from now: by the clock of this machine, which is the node's."""
+    start = datetime.now() + timedelta(hours=ahead)
+    return f"{start:%H:%M}-{start + timedelta(hours=1):%H:%M}"
+
+
+@pytest.mark.spec("N10")
+def test_a_node_offers_itself_in_its_hours_and_its_work_is_moved_outside_of_them(network: LocalNetwork) -> None:
+    # given a job on a node that was started with hours in which we are
+    client = network.client()
+    others = [node for node in network.nodes.values() if node.running()]
+    for other in others:
+        network.cli("node", "pause", "--home", str(other.home))
+    within = f"{datetime.now():%H:%M}-{datetime.now() + timedelta(hours=6):%H:%M}"
+    flags = ["--engine", "none", "--grace", "0s"]
+    owl = network.start_node("owl", flags=[*flags, "--hours", "Mon-Sun 00:00-00:01", "--hours", within])
+    assert not client.nodes.get(owl.id).draining
+    shown = network.cli("node", "status", "--home", str(owl.home))
+    assert "within its hours, until" in shown.stdout
+    job = client.jobs.submit(["sleep", "60"], **SMALL).id
+    network.wait_for(lambda: network.node_running(job) is owl, "the job to run there")
+    for other in others:
+        network.cli("node", "resume", "--home", str(other.home))
+
+    # when its operator sets others, then its work moves, it takes nothing new and says until when
+    told = network.cli("node", "offer", "--hours", _hour(3), "--hours", _hour(5), "--home", str(owl.home))
+    assert told.returncode == 0 and "outside its hours, back at" in told.stdout
+    network.wait_for(lambda: client.nodes.get(owl.id).draining, "it to drain")
+    network.wait_for(lambda: network.node_running(job) in others, "the job to run elsewhere")
+    assert "outside its hours, back at" in network.cli("node", "show", owl.id).stdout
+    client.jobs.stop(job)
+    found = json.loads(network.cli("node", "status", "--home", str(owl.home), "--json").stdout)
+    assert found["paused"] and not found["paused_by_operator"] and not found["hours"]["within"]
+    assert "outside its hours" in network.cli("node", "resume", "--home", str(owl.home)).stdout
+    assert client.nodes.get(owl.id).draining
+
+    # until they begin, or it has none any more; and what nobody can mean changes nothing
+    wrong = network.cli("node", "offer", "--hours", "late", "--home", str(owl.home))
+    assert wrong.returncode == 2 and "is no window" in wrong.stderr and "Traceback" not in wrong.stderr
+    network.cli("node", "offer", "--hours", "always", "--home", str(owl.home))
+    network.wait_for(lambda: not client.nodes.get(owl.id).draining, "it to take work again")

@@ -10,7 +10,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.cli.quantities import spoken_bytes, spoken_ms
+from holdfast.quantities import spoken_bytes, spoken_ms
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -41,6 +41,55 @@ class Pace:
             return text
         left_ms = round((total - done) / (moved / passed) * 1000)
         return f"{text}, {spoken_bytes(moved / passed)}/s, {spoken_ms(left_ms)} left"
+
+
+class Tally:
+    """Things of which ever more are done: `with Tally("arr_1") as tally: tally.told(3, 10, "1 running, 3 done")`."""
+
+    def __init__(self, what: str, *, live: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._live = sys.stderr.isatty() if live is None else live
+        self._clock = clock
+        self._line_at = clock() + LINE_EVERY_S
+        self._last = ""
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            from holdfast.cli.show import console
+
+            columns = TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[words]}")
+            self._screen = Progress(*columns, console=console(err=True), transient=True)
+            self._screen.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._screen.stop()
+
+    def told(self, done: int, total: int, words: str) -> None:
+        if self._live:
+            if self._task is None:
+                self._task = self._screen.add_task(self._what, total=total, words=words)
+            self._screen.update(self._task, completed=done, total=total, words=words)
+        elif words != self._last and self._clock() >= self._line_at:
+            self._line_at = self._clock() + LINE_EVERY_S
+            self._last = words
+            self.say(f"{self._what}: {words}")
+
+    def say(self, text: str) -> None:
+        """A line that stays, above the bar."""
+        from holdfast.cli.show import clean
+
+        if self._live:
+            self._screen.console.print(f"-- {clean(text)}", style="dim", soft_wrap=True)
+        else:
+            sys.stderr.write(f"-- {clean(text)}\n")
+            sys.stderr.flush()
 
 
 class Bar:

@@ -17,6 +17,9 @@ TokenFile = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs to read.")]
 JobArg = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or the first letters of it.")]
+JobOrArray = Annotated[
+    str, typer.Argument(metavar="ID", help="The job's id, or the first letters of it; or the whole id of an array.")
+]
 NodeArg = Annotated[str, typer.Argument(metavar="ID", help="The node's id, or the first letters of it.")]
 
 SHORT_PATIENCE_S = 5.0

@@ -31,8 +31,10 @@ def logs(
     Its stdout goes to stdout; its stderr and what the platform saw (marked --) go to stderr.
     """
     from holdfast.cli import show
+    from holdfast.cli.array_items import no_array
     from holdfast.errors import Misuse
 
+    no_array(job, "prints the logs of")
     if stream not in ("stdout", "stderr", "both"):
         raise Misuse(f"there is no stream {stream!r}", hint="Use --stream stdout, stderr or both.")
     with connect(url, token_file, LONG_PATIENCE_S if follow else SHORT_PATIENCE_S) as client:

@@ -69,11 +69,19 @@ Input = Annotated[
         "or a file or folder here, which goes into inputs/NAME/. Repeatable.",
     ),
 ]
+Array = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Run it once for each line of FILE (- is stdin), up to 10,000: the line stands for {item} in the command, "
+        "its place for {index}, the field F of a line that is a JSON object for {F}.",
+    ),
+]
 Env = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the job; repeatable.")]
 
 # --- how it is watched ---
 
-Detach = Annotated[bool, typer.Option("--detach", help="Print the job's id and return at once.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Print the id of the job, or of the array, and return at once.")]
 NoResults = Annotated[bool, typer.Option("--no-results", help="Leave its results on the network.")]
 Key = Annotated[
     str | None, typer.Option(help="Idempotency key: the same key is the same job, however often it is sent.")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.flags import JobArg, Json, TokenFile, Url, connect
+from holdfast.cli.flags import JobArg, JobOrArray, Json, TokenFile, Url, connect
 
 job_group = typer.Typer(help="Look at one job.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -22,14 +22,23 @@ def list_jobs(
     owner: Annotated[str | None, typer.Option(help="Only jobs of this owner.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many.")] = 50,
     after: Annotated[str | None, typer.Option(help="Go on after this job: the `next` of the page before.")] = None,
+    array: Annotated[
+        str | None, typer.Option(metavar="ID", help="The items of this array, by index, and how far it is.")
+    ] = None,
     json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
     """List jobs, newest first."""
-    from holdfast.cli import show
+    from holdfast.cli import arrays, show
+    from holdfast.errors import Misuse
 
+    if array is not None and (owner or after):
+        raise Misuse("--array lists one array, whoever owns it", hint="Leave --owner and --after out.")
     with connect(url, token_file) as client:
+        if array is not None:
+            arrays.show_array(client, array, json=json, phase=phase, limit=limit)
+            return
         page = client.jobs.list(owner=owner, phase=phase, limit=limit, after=after)
     if json:
         show.print_json(page)
@@ -40,11 +49,15 @@ def list_jobs(
 
 
 @job_group.command("show")
-def show_job(job: JobArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """Show a job: where it stands, its attempts, what happened to it."""
-    from holdfast.cli import show
+def show_job(job: JobOrArray, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
+    """Show a job: where it stands, its attempts, what happened to it. Of an array, its items."""
+    from holdfast.cli import arrays, show
+    from holdfast.cli.array_items import is_array
 
     with connect(url, token_file) as client:
+        if is_array(job):
+            arrays.show_array(client, job, json=json)
+            return
         view = client.jobs.get(job)
     show.print_json(view) if json else show.job(view)
 
@@ -53,17 +66,23 @@ def show_job(job: JobArg, json: Json = False, url: Url = None, token_file: Token
 def explain(job: JobArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
     """Say why a job is where it is, what it waits for, until when, and what happens then."""
     from holdfast.cli import show
+    from holdfast.cli.array_items import no_array
 
+    no_array(job, "explains")
     with connect(url, token_file) as client:
         view = client.jobs.explain(job)
     show.print_json(view) if json else show.explanation(view)
 
 
-def stop(job: JobArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """Stop a job. One that has ended stays as it ended."""
-    from holdfast.cli import show
+def stop(job: JobOrArray, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
+    """Stop a job, or all that is left of an array. What has ended stays as it ended."""
+    from holdfast.cli import arrays, show
+    from holdfast.cli.array_items import is_array
 
     with connect(url, token_file) as client:
+        if is_array(job):
+            arrays.stop(client, job, json=json)
+            return
         view = client.jobs.stop(job)
     if json:
         show.print_json(view)

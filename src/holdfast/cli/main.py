@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from holdfast.cli import following, jobs, network, neural, results, running, serving
+from holdfast.cli import following, jobs, moving, network, neural, rehearsing, results, running, serving
 from holdfast.cli.flags import Json
 
 app = typer.Typer(
@@ -22,8 +22,10 @@ app = typer.Typer(
 )
 serving.register(app)
 running.register(app)
+rehearsing.register(app)
 results.register(app)
 jobs.register(app)
+moving.register(app)
 following.register(app)
 network.register(app)
 neural.register(app)

@@ -36,7 +36,7 @@ def new_token(
 ) -> None:
     """Make a join token. It is shown this one time only."""
     from holdfast.cli import show
-    from holdfast.cli.quantities import duration_ms
+    from holdfast.quantities import duration_ms
 
     with connect(url, token_file) as client:
         token = client.tokens.create(ttl_ms=duration_ms(ttl), uses=uses, note=note)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.flags import JobArg, Json, TokenFile, Url, connect_for_long
+from holdfast.cli.flags import JobOrArray, Json, TokenFile, Url, connect_for_long
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def results(
-    job: JobArg,
+    job: JobOrArray,
     to: Annotated[
         str | None, typer.Option(metavar="DIR", help="Put them there, into a folder that is empty or this job's own.")
     ] = None,
@@ -24,13 +24,17 @@ def results(
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Bring a job's files and output to results/<its name or id>/, verified.
+    """Bring a job's files and output to results/<its name or id>/, verified; of an array, those of every item.
 
     A sync that was cut goes on where it was. The network keeps the files until they have arrived once.
     """
-    from holdfast.cli import show
+    from holdfast.cli import arrays, show
+    from holdfast.cli.array_items import is_array
 
     with connect_for_long(url, token_file) as client:
+        if is_array(job):
+            arrays.results(client, job, to, json=json)
+            return
         synced = bring(client, job, to)
     show.print_json(synced) if json else typer.echo(says(synced))
 
@@ -49,7 +53,7 @@ def bring(client: "Client", job: str, to: str | None = None) -> "Synced":
 
 def says(synced: "Synced") -> str:
     """Where they are, in one line."""
-    from holdfast.cli.quantities import counted, spoken_bytes
+    from holdfast.quantities import counted, spoken_bytes
 
     logs = ", ".join(output.file for output in synced.output.values())
     files = f"{counted(synced.files, 'file')} ({spoken_bytes(synced.bytes)})" if synced.files else "no files"

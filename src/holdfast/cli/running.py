@@ -1,6 +1,6 @@
-"""`run` and `rerun`: send a job, show it live, bring back what it made, give its verdict.
+"""`run` and `rerun`: send a job or an array, show it live, bring back what it made, give its verdict.
 
-Ctrl-C leaves the job running, and says so.
+Ctrl-C leaves it running, and says so.
 """
 
 from typing import TYPE_CHECKING
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from holdfast.cli import job_flags as flags
-from holdfast.cli.flags import JobArg, TokenFile, Url, connect_for_long
+from holdfast.cli.flags import JobOrArray, TokenFile, Url, connect_for_long
 
 if TYPE_CHECKING:
+    from holdfast.cli.packing import Packing
     from holdfast.client import Client
     from holdfast.client.results import Synced
     from holdfast.errors import HoldfastError
-    from holdfast.wire.http import JobView
+    from holdfast.wire.http import ArrayView, JobRequest, JobView
 
 CHECKPOINT_EVERY = "5m"
 
@@ -47,6 +48,7 @@ def run(
     folder: flags.Folder = None,
     no_folder: flags.NoFolder = False,
     input: flags.Input = None,
+    array: flags.Array = None,
     env: flags.Env = None,
     detach: flags.Detach = False,
     no_results: flags.NoResults = False,
@@ -62,10 +64,12 @@ def run(
 
     The exit code is the job's own when the job itself failed (137: out of memory, 124: time limit); 75 when
     machines or the network failed it and trying again may help; 65 when it was refused; 69 when nobody
-    answers.
+    answers. Of an array it is 0 when every item succeeded, 75 when all that failed may be tried again, else 1.
     """
+    from holdfast.cli.array_items import read_items
+    from holdfast.cli.arrays import see_array_through
     from holdfast.cli.packing import Packing
-    from holdfast.cli.quantities import assignments, cpu_milli, duration_ms, size_mib
+    from holdfast.quantities import assignments, cpu_milli, duration_ms, size_mib
     from holdfast.wire.http import JobRequest
 
     every = checkpoint_every or (CHECKPOINT_EVERY if checkpoint else None)
@@ -89,28 +93,48 @@ def run(
         checkpoint_ms=duration_ms(every) if every else 0,
         key=key,
     )
+    items = read_items(array) if array is not None else None
     packing = Packing(folder, no_folder, image, dockerfile, requirements, input or [])
     with connect_for_long(url, token_file) as client:
-        try:
-            job = client.jobs.submit(request, **packing.send(client))
-        except KeyboardInterrupt:
-            typer.echo("\nno job was sent; what has arrived of its files will not be sent again", err=True)
-            raise typer.Exit(130) from None
-        _see_through(client, job, detach=detach, results=not no_results, json=json)
+        job, many = _sent(client, request, packing, items)
+        if job is not None:
+            _see_through(client, job, detach=detach, results=not no_results, json=json)
+        if many is not None:
+            see_array_through(client, many, items or [], detach=detach, results=not no_results, json=json)
+
+
+def _sent(
+    client: "Client", request: "JobRequest", packing: "Packing", items: list[str] | None
+) -> "tuple[JobView | None, ArrayView | None]":
+    """What goes along, and then the job; or, where there are items, the array of them."""
+    try:
+        fields = packing.send(client)
+        if items is None:
+            return client.jobs.submit(request, **fields), None
+        return None, client.arrays.submit(request, items, **fields)
+    except KeyboardInterrupt:
+        typer.echo("\nno job was sent; what has arrived of its files will not be sent again", err=True)
+        raise typer.Exit(130) from None
 
 
 def rerun(
-    job: JobArg,
+    job: JobOrArray,
     detach: flags.Detach = False,
     no_results: flags.NoResults = False,
     json: flags.JsonAtEnd = False,
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Run a job once more: the same command, files and limits, as a new job."""
+    """Run a job once more: the same command, files and limits, as a new job. Of an array, the items that did not
+    succeed."""
+    from holdfast.cli.array_items import is_array
+    from holdfast.cli.arrays import see_array_through
+
     with connect_for_long(url, token_file) as client:
-        again = client.jobs.rerun(job)
-        _see_through(client, again, detach=detach, results=not no_results, json=json)
+        if is_array(job):
+            see_array_through(client, client.arrays.retry(job), [], detach=detach, results=not no_results, json=json)
+        else:
+            _see_through(client, client.jobs.rerun(job), detach=detach, results=not no_results, json=json)
 
 
 def _see_through(client: "Client", job: "JobView", *, detach: bool, results: bool, json: bool) -> None:

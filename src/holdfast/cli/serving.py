@@ -36,6 +36,10 @@ def up(
     blobs: Annotated[
         str | None, typer.Option(metavar="URL", help="s3://BUCKET[/PREFIX] for files; else a folder in DIR.")
     ] = None,
+    s3_inputs: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="s3://BUCKET[/PREFIX] that every job may read inputs from; repeatable."),
+    ] = None,
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="sqlite:///FILE or postgresql+psycopg://…; else a file in DIR.")
     ] = None,
@@ -57,6 +61,7 @@ def up(
         nodes=listen,
         files=files or "",
         blobs=blobs or "",
+        s3_inputs=tuple(s3_inputs or ()),
         open_join=open_join,
         preset=preset,
     )
@@ -134,6 +139,12 @@ def node(
     no_network: Annotated[
         bool, typer.Option("--no-network", help="No job may use the network, also if it asks for it.")
     ] = False,
+    hours: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WINDOW", help="When it offers itself, as 'Mon-Fri 19:00-07:00'; repeatable; else always."
+        ),
+    ] = None,
     grace: Annotated[
         str | None, typer.Option(metavar="DURATION", help="How long work may finish when it is asked to leave.")
     ] = None,
@@ -147,7 +158,7 @@ def node(
     """
     if context.invoked_subcommand is not None:
         return
-    from holdfast.cli.quantities import cpu_milli, duration_ms, size_mib
+    from holdfast.quantities import cpu_milli, duration_ms, size_mib
 
     flags: dict[str, object | None] = {
         "orchestrator": orchestrator,
@@ -165,6 +176,7 @@ def node(
         "engine": engine,
         "private_inputs": private_inputs or None,
         "network": False if no_network else None,
+        "hours": "; ".join(hours) if hours else None,
         "grace_ms": duration_ms(grace) if grace else None,
         "unsafe_process_runtime": unsafe_process_runtime or None,
     }

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.quantities import counted, spoken_bytes, spoken_cores, spoken_mib, spoken_ms
-from holdfast.wire.http import DoctorView, EventView, ExplainView, FailureView, JobView, NodeView
+from holdfast.quantities import counted, spoken_bytes, spoken_cores, spoken_mib, spoken_ms
+from holdfast.wire.http import ArrayItem, DoctorView, EventView, ExplainView, FailureView, JobView, NodeView
 
 UNSAFE = "UNSAFE: no isolation"
 """Said in every listing of a node whose jobs run as plain processes."""
@@ -119,6 +119,7 @@ def job(view: JobView) -> None:
         "priority": str(view.priority),
         "node": clean(view.node or ""),
         "waiting for": clean(view.waiting),
+        "moved": _moved(view),
         "failure": failure_line(view.failure) if view.failure else "",
         "result": f"sha256 {view.result_sha256}, {view.result_bytes} bytes" if view.result_sha256 else "",
         "files": _files(view),
@@ -140,11 +141,44 @@ def job(view: JobView) -> None:
                 attempt.phase,
                 started,
                 ended,
-                failure_line(why) if why else "",
+                failure_line(why) if why else f"straggling: {attempt.straggling}" if attempt.straggling else "",
             )
         out.print(table)
     for happened in view.events:
         event(happened)
+
+
+def array(items: list[ArrayItem], texts: list[str], details: dict[str, JobView]) -> None:
+    """Items of an array, one to a row. `texts`: what they say, where that is known; `details`: of those that failed."""
+    table = _table("index", *(["item"] if texts else []), "job", "state", "")
+    for item in items:
+        text = [clean(texts[item.index])[:40] if item.index < len(texts) else ""] if texts else []
+        failure = details[item.job].failure if item.job in details else None
+        why = failure_line(failure) if failure else item.failure or ""
+        table.add_row(str(item.index), *text, item.job, styled(item.verdict or item.phase), why)
+    console().print(table)
+
+
+def move_line(view: JobView) -> str:
+    """How a move stands, in one line."""
+    move = view.move
+    if move is None:
+        return f"{view.id} stays where it is"
+    words = {
+        "waiting": f"waits for room on {move.to}",
+        "saving": f"saves its state, then starts on {move.to}",
+        "starting": f"starts on {move.to}; until it runs there it goes on where it is",
+        "done": f"is on {move.to}",
+        "failed": f"could not be moved to {move.to}: {move.says}",
+    }
+    return f"{view.id} {clean(words.get(move.state, move.state))}"
+
+
+def _moved(view: JobView) -> str:
+    if view.move is None:
+        return ""
+    why = f": {clean(view.move.says)}" if view.move.says else ""
+    return f"to {clean(view.move.to)}, {view.move.state}{why}"
 
 
 def _files(view: JobView) -> str:
@@ -227,6 +261,7 @@ def node(view: NodeView) -> None:
 def node_status(found: dict[str, Any]) -> None:
     """A node as its own machine sees it."""
     out = console()
+    hours: dict[str, Any] = found.get("hours", {})
     states = [word for word in ("paused", "leaving") if found.get(word)]
     link = "connected" if found.get("connected") else "not connected"
     out.print(Text.assemble((clean(str(found.get("node"))), "bold"), " ", ", ".join([link, *states])))
@@ -238,10 +273,12 @@ def node_status(found: dict[str, Any]) -> None:
         "has": _amounts(found.get("hardware", {}).get("total", {})),
         "offers": _amounts(found.get("offered", {})),
         "in use": _amounts(found.get("in_use", {})),
+        "hours": f"{hours['set']}; {hours['says']}" if hours.get("says") else "",
     }
     for name, value in facts.items():
         if value:
             out.print(Text.assemble(f"  {name:<12} ", clean(str(value))))
+    _health(out, found.get("health", {}))
     if found.get("held"):
         table = _table("attempt", "phase", "stage", "cpu", "memory")
         for held in found["held"]:
@@ -255,6 +292,21 @@ def node_status(found: dict[str, Any]) -> None:
     for failed in found.get("recent_failures", ()):
         words = f"{failed.get('attempt')}: {failed.get('code')}: {failed.get('detail')}"
         out.print(Text.assemble(("  failed       ", "red"), clean(words)))
+
+
+def _health(out: Console, health: dict[str, Any]) -> None:
+    """What is wrong with the machine, what may become so, and what its GPUs say."""
+    if health.get("sick"):
+        out.print(Text.assemble(("  sick         ", "red"), clean(str(health["sick"]))))
+    for warning in health.get("warnings", ()):
+        out.print(Text.assemble(("  warning      ", "yellow"), clean(str(warning))))
+    readings: dict[str, Any] = health.get("readings") or {}
+    heat = [f"{s['name']} {s['celsius']} °C" for s in readings.get("sensors", ())]
+    errors = [
+        f"{g['name']} {g['uncorrected']} uncorrected errors" for g in readings.get("gpus") or () if g["uncorrected"]
+    ]
+    if heat or errors:
+        out.print(Text.assemble("  sensors      ", clean(", ".join([*heat, *errors])[:400])))
 
 
 def _amounts(amounts: dict[str, int]) -> str:

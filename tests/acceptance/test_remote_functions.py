@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.testing.processes import LocalNetwork
 
-pytestmark = [pytest.mark.xdist_group("functions"), pytest.mark.spec("J15")]
+pytestmark = [pytest.mark.xdist_group("functions"), pytest.mark.spec("J1", "J10")]
 
 SMALL = 'cpu=0.5, memory="128MiB", disk="64MiB"'
 
@@ -205,7 +205,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.spec("J5", "J15")
+@pytest.mark.spec("J5")
 def test_the_value_comes_although_its_machine_died_also_where_a_loop_runs(
     network: LocalNetwork, tmp_path: Path
 ) -> None:

@@ -1,0 +1,102 @@
+"""The items of an array as they stand in a file: one to a line. Refuses what no array can be made of, by line."""
+
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+from holdfast.errors import Misuse
+from holdfast.quantities import spoken_bytes
+
+ITEMS_MAX = 10_000
+ITEM_BYTES_MAX = 4 * 1024
+BYTES_MAX = 12 << 20
+"""Of the whole file, and of its items as they are sent: what the orchestrator takes in one request, and some room."""
+PREFIX = "arr_"
+
+
+def is_array(named: str) -> bool:
+    """Whether an id that was typed is an array's."""
+    return named.startswith(PREFIX)
+
+
+def no_array(named: str, verb: str) -> None:
+    """Refuse an array where only a single job makes sense."""
+    if is_array(named):
+        raise Misuse(
+            f"{named} is an array of jobs, and this {verb} one job",
+            hint=f"`holdfast jobs --array {named}` lists the job of each item.",
+        )
+
+
+def read_items(named: str) -> list[str]:
+    """The items of a file, or of stdin (`-`). Lines with nothing on them are none."""
+    where = "stdin" if named == "-" else named
+    text = _text(_bytes(named, where), where)
+    items: list[str] = []
+    for number, raw in enumerate(text.split("\n"), start=1):
+        line = raw.removesuffix("\r")
+        if not line.strip():
+            continue
+        if len(line.encode()) > ITEM_BYTES_MAX:
+            raise Misuse(
+                f"line {number} of {where} is longer than {ITEM_BYTES_MAX:,} bytes",
+                hint="An item is a name or a few parameters. Send what is large as a file (--input) and name it here.",
+            )
+        if "\0" in line:
+            raise Misuse(f"line {number} of {where} holds a NUL character", hint="Items are text, one to a line.")
+        items.append(line)
+        if len(items) > ITEMS_MAX:
+            raise Misuse(
+                f"{where} has more than {ITEMS_MAX:,} items", hint="Split it: `split -l 10000` makes files that fit."
+            )
+    if not items:
+        raise Misuse(f"{where} has no items", hint="Write one item to a line.")
+    _check_size(items, where)
+    return items
+
+
+def _bytes(named: str, where: str) -> bytes:
+    try:
+        if named == "-":
+            data = _some(sys.stdin.buffer)
+        else:
+            with Path(named).open("rb") as file:
+                data = _some(file)
+    except OSError as wrong:
+        raise Misuse(
+            f"{where} cannot be read: {wrong.strerror or wrong}",
+            hint="--array takes a file with one item to a line, or - for stdin.",
+        ) from None
+    if len(data) > BYTES_MAX:
+        raise _too_large(where)
+    return data
+
+
+def _some(file: BinaryIO) -> bytes:
+    """No more than can be used: it may be a device without end."""
+    data = bytearray()
+    while len(data) <= BYTES_MAX and (more := file.read(1 << 20)):
+        data += more
+    return bytes(data)
+
+
+def _text(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        line = data.count(b"\n", 0, wrong.start) + 1
+        raise Misuse(f"line {line} of {where} is not UTF-8 text", hint="Save the file as UTF-8.") from None
+
+
+def _check_size(items: list[str], where: str) -> None:
+    import msgspec
+
+    if len(msgspec.json.encode(items)) > BYTES_MAX:
+        raise _too_large(where)
+
+
+def _too_large(where: str) -> Misuse:
+    return Misuse(
+        f"{where} holds more than {spoken_bytes(BYTES_MAX)}",
+        hint="Split it into several files, and send each by itself.",
+    )

@@ -1,3 +1,0 @@
-"""Moved."""
-
-from holdfast.quantities import *  # noqa: F403

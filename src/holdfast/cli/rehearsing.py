@@ -1,0 +1,112 @@
+"""`rehearse`: the job on a small network of this machine, its machines killed under it, and whether that changed
+anything."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli import job_flags as flags
+from holdfast.cli.flags import Json
+
+if TYPE_CHECKING:
+    from holdfast.testing.rehearsal import Report
+
+NOT_THE_SAME = 1
+CHECKPOINT_EVERY = "1s"
+"""Often: a rehearsal is short."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("rehearse", context_settings={"allow_interspersed_args": False})(rehearse)
+
+
+def rehearse(
+    argv: flags.Argv,
+    kills: Annotated[int, typer.Option(min=1, max=8, help="How many machines to kill under it.")] = 1,
+    requirements: flags.Requirements = None,
+    cpu: flags.Cpu = "1",
+    memory: flags.Memory = "512MiB",
+    disk: flags.Disk = "1GiB",
+    network: flags.Network = False,
+    recovery: flags.Class = None,
+    checkpoint: flags.Checkpoint = False,
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How often that is captured; implies --checkpoint. [default: 1s]"),
+    ] = None,
+    folder: flags.Folder = None,
+    no_folder: flags.NoFolder = False,
+    input: flags.Input = None,
+    env: flags.Env = None,
+    json: Json = False,
+) -> None:
+    """Run a command on a small network of this machine, kill the machines under it, and say whether its output is
+    the same.
+
+    An orchestrator and some nodes are started here for it, and ended with it; no other network is touched. The command
+    runs in peace first, then with the machine that runs it killed at a random moment. Exit code 0: the same files and
+    the same output; 1: not the same, and what to change is said.
+
+        holdfast rehearse -- python train.py
+        holdfast rehearse --checkpoint --kills 3 -- python train.py
+    """
+    from msgspec.structs import replace
+
+    from holdfast.cli.packing import Packing
+    from holdfast.quantities import assignments, cpu_milli, duration_ms, size_mib
+    from holdfast.testing.rehearsal import Rehearsal
+    from holdfast.wire.http import JobRequest
+
+    every = checkpoint_every or (CHECKPOINT_EVERY if checkpoint else None)
+    request = JobRequest(
+        argv=argv,
+        name="rehearsal",
+        env=assignments(env or []),
+        cpu_milli=cpu_milli(cpu),
+        memory_mib=size_mib(memory),
+        disk_mib=size_mib(disk),
+        network=network,
+        recovery=recovery,
+        checkpoint_ms=duration_ms(every) if every else 0,
+    )
+    packing = Packing(folder, no_folder, None, None, requirements, input or [])
+    began = time.monotonic()
+
+    def told(line: str) -> None:
+        typer.echo(f"{time.monotonic() - began:7.2f} s  {line}", err=True)
+
+    with Rehearsal(told) as rehearsal:
+        request = replace(request, **packing.send(rehearsal.client))
+        report = rehearsal.play(request, kills=kills)
+    _show(report, json)
+    if not report.good:
+        raise typer.Exit(NOT_THE_SAME)
+
+
+def _show(report: "Report", json: bool) -> None:
+    from holdfast.cli.show import print_json
+    from holdfast.quantities import counted
+
+    if json:
+        print_json(report)
+        return
+    rows = [("in peace", f"{report.calm.seconds:.1f} s")]
+    if report.torn is not None:
+        rows.append(
+            ("with machines killed", f"{report.torn.seconds:.1f} s, {counted(report.torn.attempts, 'attempt')}")
+        )
+    for kill in report.kills:
+        again = "never ran again" if kill.recovered_s is None else f"ran again after {kill.recovered_s:.2f} s"
+        rows.append((f"{kill.node} killed", f"{kill.after_s:.1f} s into the work; {again}"))
+    typer.echo("")
+    for name, words in rows:
+        typer.echo(f"{name:<24}{words}")
+    for one in report.differences[:20]:
+        typer.echo(f"{'different':<24}{one}")
+    if len(report.differences) > 20:
+        typer.echo(f"{'different':<24}and {len(report.differences) - 20} more")
+    typer.echo("")
+    words = {"same": "SAME", "differs": "NOT THE SAME", "unsteady": "NEVER THE SAME"}.get(report.finding, "NOT SHOWN")
+    typer.secho(f"{words}: {report.says}.", fg="green" if report.good else "red")
+    typer.echo(report.advice)

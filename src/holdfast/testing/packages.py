@@ -1,0 +1,33 @@
+"""Python packages without an index: small wheels, made on the spot, for pip to find in a folder."""
+
+import base64
+import hashlib
+import zipfile
+from pathlib import Path
+
+
+def make_wheel(folder: Path, name: str, version: str, needs: str = "") -> Path:
+    """A package with one module that knows its version. `needs`: another package that it requires."""
+    info = f"{name}-{version}.dist-info"
+    wants = f"Requires-Dist: {needs}\n" if needs else ""
+    files = {
+        f"{name}.py": f"VERSION = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{wants}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: holdfast\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},sha256={_digest(text)},{len(text)}\n" for path, text in files.items())
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return wheel
+
+
+def offline_pip(wheels: Path) -> dict[str, str]:
+    """The environment of a node whose pip finds packages in this folder and nowhere else."""
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": "/dev/null"}
+
+
+def _digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")

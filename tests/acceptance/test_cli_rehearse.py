@@ -1,0 +1,108 @@
+"""Rehearsals: real networks of this machine, real kills, and a true word about what that changed."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.processes import LocalNetwork
+from holdfast.testing.rehearsal import Rehearsal, Report
+from holdfast.wire.http import JobRequest
+
+pytestmark = [pytest.mark.spec("A7"), pytest.mark.xdist_group("rehearsal")]
+
+STEPS = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.25; done; "
+
+
+@pytest.fixture(scope="module")
+def rehearsal() -> Iterator[Rehearsal]:
+    with Rehearsal(chance=random.Random(7), preset="test") as rehearsal:
+        yield rehearsal
+
+
+def played(rehearsal: Rehearsal, script: str, kills: int = 1, recovery: str = "restart", every_ms: int = 0) -> Report:
+    request = JobRequest(["sh", "-c", script], cpu_milli=200, memory_mib=64, disk_mib=64, recovery=recovery)
+    if every_ms:
+        request = JobRequest(["python3", "-c", script], cpu_milli=200, memory_mib=64, disk_mib=64, recovery=recovery,
+                             checkpoint_ms=every_ms)  # fmt: skip
+    return rehearsal.play(request, kills=kills)
+
+
+def test_a_job_that_bears_it_is_told_so(rehearsal: Rehearsal) -> None:
+    report = played(rehearsal, STEPS + "mkdir made; echo 42 > made/answer", kills=2)
+    assert report.finding == "same" and report.good, report
+    assert report.torn is not None and report.torn.attempts >= 3
+    assert report.calm.files.keys() == report.torn.files.keys() == {"made/answer"}
+    assert [kill.recovered_s is not None for kill in report.kills] == [True, True]
+
+
+def test_one_that_differs_by_itself_is_told_apart(rehearsal: Rehearsal) -> None:
+    report = played(rehearsal, STEPS + "date +%s%N > when")
+    assert report.finding == "unsteady" and not report.good
+    assert report.differences == ("when: another content",) and report.again is not None
+
+
+def test_one_that_notices_the_kill_is_told_so(rehearsal: Rehearsal) -> None:
+    # given a job that writes down which attempt it is
+    report = played(rehearsal, STEPS + "echo ${HOLDFAST_ATTEMPT##*.} > which; echo ${HOLDFAST_ATTEMPT##*.}")
+    assert report.finding == "differs"
+    assert report.differences == ("which: another content", "what it printed")
+    assert report.again is not None and report.again.files == report.calm.files
+
+
+CONTINUES = """
+import time
+from holdfast import checkpoint
+state = checkpoint.load({"step": 0, "sum": 0})
+for step in range(state["step"], 40):
+    state = {"step": step + 1, "sum": state["sum"] + step * step}
+    checkpoint.save(state, as_json=True)
+    time.sleep(0.1)
+open("sum", "w").write(str(state["sum"]))
+"""
+
+
+def test_one_that_goes_on_from_its_checkpoint_is_compared_by_its_files(rehearsal: Rehearsal) -> None:
+    report = played(rehearsal, CONTINUES, recovery="resume", every_ms=1000)
+    assert report.finding == "same", report
+    # and one that forgets a part of its state is found out
+    forgets = CONTINUES.replace('"sum": state["sum"] +', '"sum": (state["sum"] if step != start else 0) +')
+    forgets = forgets.replace("for step", 'start = state["step"]\nfor step')
+    report = played(rehearsal, forgets.replace("if step != start", "if step != start or not start"), recovery="resume",
+                    every_ms=1000)  # fmt: skip
+    assert report.finding == "differs" and "checkpoint" in report.advice
+
+
+def test_one_that_must_not_run_twice_fails_and_is_told_why(rehearsal: Rehearsal) -> None:
+    report = played(rehearsal, STEPS, recovery="never")
+    assert report.finding == "failed" and "never" in report.advice
+
+
+def test_what_fails_in_peace_or_ends_at_once_is_not_disturbed(rehearsal: Rehearsal) -> None:
+    assert played(rehearsal, "exit 3").finding == "failed"
+    assert played(rehearsal, "true").finding == "undisturbed"
+
+
+def test_the_command_says_it_and_ends_accordingly(tmp_path: Path) -> None:
+    # given a folder with a job that reads an input, a variable and the folder
+    desk = tmp_path / "desk"
+    desk.mkdir()
+    (desk / "work.sh").write_text(STEPS + "cat inputs/data/words; echo $WORD > word")
+    (desk / "requirements.txt").write_text("")
+    (tmp_path / "words").write_text("hello\n")
+    network = LocalNetwork(tmp_path / "unused")
+    done = network.cli(
+        "rehearse", "--kills", "1", "--cpu", "0.2", "--memory", "64MiB", "--disk", "64MiB", "--network",
+        "--class", "resume", "--checkpoint", "--checkpoint-every", "1s",
+        "--folder", str(desk), "--requirements", str(desk / "requirements.txt"),
+        "--input", f"data={tmp_path / 'words'}", "--env", "WORD=kept", "--json", "--", "sh", "work.sh",
+        timeout_s=150, check=0,
+    )  # fmt: skip
+    report = json.loads(done.stdout)
+    assert report["finding"] == "same" and report["torn"]["attempts"] >= 2
+    assert "kill -9: all of machine-" in done.stderr
+    # and one that does not end well ends with 1
+    done = network.cli("rehearse", "--no-folder", "--memory", "64MiB", "--disk", "64MiB", "--", "false", check=1)
+    assert "NOT SHOWN: it does not end well even in peace" in done.stdout
