@@ -2,8 +2,9 @@
 
     python bench/neural.py [--backend cpu|cuda] [--part speed|products|checks] [--json]
 
-speed     tokens/s of whole training steps of a transformer: profile exact, profile f32 on the same operators, and
-          PyTorch's own float32 with autograd (no TF32). CPU: one thread, tokens a second of processor time.
+speed     tokens/s of whole training steps of a transformer: profile exact with and without fusion, profile f32 on
+          the same operators, and PyTorch's own float32 with autograd (no TF32). CPU: one thread, tokens a second of
+          processor time.
 products  single matrix products: exact (rounding included) against float32.
 checks    Freivalds' test as a share of the product it checks; detection rates of several cheats.
 """
@@ -36,6 +37,7 @@ SIZES = {
     "cpu": [
         {"width": 512, "heads": 8, "gates": 2816, "depth": 2, "positions": 128, "batch": 8},
         {"width": 1024, "heads": 16, "gates": 5632, "depth": 1, "positions": 128, "batch": 16},
+        {"width": 2048, "heads": 16, "gates": 11264, "depth": 1, "positions": 128, "batch": 16},
     ],
     "cuda": [
         {"width": 2048, "heads": 16, "gates": 11264, "depth": 4, "positions": 1024, "batch": 8},
@@ -108,14 +110,16 @@ def speed_of(size: dict[str, int], device: str, times: int) -> list[Row]:
     rows: list[Row] = []
     backends = ["numpy", "torch"] if device == "cpu" else ["cuda"]
     for backend in backends:
-        for profile in ("exact", "f32", "bf16"):
+        for what in ("exact", "exact, not fused", "f32", "bf16"):
+            profile = what.partition(",")[0]
             network = Network.from_text(network_text(size), "speed", backend, profile)
+            network.ar.xp.fuses = what == profile
             batch = golden.data_for(network.graph, size["batch"]).take(list(range(size["batch"])))
             seconds = timed(lambda n=network, b=batch: n.trainer.step(b), times, device)
             rows.append(
                 {
                     "width": size["width"],
-                    "what": f"Holdfast {profile}",
+                    "what": f"Holdfast {what}",
                     "on": backend,
                     "tokens/s": round(tokens / seconds),
                 }

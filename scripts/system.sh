@@ -13,6 +13,7 @@ if [ "${1:-}" != "--to-run" ]; then
     command -v slirp4netns >/dev/null || missing+=(slirp4netns)            # a network of its own for a job that may use one
     command -v mkfs.ext4 >/dev/null || missing+=(e2fsprogs)    # scratch that cannot be exceeded
     ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || missing+=(faketime)  # clocks that jump, in tests
+    command -v g++ >/dev/null || missing+=(g++)                # runs the code for CUDA devices without one, in tests
     command -v git >/dev/null || missing+=(git)                # applies mutants
     command -v dockerd >/dev/null || missing+=(docker.io)      # runs jobs in containers
     command -v podman >/dev/null || missing+=(podman)          # the same, another engine

@@ -3,7 +3,9 @@
 Operators are written once against `Arithmetic`. It knows backends and rounding; it does not know operators.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 from holdfast.neural import counter, exact, functions
@@ -12,6 +14,13 @@ from holdfast.neural.refusals import NeuralError, NotFinite
 
 PROFILES = ("exact", "f32", "bf16")
 FLOAT_LIMIT = 3.0e38
+
+
+_SUBTREE = 4096
+
+
+def _square_rows(ar: "Arithmetic", x: Array) -> Array:
+    return ar.sum(x * x, -1, keep=True)
 
 
 class Witness(Protocol):
@@ -31,6 +40,16 @@ class Ready:
         return Ready(self.array.T)
 
 
+@dataclass
+class Shared:
+    """An operand that several products have in common."""
+
+    whole: Array
+    """Kept, so that its place in memory is not given to another."""
+    left: int
+    rounded: Array = None
+
+
 class Arithmetic:
     """Profile `exact`, and the interface of all profiles."""
 
@@ -42,12 +61,20 @@ class Arithmetic:
         self.xp = xp
         self.witness: Witness | None = None
         self._kept: dict[tuple[int, int], tuple[Array, Ready]] = {}
+        self._constants: dict[Any, Array] = {}
+        self._shared: dict[int, Shared] = {}
         self._doubts: list[tuple[str, str, Array]] = []
 
     # --- moving in and out ---
 
     def real(self, host: Any) -> Array:
         return self.xp.real(host, self.dtype)
+
+    def constant(self, name: Any, make: Callable[[], Any]) -> Array:
+        """An array of ours that does not change, by a name for it: carried to the device once."""
+        if name not in self._constants:
+            self._constants[name] = self.real(make())
+        return self._constants[name]
 
     def zeros(self, shape: tuple[int, ...]) -> Array:
         return self.xp.zeros(shape, self.dtype)
@@ -91,6 +118,33 @@ class Arithmetic:
 
     def forget(self) -> None:
         self._kept.clear()
+        self._shared.clear()
+
+    def share(self, x: Array, times: int) -> None:
+        """The rows of `x` will be operands of so many products: they are rounded for the first, and kept till the last.
+
+        Saying it again for each of them changes nothing.
+        """
+        if self.profile == "exact" and self.xp.fuses:
+            self._shared.setdefault(self.xp.address(x), Shared(x, times))
+
+    def _rows_of(self, x: Array, operator: str) -> Array:
+        """x rounded along its rows, or what was kept of it."""
+        place = self.xp.address(x)
+        shared = self._shared.get(place)
+        # The same place in memory may be read in another shape, or transposed: that is another operand.
+        if (
+            shared is None
+            or self.xp.is_turned(x)
+            or tuple(x.shape) != (prod(shared.whole.shape[:-1]), shared.whole.shape[-1])
+        ):
+            return self._round(x, -1, operator)
+        if shared.rounded is None:
+            shared.rounded = self._round(x, -1, operator)
+        shared.left -= 1
+        if shared.left == 0:
+            del self._shared[place]
+        return shared.rounded
 
     def _round(self, x: Array, axis: int, operator: str) -> Array:
         rounded, fine = exact.quantise(self.xp, x, axis)
@@ -102,7 +156,7 @@ class Arithmetic:
 
     def product(self, a: Array | Ready, b: Array | Ready, operator: str, label: str) -> Array:
         """A·B; [..., M, K] by [..., K, N]."""
-        left = a.array if isinstance(a, Ready) else self._round(a, -1, operator)
+        left = a.array if isinstance(a, Ready) else self._rows_of(a, operator)
         right = b.array if isinstance(b, Ready) else self._round(b, -2, operator)
         return self._noted(left, right, operator, label)
 
@@ -136,10 +190,36 @@ class Arithmetic:
             self.witness.saw(operator, label, left, right, result)
         return result
 
+    # --- fusing ---
+
+    def on(self, xp: Arrays) -> "Arithmetic":
+        """This arithmetic in other words."""
+        return self if xp is self.xp else Arithmetic(xp)
+
+    def each(self, function: Callable[..., Any], *operands: Array, scalars: Sequence[float] = ()) -> Any:
+        """An elementwise function(arithmetic, *operands, *scalars) in one pass over memory."""
+        return self.xp.each(function, *operands, scalars=scalars, speaker=self.on)
+
+    def each_row(self, function: Callable[..., Any], *operands: Array, scalars: Sequence[float] = ()) -> Any:
+        """The same for a function of rows, which may sum over them."""
+        return self.xp.each_row(function, *operands, scalars=scalars, speaker=self.on)
+
     # --- everything else ---
 
     def sum(self, x: Array, axis: int, keep: bool = False) -> Array:
         return exact.tree_sum(self.xp, x, axis, keep)
+
+    def sum_of_squares(self, line: Array) -> Array:
+        """The sum of squares of all elements of a line. Blocks of 4096 first: they are whole subtrees of the tree."""
+        n = line.shape[0]
+        whole = n - n % _SUBTREE
+        if not whole:
+            return self.sum(line * line, 0)
+        parts = self.each_row(_square_rows, line[:whole].reshape((whole // _SUBTREE, _SUBTREE))).reshape(-1)
+        if whole < n:
+            rest = line[whole:]
+            parts = self.xp.join([parts, self.sum(rest * rest, 0, keep=True)], 0)
+        return self.sum(parts, 0)
 
     def scatter_rows(self, count: int, index: Array, rows: Array, operator: str) -> Array:
         self.finite(rows, operator, "a gradient")

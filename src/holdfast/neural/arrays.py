@@ -13,13 +13,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from holdfast.neural import passes
 from holdfast.neural.refusals import MissingPart
 
 Array: TypeAlias = Any
 """A NumPy array or a PyTorch tensor; always one that the same `Arrays` made."""
-
-BLOCK = 16_384
-"""Elements that elementwise work takes at a time on NumPy: a few such blocks stay in a core's second-level cache."""
 
 
 def ratio(a: float, b: float) -> float:
@@ -27,10 +25,21 @@ def ratio(a: float, b: float) -> float:
     return a / b
 
 
+def itself(xp: "Arrays") -> "Arrays":
+    return xp
+
+
 class Arrays:
     """The words, spoken by NumPy."""
 
     name = "numpy"
+    fuses = True
+    """Whether steps that can be done in one pass over memory are. The bits do not depend on it."""
+
+    @property
+    def block(self) -> int:
+        """Elements that fused work takes at a time: a few such blocks stay in a core's second-level cache."""
+        return 32_768
 
     def real(self, host: Any, dtype: str = "float64") -> Array:
         """An array of ours with the numbers of a host array."""
@@ -139,16 +148,73 @@ class Arrays:
         """The library's own function of that name: quick, and different from machine to machine."""
         return getattr(np, name)
 
-    def blockwise(self, function: Callable[..., Array], *operands: Array) -> Array:
-        """An elementwise function of equally shaped arrays, a cache-sized block at a time: same bits, less traffic."""
-        first = operands[0]
-        if first.size <= BLOCK:
-            return function(*operands)
-        flat = [np.ascontiguousarray(o).reshape(-1) for o in operands]
-        out: Array = np.empty(first.size, dtype=first.dtype)
-        for start in range(0, first.size, BLOCK):
-            out[start : start + BLOCK] = function(*(o[start : start + BLOCK] for o in flat))
-        return out.reshape(first.shape)
+    # --- fusing ---
+
+    def each(
+        self, function: Callable[..., Any], *operands: Array, scalars: Sequence[float] = (), light: bool = False,
+        speaker: "Callable[[Arrays], Any]" = itself,
+    ) -> Any:  # fmt: skip
+        """function(words, *operands, *scalars), which is elementwise, in one pass over memory.
+
+        Operands are broadcast; the first has the shape of the result. The function must use the words it is given.
+        `light` says that it has so few steps that cutting into blocks would cost more than it saves; `speaker` makes
+        of the words what the function takes as its first argument.
+        """
+        return self._pass(function, speaker, operands, scalars, light, split_rows=True)
+
+    def each_row(
+        self, function: Callable[..., Any], *operands: Array, scalars: Sequence[float] = (), light: bool = False,
+        speaker: "Callable[[Arrays], Any]" = itself,
+    ) -> Any:  # fmt: skip
+        """The same for a function that treats each row (the last axis) by itself, and may sum over it."""
+        return self._pass(function, speaker, operands, scalars, light, split_rows=False)
+
+    def _pass(
+        self, function: Callable[..., Any], speaker: "Callable[[Arrays], Any]", operands: Sequence[Array],
+        scalars: Sequence[float], light: bool, *, split_rows: bool,
+    ) -> Any:  # fmt: skip
+        def block(*parts: Array) -> Any:
+            return function(speaker(self), *parts, *scalars)
+
+        if light or not self.fuses:
+            return block(*operands)
+        return passes.in_blocks(block, operands, self.block, self._like, split_rows=split_rows)
+
+    def _like(self, shape: tuple[int, ...], a: Array) -> Array:
+        return np.empty(shape, dtype=a.dtype)
+
+    def address(self, a: Array) -> int:
+        """Where its first element lies in memory."""
+        return a.__array_interface__["data"][0]
+
+    def is_turned(self, a: Array) -> bool:
+        """Whether the last axis but one lies closer together in memory than the last: a transposed matrix."""
+        return a.ndim >= 2 and a.strides[-2] < a.strides[-1] and a.shape[-1] > 1
+
+    def turned(self, a: Array) -> Array:
+        """The last two axes exchanged."""
+        return np.swapaxes(a, -1, -2)
+
+    def tree_sum(self, a: Array, axis: int, keep: bool = False) -> Array:
+        """The sum over an axis as a fixed tree over logical indices: neighbours first, then their sums."""
+        lines = self.move_first(a, axis)
+        n = lines.shape[0]
+        if n <= 1:
+            total = self.copy(lines[0]) if n else self.zeros(tuple(lines.shape[1:]), "float64")
+        else:
+            # One without a neighbour waits at the end until it gets one.
+            waiting: Array = None
+            while n:
+                if n % 2:
+                    waiting = lines[n - 1] if waiting is None else lines[n - 1] + waiting
+                # A new array each time: its elements lie closer together than those that were added.
+                lines = lines[0 : n - 1 : 2] + lines[1:n:2]
+                n //= 2
+            total = waiting
+        if not keep:
+            return total
+        axis %= len(a.shape)
+        return total.reshape((*total.shape[:axis], 1, *total.shape[axis:]))
 
 
 class TorchArrays(Arrays):
@@ -272,16 +338,35 @@ class TorchArrays(Arrays):
     def native(self, name: str) -> Callable[..., Array]:
         return getattr(self._torch, name)
 
-    def blockwise(self, function: Callable[..., Array], *operands: Array) -> Array:
-        return function(*operands)
+    @property
+    def block(self) -> int:
+        # Below this many elements for each thread PyTorch works with one.
+        return 32_768 * self._torch.get_num_threads()
+
+    def _like(self, shape: tuple[int, ...], a: Array) -> Array:
+        return self._torch.empty(shape, dtype=a.dtype, device=a.device)
+
+    def address(self, a: Array) -> int:
+        return a.data_ptr()
+
+    def is_turned(self, a: Array) -> bool:
+        return a.dim() >= 2 and a.stride(-2) < a.stride(-1) and a.shape[-1] > 1
+
+    def turned(self, a: Array) -> Array:
+        return a.transpose(-1, -2)
 
 
-def arrays(name: str = "numpy") -> Arrays:
+def arrays(name: str = "numpy", *, fuses: bool = True) -> Arrays:
     """The backend of that name: `numpy`, `torch` or `cuda`."""
     if name == "numpy":
-        return Arrays()
-    if name == "torch":
-        return TorchArrays("cpu")
-    if name.startswith("cuda"):
-        return TorchArrays(name)
-    raise MissingPart(f"there is no backend {name}", hint="Choose numpy, torch or cuda.")
+        made = Arrays()
+    elif name == "torch":
+        made = TorchArrays("cpu")
+    elif name.startswith("cuda"):
+        from holdfast.neural.kernels import KernelArrays
+
+        made = KernelArrays(name)
+    else:
+        raise MissingPart(f"there is no backend {name}", hint="Choose numpy, torch or cuda.")
+    made.fuses = fuses
+    return made

@@ -6,6 +6,7 @@ bits of the counter. This module knows nothing of networks.
 """
 
 from hashlib import sha256
+from math import prod
 
 from holdfast.neural.arrays import Array, Arrays
 
@@ -27,14 +28,34 @@ def philox(counter: tuple[Array, Array, Array, Array], key: tuple[int, int]) -> 
     return c0, c1, c2, c3
 
 
-def words(xp: Arrays, key: str, count: int) -> Array:
-    """`count` random 32-bit words for this key, as 64-bit integers."""
+def _halves(key: str) -> tuple[int, int, int, int]:
+    """Two words of key and two of the counter."""
     digest = sha256(key.encode()).digest()
     k0, k1, high0, high1 = (int.from_bytes(digest[4 * i : 4 * i + 4], "little") for i in range(4))
-    blocks = xp.count((count + 3) // 4)
+    return k0, k1, high0, high1
+
+
+def _four(xp: Arrays, blocks: Array, k0: int, k1: int, high0: int, high1: int) -> tuple[Array, Array, Array, Array]:
+    """The four words of each block."""
     still = blocks * 0
-    four = philox((blocks & _MASK, blocks >> 32, still + high0, still + high1), (k0, k1))
+    return philox((blocks & _MASK, blocks >> 32, still + high0, still + high1), (k0, k1))
+
+
+def words(xp: Arrays, key: str, count: int) -> Array:
+    """`count` random 32-bit words for this key, as 64-bit integers."""
+    four = xp.each(_four, xp.count((count + 3) // 4), scalars=_halves(key))
     return xp.join([w[:, None] for w in four], 1).reshape(-1)[:count]
+
+
+def at_least(xp: Arrays, key: str, shape: tuple[int, ...], bound: int) -> Array:
+    """For each place of an array of this shape, whether its word is `bound` or more."""
+
+    def reach(xp: Arrays, blocks: Array, *halves: int) -> tuple[Array, ...]:
+        return tuple(word >= bound for word in _four(xp, blocks, *halves))
+
+    count = prod(shape)
+    four = xp.each(reach, xp.count((count + 3) // 4), scalars=_halves(key))
+    return xp.join([w[:, None] for w in four], 1).reshape(-1)[:count].reshape(shape)
 
 
 def uniform(xp: Arrays, key: str, count: int) -> Array:

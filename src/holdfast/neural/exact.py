@@ -43,12 +43,34 @@ def power_of_two(xp: Arrays, e: Array) -> Array:
 
 
 def quantise(xp: Arrays, x: Array, axis: int) -> tuple[Array, Array]:
-    """x rounded to 20-bit integers times one power of two for each line along `axis`; and whether x may be used."""
+    """x rounded to 20-bit integers times one power of two for each line along `axis`; and whether x may be used.
+
+    The axis is one of the last two. A transposed operand is rounded as it lies in memory, and stays transposed.
+    """
+    axis = axis if axis < 0 else axis - len(x.shape)
+    if xp.is_turned(x) and axis >= -2:
+        rounded, fine = quantise(xp, xp.turned(x), -3 - axis)
+        return xp.turned(rounded), fine
+    if axis == -1:
+        return xp.each_row(_round_rows, x, light=True)
     magnitude = xp.magnitude(x, axis)
-    magic = 1.5 * power_of_two(xp, exponents(xp, magnitude) + 52)
+    return xp.each(_round_by, x, xp.each(_magic, magnitude), light=True), in_range(xp, magnitude)
+
+
+def _magic(xp: Arrays, magnitude: Array) -> Array:
+    """What rounds numbers of this magnitude when it is added and taken away again."""
+    return 1.5 * power_of_two(xp, exponents(xp, magnitude) + 52)
+
+
+def _round_by(xp: Arrays, x: Array, magic: Array) -> Array:
     rounded = x + magic
     rounded -= magic
-    return rounded, in_range(xp, magnitude)
+    return rounded
+
+
+def _round_rows(xp: Arrays, x: Array) -> tuple[Array, Array]:
+    magnitude = xp.magnitude(x, -1)
+    return _round_by(xp, x, _magic(xp, magnitude)), in_range(xp, magnitude)
 
 
 def in_range(xp: Arrays, magnitude: Array) -> Array:
@@ -62,15 +84,22 @@ def absorb(xp: Arrays, weights: Array, values: Array) -> tuple[Array, Array, Arr
     The scale of a value then depends on nothing but that value, not on how many there are beside it: a query that
     looks back on its past gets the same bits whether or not the future is there as well (with weight zero).
     """
-    magnitude = xp.magnitude(values, -1)
+    whole, scales, values_fine = xp.each_row(_whole_rows, values, light=True)
+    scaled, fine = xp.each_row(_round_scaled, weights, xp.turned(scales), light=True)
+    return scaled, whole, fine & values_fine
+
+
+def _whole_rows(xp: Arrays, x: Array) -> tuple[Array, Array, Array]:
+    """Each row as integers, and the power of two that was taken out of it."""
+    magnitude = xp.magnitude(x, -1)
     e = exponents(xp, magnitude)
-    magic = 1.5 * power_of_two(xp, e + 52)
-    whole = values + magic
-    whole -= magic
+    whole = _round_by(xp, x, 1.5 * power_of_two(xp, e + 52))
     whole *= power_of_two(xp, -e)
-    scales = power_of_two(xp, e).reshape((*e.shape[:-2], 1, e.shape[-2]))
-    scaled, fine = quantise(xp, weights * scales, -1)
-    return scaled, whole, fine & in_range(xp, magnitude)
+    return whole, power_of_two(xp, e), in_range(xp, magnitude)
+
+
+def _round_scaled(xp: Arrays, x: Array, scales: Array) -> tuple[Array, Array]:
+    return _round_rows(xp, x * scales)
 
 
 def multiply(xp: Arrays, a: Array, b: Array) -> Array:
@@ -98,28 +127,7 @@ def product(xp: Arrays, a: Array, b: Array, operator: str = "product") -> Array:
 
 def tree_sum(xp: Arrays, x: Array, axis: int, keep: bool = False) -> Array:
     """The sum over an axis as a fixed tree of neighbours."""
-    lines = xp.move_first(x, axis)
-    n = lines.shape[0]
-    if n == 0:
-        total = xp.zeros(tuple(lines.shape[1:]), "float64")
-    elif n == 1:
-        total = xp.copy(lines[0])
-    else:
-        level = xp.copy(lines[0::2])
-        level[: n // 2] += lines[1::2]
-        n = level.shape[0]
-        while n > 1:
-            pairs = level[0::2]
-            pairs[: n // 2] += level[1::2]
-            level, n = pairs, pairs.shape[0]
-        total = level[0]
-    return _put_axis(total, axis, len(x.shape)) if keep else total
-
-
-def _put_axis(total: Array, axis: int, rank: int) -> Array:
-    """The sum with the axis back in its place, at length 1."""
-    axis %= rank
-    return total.reshape((*total.shape[:axis], 1, *total.shape[axis:]))
+    return xp.tree_sum(x, axis, keep)
 
 
 def scatter_rows(xp: Arrays, count: int, index: Array, rows: Array) -> Array:

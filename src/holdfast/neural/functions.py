@@ -18,7 +18,6 @@ Special values are not theirs to judge: operators refuse Inf and NaN before and 
 """
 
 from collections.abc import Callable
-from functools import partial
 
 from holdfast.neural.arrays import Array, Arrays, ratio
 from holdfast.neural.exact import power_of_two
@@ -161,23 +160,23 @@ def _cos(xp: Arrays, x: Array) -> Array:
     return xp.where((quadrant == 1) | (quadrant == 2), -value, value)
 
 
-def _over_cache(function: Callable[[Arrays, Array], Array]) -> Callable[[Arrays, Array], Array]:
-    """The function, a cache-sized block at a time."""
+def _in_one_pass(function: Callable[[Arrays, Array], Array]) -> Callable[[Arrays, Array], Array]:
+    """The function in one pass over memory."""
 
     def whole(xp: Arrays, x: Array) -> Array:
-        return xp.blockwise(partial(function, xp), x)
+        return xp.each(function, x)
 
     return whole
 
 
-exp = _over_cache(_exp)
-expm1 = _over_cache(_expm1)
-log = _over_cache(_log)
-tanh = _over_cache(_tanh)
-sigmoid = _over_cache(_sigmoid)
-erf = _over_cache(_erf)
-sin = _over_cache(_sin)
-cos = _over_cache(_cos)
+exp = _in_one_pass(_exp)
+expm1 = _in_one_pass(_expm1)
+log = _in_one_pass(_log)
+tanh = _in_one_pass(_tanh)
+sigmoid = _in_one_pass(_sigmoid)
+erf = _in_one_pass(_erf)
+sin = _in_one_pass(_sin)
+cos = _in_one_pass(_cos)
 
 
 def rsqrt(xp: Arrays, x: Array) -> Array:

@@ -76,35 +76,37 @@ def _moved(
     training: Training, ar: Arithmetic, held: Mapping[str, Array], name: str, parameter: Parameter, grad: Array,
     rate: float, step: int,
 ) -> dict[str, Array]:  # fmt: skip
-    w, each = held[name], ar.xp.blockwise
+    w = held[name]
     keep = 1.0 - rate * training.decay if parameter.decays else 1.0
-
-    def descend(w: Array, g: Array) -> Array:
-        return w * keep - g * rate
-
-    def gain_speed(m: Array, g: Array) -> Array:
-        return m * training.momentum + g
-
     if training.kind == "sgd":
-        return {name: each(descend, w, grad)}
+        return {name: ar.each(_descend, w, grad, scalars=[keep, rate])}
     if training.kind == "momentum":
-        moment = each(gain_speed, held[FIRST + name], grad)
-        return {name: each(descend, w, moment), FIRST + name: moment}
+        moved, moment = ar.each(_roll, w, held[FIRST + name], grad, scalars=[keep, rate, training.momentum])
+        return {name: moved, FIRST + name: moment}
     b1, b2 = training.betas
-
-    def mean(m: Array, g: Array) -> Array:
-        return m * b1 + g * (1.0 - b1)
-
-    def mean_square(v: Array, g: Array) -> Array:
-        return v * b2 + g * g * (1.0 - b2)
-
-    first = each(mean, held[FIRST + name], grad)
-    second = each(mean_square, held[SECOND + name], grad)
     # Both corrections in the scalars: rate/(1−b1^t) · m / (√v · 1/√(1−b2^t) + ε).
     pace = ratio(rate, 1.0 - whole_power(b1, step))
     grow = ratio(1.0, sqrt(1.0 - whole_power(b2, step)))
+    how = [keep, pace, grow, training.epsilon, b1, 1.0 - b1, b2, 1.0 - b2]
+    moved, first, second = ar.each(_follow, w, held[FIRST + name], held[SECOND + name], grad, scalars=how)
+    return {name: moved, FIRST + name: first, SECOND + name: second}
 
-    def follow(w: Array, m: Array, v: Array) -> Array:
-        return w * keep - ar.xp.divide(m * pace, ar.xp.sqrt(v) * grow + training.epsilon)
 
-    return {name: each(follow, w, first, second), FIRST + name: first, SECOND + name: second}
+def _descend(ar: Arithmetic, w: Array, g: Array, keep: float, rate: float) -> Array:
+    return w * keep - g * rate
+
+
+def _roll(
+    ar: Arithmetic, w: Array, m: Array, g: Array, keep: float, rate: float, momentum: float
+) -> tuple[Array, Array]:
+    moment = m * momentum + g
+    return w * keep - moment * rate, moment
+
+
+def _follow(
+    ar: Arithmetic, w: Array, m: Array, v: Array, g: Array, keep: float, pace: float, grow: float, epsilon: float,
+    b1: float, rest1: float, b2: float, rest2: float,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    first = m * b1 + g * rest1
+    second = v * b2 + g * g * rest2
+    return w * keep - ar.xp.divide(first * pace, ar.xp.sqrt(second) * grow + epsilon), first, second

@@ -22,10 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.neural import fusion
 from holdfast.neural.arithmetic import Arithmetic
 from holdfast.neural.arrays import Array, ratio
 from holdfast.neural.graph import Graph, Node
 from holdfast.neural.operators import Run
+from holdfast.neural.operators.pointwise import Pointwise
 from holdfast.neural.optimizers import updated
 from holdfast.neural.refusals import StateError
 from holdfast.neural.state import State
@@ -78,6 +80,13 @@ class Stage:
             if n.name in graph.outputs or n.name in graph.losses or set(graph.consumers[n.name]) - inside
         )
         used = dict.fromkeys(w for n in self.nodes for w in graph.weights_of(n).values())
+        self.groups = fusion.groups(graph, self.nodes, self.outgoing)
+        """The same nodes as they run where passes are fused."""
+        users = {s: [c for c in graph.consumers[s] if c in inside] for n in self.nodes for s in n.sources}
+        multiply = {n.name for n in self.nodes if n.operator.multiplies_rows}
+        self._multiplied = {s: len(multiply & set(c)) for s, c in users.items() if len(multiply & set(c)) > 1}
+        """Values whose rows several operators multiply: rounded once for all of them."""
+        self._alone = [fusion.Group((n,)) for n in self.nodes]
         self.owned = tuple(w for w in used if w.rpartition(".")[0] in inside)
         self.borrowed = tuple(w for w in used if w.rpartition(".")[0] not in inside)
 
@@ -130,11 +139,21 @@ class Stage:
                 user = next(c for c in self.graph.consumers[name] if c in self._inside)
                 run.ar.finite(values[name], user, f"its input {name}")
         saved: dict[str, Any] = {}
-        for node in self.nodes:
+        for group in self._groups(run.ar):
+            node = group.last
+            if run.ar.xp.fuses and isinstance(node.operator, Pointwise):
+                values[node.name], kept = fusion.forward(run, group, values)
+                saved.update(kept)
+                continue
             given = [values[s] for s in node.sources]
+            for source in set(node.sources) & self._multiplied.keys():
+                run.ar.share(values[source], self._multiplied[source])
             result, saved[node.name] = node.operator.forward(run, self._weights(node, state, inputs), given)
             values[node.name] = run.ar.finite(result, node.name, "its result")
         return values, saved
+
+    def _groups(self, ar: Arithmetic) -> list[fusion.Group]:
+        return self.groups if ar.xp.fuses else self._alone
 
     def _backward(
         self, ar: Arithmetic, state: State, inputs: Mapping[str, Array], key: Key, memo: Memo | None
@@ -147,21 +166,33 @@ class Stage:
         graph = self.graph
         sent: dict[tuple[str, str], Array] = {}
         found: dict[str, Array] = {}
-        for node in reversed(self.nodes):
-            kept = saved.pop(node.name)
+        for group in reversed(self._groups(ar)):
+            node = group.last
+            kept = {n.name: saved.pop(n.name) for n in group.nodes}
             grad = self._arrived(ar, node, sent, inputs)
             if grad is None:
                 continue
-            backs, wgrads = node.operator.backward(run, self._weights(node, state, inputs), kept, grad)
-            for source, back in zip(node.sources, backs, strict=True):
-                if back is None or not graph.sends_back(source, node.name):
-                    continue
-                at = (source, node.name)
-                sent[at] = sent[at] + back if at in sent else back
+            if ar.xp.fuses and isinstance(node.operator, Pointwise):
+                back_by_edge, wgrads = fusion.backward(run, group, graph, kept, grad), {}
+            else:
+                weights = self._weights(node, state, inputs)
+                backs, wgrads = node.operator.backward(run, weights, kept[node.name], grad)
+                back_by_edge = self._by_edge(node, backs)
+            sent.update(back_by_edge)
+            for (source, consumer), back in back_by_edge.items():
                 if source not in self._inside:
-                    found[f"grad:{source}@{node.name}"] = sent[at]
+                    found[f"grad:{source}@{consumer}"] = back
             for label, wgrad in wgrads.items():
                 found[f"wgrad:{graph.weights_of(node)[label]}@{node.name}"] = wgrad
+        return found
+
+    def _by_edge(self, node: Node, backs: list[Array | None]) -> dict[tuple[str, str], Array]:
+        """The gradients that a node sends back, those of a source that it takes twice added in order."""
+        found: dict[tuple[str, str], Array] = {}
+        for source, back in zip(node.sources, backs, strict=True):
+            if back is not None and self.graph.sends_back(source, node.name):
+                at = (source, node.name)
+                found[at] = found[at] + back if at in found else back
         return found
 
     def _arrived(
@@ -202,7 +233,7 @@ class Stage:
             ar.finite(total, weight.rpartition(".")[0], f"the gradient of {weight}")
             line = total.reshape(-1)
             found[f"sum:{weight}"] = total
-            found[f"square:{weight}"] = ar.sum(line * line, 0)
+            found[f"square:{weight}"] = ar.sum_of_squares(line)
         return found
 
 

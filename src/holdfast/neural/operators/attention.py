@@ -43,6 +43,7 @@ def rotations(positions: int, width: int, base: float) -> "tuple[np.ndarray[Any,
 
 class Attention(Operator):
     kind = "attention"
+    multiplies_rows = True
     accepts: ClassVar[dict[str, Option]] = {
         "heads": Option(int, required=True, at_least=1),
         "causal": Option(bool, True),
@@ -88,11 +89,12 @@ class Attention(Operator):
     def _rotate(self, ar: Arithmetic, x: Array, position: int, back: bool = False) -> Array:
         """Each pair (i, i + half) of a head turned by its position's angle."""
         n, width = x.shape[-2], x.shape[-1]
-        cos, sin = rotations(_room(position + n), width, self.options["base"])
-        c = ar.real(cos[position : position + n])
-        s = ar.real(-sin[position : position + n] if back else sin[position : position + n])
-        a, b = x[..., : width // 2], x[..., width // 2 :]
-        return ar.xp.join([a * c - b * s, a * s + b * c], -1)
+        room, base = _room(position + n), self.options["base"]
+        cos = ar.constant(("cos", room, width, base), lambda: rotations(room, width, base)[0])[position : position + n]
+        sin = ar.constant(("sin", room, width, base), lambda: rotations(room, width, base)[1])[position : position + n]
+        return ar.xp.join(
+            list(ar.each(_turn_back if back else _turn, x[..., : width // 2], x[..., width // 2 :], cos, sin)), -1
+        )
 
     def _heads(self, ar: Arithmetic, x: Array) -> Array:
         batch, n, width = x.shape
@@ -120,10 +122,12 @@ class Attention(Operator):
                 k, v = ar.xp.join([past_k, k], 2), ar.xp.join([past_v, v], 2)
             run.cache[self.name] = (k, v)
         scale = ratio(1.0, sqrt(width // self.options["heads"]))
-        scores = ar.product(q, _turned(ar, k), self.name, "scores") * scale
+        scores = ar.product(q, _turned(ar, k), self.name, "scores")
         if self.options["causal"]:
-            scores = ar.xp.where(self._allowed(ar, n, k.shape[2], run.position), scores, FAR_BELOW)
-        chance = softmax(ar, scores)
+            allowed = self._allowed(ar, n, k.shape[2], run.position)
+            chance = ar.each_row(_looking_back, scores, allowed, scalars=[scale])
+        else:
+            chance = ar.each_row(_looking, scores, scalars=[scale])
         mixed = self._whole(ar, ar.mix(chance, v, self.name, "mix"))
         y = ar.product(flat(mixed), ar.weight(weights["out"], 0), self.name, "out")
         return y.reshape(x.shape), (x, q, k, v, chance, mixed)
@@ -138,7 +142,7 @@ class Attention(Operator):
         d_v = ar.product(_turned(ar, chance), d_heads, self.name, "d_v")
         scale = ratio(1.0, sqrt(x.shape[-1] // self.options["heads"]))
         # Where a query may not look, its chance is zero, and so is this gradient.
-        d_scores = softmax_back(ar, chance, d_chance) * scale
+        d_scores = ar.each_row(_looking_slope, chance, d_chance, scalars=[scale])
         d_q = ar.product(d_scores, k, self.name, "d_q")
         d_k = ar.product(_turned(ar, d_scores), q, self.name, "d_k")
         if self.options["rope"]:
@@ -147,6 +151,28 @@ class Attention(Operator):
         d_qkv = ar.product(flat(x).T, all_three, self.name, "d_qkv")
         back = ar.product(all_three, ar.weight(weights["qkv"], 1).turned, self.name, "dx")
         return [back.reshape(x.shape)], {"qkv": d_qkv, "out": d_out}
+
+
+def _turn(ar: Arithmetic, a: Array, b: Array, cos: Array, sin: Array) -> tuple[Array, Array]:
+    return a * cos - b * sin, a * sin + b * cos
+
+
+def _turn_back(ar: Arithmetic, a: Array, b: Array, cos: Array, sin: Array) -> tuple[Array, Array]:
+    return _turn(ar, a, b, cos, -sin)
+
+
+def _looking(ar: Arithmetic, scores: Array, scale: float) -> Array:
+    return softmax(ar, scores * scale)
+
+
+def _looking_back(ar: Arithmetic, scores: Array, allowed: Array, scale: float) -> Array:
+    return softmax(ar, ar.xp.where(allowed, scores * scale, FAR_BELOW))
+
+
+def _looking_slope(ar: Arithmetic, chance: Array, grad: Array, scale: float) -> Array:
+    back = softmax_back(ar, chance, grad)
+    back *= scale
+    return back
 
 
 def _turned(ar: Arithmetic, x: Array) -> Array:

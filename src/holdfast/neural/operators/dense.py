@@ -32,6 +32,7 @@ class Linear(Operator):
     """x·W + b over the last axis."""
 
     kind = "linear"
+    multiplies_rows = True
     accepts: ClassVar[dict[str, Option]] = {
         "width": Option(int, required=True, at_least=1),
         "bias": Option(bool, True),
@@ -99,6 +100,7 @@ class TiedHead(Operator):
     """x·Eᵀ: scores against every row of a table, which is another operator's."""
 
     kind = "tied_head"
+    multiplies_rows = True
     accepts: ClassVar[dict[str, Option]] = {"rows": Option(int, required=True, at_least=1)}
 
     def signal(self, given: Sequence[Signal]) -> Signal:

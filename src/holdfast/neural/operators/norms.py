@@ -9,6 +9,51 @@ from holdfast.neural.operators.dense import flat
 from holdfast.neural.operators.operator import Grads, Operator, Option, Parameter, Run, Signal, real_input
 
 
+def _centred(ar: Arithmetic, x: Array, gain: Array, share: float, epsilon: float) -> tuple[Array, Array, Array]:
+    """The normed row, the same before its gain, and what it was scaled by."""
+    centred = x - ar.sum(x, -1, keep=True) * share
+    variance = ar.sum(centred * centred, -1, keep=True) * share
+    scale = ar.rsqrt(variance + epsilon)
+    centred *= scale
+    return centred * gain, centred, scale
+
+
+def _shifted(
+    ar: Arithmetic, x: Array, gain: Array, bias: Array, share: float, epsilon: float
+) -> tuple[Array, Array, Array]:
+    y, normal, scale = _centred(ar, x, gain, share, epsilon)
+    y += bias
+    return y, normal, scale
+
+
+def _centred_slope(
+    ar: Arithmetic, grad: Array, normal: Array, scale: Array, gain: Array, share: float
+) -> tuple[Array, Array]:
+    """The gradient of the row, and each element's share of the gradient of its gain."""
+    g = grad * gain
+    along = ar.sum(g * normal, -1, keep=True) * share
+    back = (g - ar.sum(g, -1, keep=True) * share) - normal * along
+    back *= scale
+    return back, grad * normal
+
+
+def _scaled(ar: Arithmetic, x: Array, gain: Array, share: float, epsilon: float) -> tuple[Array, Array, Array]:
+    mean = ar.sum(x * x, -1, keep=True) * share
+    scale = ar.rsqrt(mean + epsilon)
+    normal = x * scale
+    return normal * gain, normal, scale
+
+
+def _scaled_slope(
+    ar: Arithmetic, grad: Array, normal: Array, scale: Array, gain: Array, share: float
+) -> tuple[Array, Array]:
+    g = grad * gain
+    along = ar.sum(g * normal, -1, keep=True) * share
+    back = g - normal * along
+    back *= scale
+    return back, grad * normal
+
+
 class LayerNorm(Operator):
     """(x − mean)/√(variance + ε) · gain + bias."""
 
@@ -29,27 +74,21 @@ class LayerNorm(Operator):
         return 8 * given[0].size
 
     def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
-        ar, x = run.ar, inputs[0]
-        share = ratio(1.0, x.shape[-1])
-        centred = x - ar.sum(x, -1, keep=True) * share
-        variance = ar.sum(centred * centred, -1, keep=True) * share
-        scale = ar.rsqrt(variance + self.options["epsilon"])
-        centred *= scale
-        y = centred * weights["gain"]
+        x = inputs[0]
+        how = [ratio(1.0, x.shape[-1]), self.options["epsilon"]]
         if "bias" in weights:
-            y += weights["bias"]
-        return y, (centred, scale)
+            y, normal, scale = run.ar.each_row(_shifted, x, weights["gain"], weights["bias"], scalars=how)
+        else:
+            y, normal, scale = run.ar.each_row(_centred, x, weights["gain"], scalars=how)
+        return y, (normal, scale)
 
     def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         ar, (normal, scale) = run.ar, saved
         share = ratio(1.0, normal.shape[-1])
-        found = {"gain": ar.sum(flat(grad * normal), 0)}
+        back, gains = ar.each_row(_centred_slope, grad, normal, scale, weights["gain"], scalars=[share])
+        found = {"gain": ar.sum(flat(gains), 0)}
         if "bias" in weights:
             found["bias"] = ar.sum(flat(grad), 0)
-        g = grad * weights["gain"]
-        along = ar.sum(g * normal, -1, keep=True) * share
-        back = (g - ar.sum(g, -1, keep=True) * share) - normal * along
-        back *= scale
         return [back], found
 
 
@@ -69,19 +108,16 @@ class RmsNorm(Operator):
         return 5 * given[0].size
 
     def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
-        ar, x = run.ar, inputs[0]
-        mean = ar.sum(x * x, -1, keep=True) * ratio(1.0, x.shape[-1])
-        scale = ar.rsqrt(mean + self.options["epsilon"])
-        normal = x * scale
-        return normal * weights["gain"], (normal, scale)
+        x = inputs[0]
+        how = [ratio(1.0, x.shape[-1]), self.options["epsilon"]]
+        y, normal, scale = run.ar.each_row(_scaled, x, weights["gain"], scalars=how)
+        return y, (normal, scale)
 
     def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         ar, (normal, scale) = run.ar, saved
-        g = grad * weights["gain"]
-        along = ar.sum(g * normal, -1, keep=True) * ratio(1.0, normal.shape[-1])
-        back = g - normal * along
-        back *= scale
-        return [back], {"gain": ar.sum(flat(grad * normal), 0)}
+        share = ratio(1.0, normal.shape[-1])
+        back, gains = ar.each_row(_scaled_slope, grad, normal, scale, weights["gain"], scalars=[share])
+        return [back], {"gain": ar.sum(flat(gains), 0)}
 
 
 def softmax(ar: Arithmetic, x: Array) -> Array:
@@ -108,8 +144,8 @@ class Softmax(Operator):
         return 40 * given[0].size
 
     def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
-        y = softmax(run.ar, inputs[0])
+        y = run.ar.each_row(softmax, inputs[0])
         return y, y
 
     def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
-        return [softmax_back(run.ar, saved, grad)], {}
+        return [run.ar.each_row(softmax_back, saved, grad)], {}

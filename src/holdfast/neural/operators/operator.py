@@ -119,6 +119,8 @@ class Operator:
     """Whether a position's result depends on itself and earlier positions only, so that a cache can serve it."""
     no_gradient: ClassVar[frozenset[int]] = frozenset()
     """Inputs, by position, that get no gradient: labels and masks."""
+    multiplies_rows: ClassVar[bool] = False
+    """Whether forward multiplies the rows of its input with a weight, once."""
 
     def signal(self, given: Sequence[Signal]) -> Signal:
         """What comes out for what goes in. Raises Misfit."""
