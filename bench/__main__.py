@@ -11,6 +11,8 @@ QUICK = {
     "jobs.py": ["--jobs", "1000", "--stores", "sqlite"],
     "nodes.py": ["--nodes", "200", "--watch", "10"],
     "blobs.py": ["--mib", "128", "--files", "5000", "--rounds", "1"],
+    "runtime.py": ["--rounds", "4", "--mib", "128"],
+    "failover.py": ["--kills", "3", "--freezes", "1", "--limit", "20", "--idle", "15"],
     "neural.py": ["--part", "products", "--times", "1"],
 }
 
