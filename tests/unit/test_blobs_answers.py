@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.blobs import CHUNK_BYTES, Blob, sha_of
 from holdfast.blobs.errors import LinkRefused, Mismatch
+from holdfast.blobs.lines import INTO
 from holdfast.blobs.transfer import Patience, download
 
 pytestmark = pytest.mark.spec("N13", "J10")
@@ -33,7 +34,7 @@ def fetch(answer: Any) -> list[bytes | bytearray]:
 
     async def story() -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(answer), follow_redirects=True) as http:
-            await download([BLOB], lambda _, data: handed.append(data.data), AnyDoor(), http, patience=QUICK)
+            await download([BLOB], lambda _, data: handed.append(bytes(data.data)), AnyDoor(), http, patience=QUICK)
 
     try:
         asyncio.run(story())
@@ -94,3 +95,45 @@ def test_redirects_are_not_followed() -> None:
     with pytest.raises(LinkRefused):
         fetch(elsewhere)
     assert set(asked) == {f"/{BLOB.sha}"}
+
+
+class Lending(httpx.AsyncBaseTransport):
+    """Puts every answer into the memory that it was lent, and remembers whose that was."""
+
+    def __init__(self, answers: dict[str, list[bytes]]) -> None:
+        self.answers = answers
+        self.lent: list[object] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        room: memoryview = request.extensions[INTO]
+        self.lent.append(room.obj)
+        data = self.answers[request.url.path[1:]].pop(0)
+        room[: len(data)] = data
+
+        async def body() -> Any:
+            yield room[: len(data)]
+
+        return httpx.Response(200, content=body())
+
+
+def test_lent_memory_is_used_again_once_all_is_written_and_never_after_a_failure() -> None:
+    """A thread of a request that failed may still write there."""
+    datas = [os.urandom(1000) for _ in range(3)]
+    blobs = [Blob(sha_of(data), 1000) for data in datas]
+    lines = Lending({blob.sha: [data] for blob, data in zip(blobs, datas, strict=True)})
+    lines.answers[blobs[1].sha].insert(0, bytes(1000))
+    written: dict[str, str] = {}
+
+    async def story() -> None:
+        async with httpx.AsyncClient(transport=lines) as http:
+            patience = Patience(give_up_s=20, first_wait_s=0.001, longest_wait_s=0.002, at_once=1)
+            await download(
+                blobs, lambda sha, found: written.update({sha: sha_of(found.data)}), AnyDoor(), http, patience=patience
+            )
+
+    asyncio.run(story())
+    assert written == {blob.sha: blob.sha for blob in blobs}
+    first, wrong, again, last = lines.lent
+    assert wrong is first, "what was written is free"
+    assert again is not wrong, "what failed is not"
+    assert last is again

@@ -9,6 +9,7 @@ import secrets
 from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
+from typing import cast
 
 from holdfast.blobs.errors import BlobMissing, Mismatch
 from holdfast.blobs.keys import is_sha
@@ -48,7 +49,7 @@ class BlobCache:
     def get(self, sha: str) -> bytes | bytearray | None:
         """The blob, or None if it is not here or not whole any more."""
         found = self.find(sha)
-        return None if found is None else found.data
+        return None if found is None else cast(bytes, found.data)
 
     def find(self, sha: str) -> Verified | None:
         with self._lock:

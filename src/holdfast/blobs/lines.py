@@ -3,6 +3,10 @@
 httpx's own transport takes 64 KiB at a time through several layers of Python; for content that is most of the work.
 Here a thread waits in the kernel and copies once, so receiving, hashing and writing go on at the same time on several
 cores. Speaks HTTP/1.1 to one server at a time, follows nothing, uses no proxy. Knows no blobs.
+
+Whoever asks may lend memory for the answer, as the request's extension `INTO`: fresh memory for every part can cost
+more than the bytes that go into it. A thread of a request that was given up may still write there, so such memory must
+not be used again.
 """
 
 import asyncio
@@ -24,6 +28,8 @@ AT_ONCE = 32
 """Threads of one transport; they wait most of the time."""
 PART_BYTES = 4 * 1024 * 1024
 """What is read before it is handed on: a whole chunk, so that it is copied once."""
+INTO = "holdfast.into"
+"""A request's extension: a writable memoryview. The first part, if it fits, is put there and handed on as a view."""
 QUIET_S = 120.0
 """For a single read or write. Whoever asks has limits of their own; this one only frees threads of dead lines."""
 
@@ -84,16 +90,22 @@ class ThreadTransport(httpx.AsyncBaseTransport):
         self, line: http.client.HTTPConnection, origin: Origin, request: httpx.Request, body: list[bytes]
     ) -> httpx.Response:
         answer = await self._in_thread(line, _ask, line, request, body)
+        into: memoryview | None = request.extensions.get(INTO)
         return httpx.Response(
-            answer.status, headers=answer.getheaders(), stream=_Stream(self._parts(line, origin, answer))
+            answer.status, headers=answer.getheaders(), stream=_Stream(self._parts(line, origin, answer, into))
         )
 
     async def _parts(
-        self, line: http.client.HTTPConnection, origin: Origin, answer: http.client.HTTPResponse
+        self,
+        line: http.client.HTTPConnection,
+        origin: Origin,
+        answer: http.client.HTTPResponse,
+        into: memoryview | None,
     ) -> AsyncIterator[bytes]:
         whole = False
         try:
-            while part := await self._in_thread(line, _read, answer):
+            while part := await self._in_thread(line, _read, answer, into):
+                into = None
                 yield part
             whole = answer.isclosed() and not answer.will_close
         finally:
@@ -144,17 +156,18 @@ def _ask(line: http.client.HTTPConnection, request: httpx.Request, body: list[by
     return line.getresponse()
 
 
-def _read(answer: http.client.HTTPResponse) -> bytes:
-    """The next part; a bytearray in fact, since to make it bytes would be to copy it."""
-    room = bytearray(0 if answer.length == 0 else min(PART_BYTES, answer.length or PART_BYTES))
-    view, done = memoryview(room), 0
-    while done < len(room) and (got := answer.readinto(view[done:])):
+def _read(answer: http.client.HTTPResponse, into: memoryview | None) -> bytes:
+    """The next part; not really bytes, since to make it so would be to copy it."""
+    size = 0 if answer.length == 0 else min(PART_BYTES, answer.length or PART_BYTES)
+    room = into[:size] if into is not None and size <= len(into) else memoryview(bytearray(size))
+    done = 0
+    while done < size and (got := answer.readinto(room[done:])):
         done += got
-    if done < len(room) and answer.length:
+    if done < size and answer.length:
         raise http.client.IncompleteRead(b"", answer.length)
     if answer.length == 0:
         answer.close()
-    return cast(bytes, room if done == len(room) else room[:done])
+    return cast(bytes, room[:done])
 
 
 def _cut(line: http.client.HTTPConnection) -> None:

@@ -26,7 +26,8 @@ from holdfast.blobs.errors import (
     StoreSlow,
     TransferExpired,
 )
-from holdfast.blobs.manifest import Blob
+from holdfast.blobs.lines import INTO
+from holdfast.blobs.manifest import CHUNK_BYTES, Blob
 from holdfast.blobs.signing import shown_link
 from holdfast.blobs.source import Source
 from holdfast.blobs.verified import Verified, verify
@@ -115,7 +116,7 @@ async def download(
             put(blob.sha, found)
         return found is not None
 
-    def keep(blob: Blob, data: bytes | bytearray) -> None:
+    def keep(blob: Blob, data: bytes | memoryview) -> None:
         found = verify(blob.sha, blob.size, data)
         if cache is not None:
             cache.put(blob.sha, data)
@@ -126,6 +127,7 @@ async def download(
             return False
         data = await flight.get(await flight.link(blob), blob)
         await asyncio.to_thread(keep, blob, data)
+        flight.used(data)
         return True
 
     return await flight.run(blobs, fetch)
@@ -169,6 +171,8 @@ class _Flight:
         self._asking = asyncio.Lock()
         self._to_do: list[Blob] = []
         self._bytes_done = self._bytes_moved = self._blobs_done = 0
+        self._rooms: list[bytearray] = []
+        """Memory for what comes, used again and again. What somebody may still write to or read from is not in it."""
 
     async def run(self, wanted: Sequence[Blob], move: Move) -> Progress:
         unique = {b.sha: b for b in wanted}
@@ -265,18 +269,29 @@ class _Flight:
             body.data = b""  # requests and responses hold each other; their bytes must not wait for that to be noticed
         _judge(response.status_code, url)
 
-    async def get(self, url: str, blob: Blob) -> bytes | bytearray:
-        headers = {"accept-encoding": "identity"}
+    async def get(self, url: str, blob: Blob) -> bytes | memoryview:
+        """The bytes. They may be lent: say `used` when nobody looks at them any more, and only then."""
+        room = memoryview(self._rooms.pop() if self._rooms else bytearray(CHUNK_BYTES))
+        request = self._http.build_request(
+            "GET", url, headers={"accept-encoding": "identity"}, timeout=None, extensions={INTO: room}
+        )
         parts: list[bytes] = []
         size = 0
-        async with self._http.stream("GET", url, headers=headers, timeout=None, follow_redirects=False) as response:
+        response = await self._http.send(request, stream=True, follow_redirects=False)
+        try:
             _judge(response.status_code, url)
             async for part in response.aiter_raw():
                 size += len(part)
                 if size > blob.size:
                     raise Mismatch(f"more than {blob.size} bytes came for blob {blob.sha}")
                 parts.append(part)
+        finally:
+            await response.aclose()
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def used(self, data: bytes | memoryview) -> None:
+        if isinstance(data, memoryview) and isinstance(data.obj, bytearray) and len(data.obj) == CHUNK_BYTES:
+            self._rooms.append(data.obj)
 
     def _progress(self) -> Progress:
         return Progress(self._bytes_done, self._bytes_total, self._blobs_done, len(self._sizes), self._bytes_moved)

@@ -7,13 +7,16 @@ from holdfast.blobs.keys import sha_of
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """Bytes whose hash was compared. Only `verify` makes it, so that who gets one need not hash again."""
+    """Bytes whose hash was compared. Only `verify` makes it, so that who gets one need not hash again.
+
+    They may be lent: whoever gets them in a call has them until the call returns, and copies what it wants to keep.
+    """
 
     sha: str
-    data: bytes | bytearray
+    data: bytes | bytearray | memoryview
 
 
-def verify(sha: str, size: int, data: bytes | bytearray) -> Verified:
+def verify(sha: str, size: int, data: bytes | bytearray | memoryview) -> Verified:
     if len(data) != size:
         raise Mismatch(f"blob {sha} came with {len(data)} bytes instead of {size}")
     if sha_of(data) != sha:
