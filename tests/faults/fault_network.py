@@ -5,7 +5,8 @@ attempt may end and when, and two attempts of a job print the same.
 """
 
 import contextlib
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,10 +21,30 @@ from holdfast.wire.http import EventView, JobView
 
 HELD = ["sh", "-c", "echo begun; while [ ! -e release ]; do sleep 0.05; done; echo done"]
 PRINTED = "begun\ndone\n"
+COUNTING = """
+cd "$HOLDFAST_CHECKPOINT_DIR"
+n=$(cat count 2>/dev/null || echo 0)
+echo "from $n"
+while [ ! -e "$OLDPWD/release" ]; do
+  n=$((n + 1)); echo $n > .count.new; mv .count.new count; sleep 0.05
+done
+"""
+"""Counts until it is let go, goes on from the number that was saved, and saves every number whole."""
 Fleet = Callable[..., "FaultNetwork"]
 """Starts an orchestrator and nodes of these names, once for a module (conftest.py)."""
 SMALL: dict[str, Any] = {"cpu_milli": 100, "memory_mib": 32, "disk_mib": 16}
 """So that any node has room for several."""
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, mib: int) -> Iterator[Path]:
+    """A file system of its own, with room for little."""
+    place.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=0700", "holdfast-test", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 class FaultNetwork(LocalNetwork):

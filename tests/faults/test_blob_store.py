@@ -4,12 +4,11 @@ arrives whole, or the job fails by a named reason that is not its owner's. Nothi
 import contextlib
 import hashlib
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_network import SMALL, FaultNetwork
+from fault_network import SMALL, FaultNetwork, small_disk
 from store_line import StoreLine
 
 from holdfast.testing.processes import wait_for
@@ -215,16 +214,6 @@ def test_a_node_killed_in_the_middle_of_an_upload_leaves_nothing_that_counts(
 # --- full ---
 
 
-@contextlib.contextmanager
-def small_disk(place: Path) -> Iterator[Path]:
-    place.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=0700", "holdfast-test", str(place)], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
 def fill(disk: Path) -> Path:
     """Take all the room there is, but for a little less than the job's files need."""
     filler = disk / "filler"
@@ -236,7 +225,7 @@ def fill(disk: Path) -> Path:
 
 @pytest.mark.spec("J7", "J10")
 def test_a_store_that_is_full_is_waited_for_and_then_named_and_never_the_users_fault(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "home" / "orchestrator" / "blobs") as disk, FaultNetwork(tmp_path) as network:
+    with small_disk(tmp_path / "home" / "orchestrator" / "blobs", 16) as disk, FaultNetwork(tmp_path) as network:
         network.start_orchestrator()
         network.start_node("ant")
         job = held(network)

@@ -1,22 +1,13 @@
 """What a job saved is where it goes on from: after a kill, after a drain; never from half of it or from a zombie."""
 
 import pytest
-from fault_network import SMALL, FaultNetwork, Fleet
+from fault_network import COUNTING, SMALL, FaultNetwork, Fleet
 
 from holdfast.testing.processes import NodeProcesses, wait_for
 
 pytestmark = pytest.mark.xdist_group("faults-checkpoints")
 
-COUNTER = """
-cd "$HOLDFAST_CHECKPOINT_DIR"
-n=$(cat count 2>/dev/null || echo 0)
-echo "from $n"
-while [ ! -e /work/release ]; do
-  n=$((n + 1)); echo $n > .count.new; mv .count.new count; sleep 0.05
-done
-echo "to $n" | sed 's/[0-9]*$//'
-"""
-"""Counts, and saves every number whole."""
+COUNTER = COUNTING + """echo "to $n" | sed 's/[0-9]*$//'\n"""
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +85,8 @@ def test_a_drained_node_saves_before_its_work_moves(network: FaultNetwork) -> No
 @pytest.mark.spec("J6")
 def test_a_half_written_checkpoint_is_never_captured(network: FaultNetwork) -> None:
     # given a job that keeps a file open that is never whole, beside one that is
-    script = (
-        'cd "$HOLDFAST_CHECKPOINT_DIR"; exec 3>open; echo half >&3; while [ ! -e /work/release ]; do sleep 0.1; done'
-    )
+    waiting = 'while [ ! -e "$OLDPWD/release" ]; do sleep 0.1; done'
+    script = f'cd "$HOLDFAST_CHECKPOINT_DIR"; exec 3>open; echo half >&3; {waiting}'
     job = count_on(network, script)
     node = network.node_running(job)
 

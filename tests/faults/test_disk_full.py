@@ -1,28 +1,15 @@
 """The disk under the orchestrator's state fills up: it says so, harms nothing that runs, and recovers by itself."""
 
 import contextlib
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from fault_network import PRINTED, SMALL, FaultNetwork, lives, program_of
+from fault_network import PRINTED, SMALL, FaultNetwork, lives, program_of, small_disk
 
 from holdfast.testing.processes import wait_for
 
 SHORT = ["sh", "-c", "echo in time"]
-
-
-@contextlib.contextmanager
-def small_disk(place: Path) -> Iterator[Path]:
-    """A file system of its own, with room for little."""
-    place.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "holdfast-test", str(place)], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def fill(disk: Path) -> Path:
@@ -38,7 +25,7 @@ def fill(disk: Path) -> Path:
 
 @pytest.mark.spec("J14", "H6", "J5")
 def test_a_full_disk_refuses_submissions_and_harms_nothing_that_runs(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "home" / "orchestrator") as disk, FaultNetwork(tmp_path) as network:
+    with small_disk(tmp_path / "home" / "orchestrator", 8) as disk, FaultNetwork(tmp_path) as network:
         # given a running job
         network.start_orchestrator()
         node = network.start_node("ant")

@@ -1,22 +1,12 @@
 """Moving a job makes before it breaks: whatever becomes of the chosen machine, the job goes on, and has one result."""
 
 import pytest
-from fault_network import PRINTED, SMALL, FaultNetwork, Fleet
+from fault_network import COUNTING, PRINTED, SMALL, FaultNetwork, Fleet
 
 from holdfast.errors import Refused
 from holdfast.testing.processes import NodeProcesses, wait_for
 
 pytestmark = pytest.mark.xdist_group("faults-moves")
-
-COUNTER = """
-cd "$HOLDFAST_CHECKPOINT_DIR"
-n=$(cat count 2>/dev/null || echo 0)
-echo "from $n"
-while [ ! -e /work/release ]; do
-  n=$((n + 1)); echo $n > .count.new; mv .count.new count; sleep 0.05
-done
-"""
-"""Counts, and would by itself save only after an hour."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +37,7 @@ def counted(network: FaultNetwork, job: str, node: NodeProcesses) -> int:
 def test_a_running_job_moves_with_what_it_has_done(network: FaultNetwork) -> None:
     # given a job that has counted for a while, and saved nothing
     client = network.client()
-    job = client.jobs.submit(["sh", "-c", COUNTER], recovery="resume", checkpoint_ms=3_600_000, **SMALL).id
+    job = client.jobs.submit(["sh", "-c", COUNTING], recovery="resume", checkpoint_ms=3_600_000, **SMALL).id
     first = network.node_running(job)
     second = network.other(first)
     wait_for(lambda: counted(network, job, first) > 5, "it to count")
