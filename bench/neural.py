@@ -1,6 +1,6 @@
 """Speed of exact arithmetic, and what checking costs and finds.
 
-    python bench/neural.py [--backend cpu|cuda] [--part speed|products|checks] [--json]
+    python bench/neural.py [--backend cpu|cuda] [--part speed|products|checks] [--width N] [--on numpy|torch] [--json]
 
 speed     tokens/s of whole training steps of a transformer: profile exact with and without fusion, profile f32 on
           the same operators, and PyTorch's own float32 with autograd (no TF32). CPU: one thread, tokens a second of
@@ -97,18 +97,20 @@ def settle(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def speed(device: str, times: int) -> list[Row]:
-    return [row for size in SIZES[device] for row in speed_of(size, device, times)]
+def speed(device: str, times: int, width: int | None, on: str | None) -> list[Row]:
+    """Of every size and backend, or of those asked for."""
+    sizes = [size for size in SIZES[device] if width in (None, size["width"])]
+    backends = [name for name in (["numpy", "torch"] if device == "cpu" else ["cuda"]) if on in (None, name)]
+    return [row for size in sizes for row in speed_of(size, device, times, backends)]
 
 
-def speed_of(size: dict[str, int], device: str, times: int) -> list[Row]:
+def speed_of(size: dict[str, int], device: str, times: int, backends: list[str]) -> list[Row]:
     import torch
     from bench.neural_reference import Letters, train
 
     torch.backends.cuda.matmul.allow_tf32 = False
     tokens = size["batch"] * size["positions"]
     rows: list[Row] = []
-    backends = ["numpy", "torch"] if device == "cpu" else ["cuda"]
     for backend in backends:
         for what in ("exact", "exact, not fused", "f32", "bf16"):
             profile = what.partition(",")[0]
@@ -197,14 +199,18 @@ def main() -> int:
     words.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     words.add_argument("--part", choices=("speed", "products", "checks"))
     words.add_argument("--times", type=int, default=3)
+    words.add_argument("--width", type=int, help="speed of this size only")
+    words.add_argument("--on", choices=("numpy", "torch"), help="speed on this backend only")
     words.add_argument("--json", action="store_true")
     asked = words.parse_args()
     found: dict[str, list[Row]] = {}
     for part in [asked.part] if asked.part else ["products", "speed", *(["checks"] if asked.backend == "cpu" else [])]:
         if part == "checks":
             found[part] = checks(asked.times)
+        elif part == "speed":
+            found[part] = speed(asked.backend, asked.times, asked.width, asked.on)
         else:
-            found[part] = {"speed": speed, "products": products}[part](asked.backend, asked.times)
+            found[part] = products(asked.backend, asked.times)
         if not asked.json:
             show(found[part])
     if asked.json:
