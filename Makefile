@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUNNABLE := $(VENV)/.runnable
-SOURCES := src tests bench demo scripts
+RELEASABLE := $(VENV)/.releasable
+SOURCES := src tests bench demo scripts deploy
 WORKERS ?= 2
 
 # The wheel carries the type checker; without this it asks the network for a newer one.
@@ -13,18 +14,21 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Colours and terminal widths of the caller must not reach recorded output.
 export PYTHONUTF8 := 1
 
-.PHONY: help install system test unit lint types contracts fmt proto docs \
-        mutants mutants-quick demo fuzz bench constraints clean
+.PHONY: help install system test unit lint types contracts fmt proto docs site pictures \
+        mutants mutants-quick demo fuzz bench constraints wheel release-check fresh-machine clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make test       everything: install, lint, types, contracts, mutants, tests"
 	@echo "make demo       a job survives the kill of its node"
 	@echo "make unit       only the fast tests"
-	@echo "make lint | types | contracts | fmt | proto | docs"
+	@echo "make lint | types | contracts | fmt | proto | docs | site | pictures"
 	@echo "make mutants    every mutant must be killed"
 	@echo "make fuzz       simulate worlds until stopped; failing seeds are kept and replayed by the tests"
 	@echo "make bench      the tables of bench/"
+	@echo "make wheel      dist/holdfast-….whl"
+	@echo "make release-check  wheel, chart, services, image, compose, fresh machine: for real, and slow (CHECKS=\"image compose\")"
+	@echo "make fresh-machine  the README's commands on a bare Debian, in namespaces of its own"
 	@echo "make clean      remove what was built"
 
 # --- installing -----------------------------------------------------------------------------------
@@ -86,8 +90,16 @@ fmt: install
 proto: install
 	@$(BIN)/python scripts/proto.py
 
+pictures: install
+	@$(BIN)/python scripts/pictures.py --demo
+
 docs: install
 	@$(BIN)/python scripts/docs.py
+
+# Fetches nothing; the notice it would print is about a version that is not ours.
+site: install
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "built build/site/index.html"
 
 mutants: install
 	@$(BIN)/python tests/mutants/run.py
@@ -105,6 +117,29 @@ fuzz: install
 
 bench: install
 	@$(BIN)/python -m bench
+
+# --- shipping -------------------------------------------------------------------------------------
+
+# Not from this tree: what an earlier build left here would be packed as well.
+wheel: install
+	@rm -rf build/wheel && mkdir -p build/wheel dist
+	@cp -R pyproject.toml README.md LICENSE src build/wheel/ && rm -rf build/wheel/src/*.egg-info
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	  --wheel-dir dist build/wheel
+	@ls dist/*.whl
+
+$(RELEASABLE): $(INSTALLED)
+	@bash scripts/system.sh --to-release
+	@echo "installing what checks a release"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  --no-build-isolation --editable ".[release]"
+	@touch $@
+
+release-check: $(RELEASABLE)
+	@$(BIN)/python scripts/release_check.py $(CHECKS)
+
+fresh-machine:
+	@bash scripts/fresh_machine.sh
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info

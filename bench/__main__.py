@@ -13,6 +13,7 @@ QUICK = {
     "blobs.py": ["--mib", "128", "--files", "5000", "--rounds", "1"],
     "runtime.py": ["--rounds", "4", "--mib", "128"],
     "failover.py": ["--kills", "3", "--freezes", "1", "--limit", "20", "--idle", "15"],
+    "startup.py": ["--rounds", "3", "--ups", "1"],
     "neural.py": ["--part", "products", "--times", "1"],
 }
 

@@ -1,52 +1,28 @@
-"""Writes the pages of docs/ that follow from the code: states, failure codes, settings.
+"""Writes the pages of docs/ that follow from the code: states, failure codes, settings, and those in docs/reference/.
 
 python scripts/docs.py            write them
 python scripts/docs.py --check    write nothing; exit 1 and name the pages that differ
 """
 
-import ast
 import inspect
 import re
 import sys
 from collections.abc import Callable
 from enum import StrEnum
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from docs_errors import page as errors_page
+from docs_python import python_page
+from docs_reference import cli_page, http_page, proto_page
+from docs_text import NOTE, reasons, table
 
 from holdfast.model import MEANINGS, AttemptPhase, FailureCode, JobPhase, NodeState, Settings
 from holdfast.model import settings as settings_module
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-NOTE = "Written by `make docs` from the code; edit the code, not this page.\n"
-
-
-def reasons(of: type) -> dict[str, str]:
-    """The docstring under each attribute of a class, as one line."""
-    module = inspect.getmodule(of)
-    assert module is not None
-    tree = ast.parse(inspect.getsource(module))
-    body = next(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == of.__name__).body
-    found: dict[str, str] = {}
-    for field, following in pairwise(body):
-        target = field.target if isinstance(field, ast.AnnAssign) else None
-        if isinstance(field, ast.Assign):
-            target = field.targets[0]
-        match following:
-            case ast.Expr(value=ast.Constant(value=str(text))) if isinstance(target, ast.Name):
-                found[target.id] = " ".join(text.split())
-            case _:
-                pass
-    return found
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
 
 
 def quantity(name: str, value: int) -> str:
@@ -256,6 +232,8 @@ def states_page() -> str:
             "",
             "A job is in the state of its most advanced attempt that can still win.",
             "",
+            "![The states of a job](pictures/job-states.svg)",
+            "",
             state_table(JobPhase, JOB_STATES),
             "## Attempts",
             "",
@@ -286,6 +264,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "states.md": states_page,
     "settings.md": settings_page,
     "failure-codes.md": failure_page,
+    "errors.md": errors_page,
+    "reference/cli.md": cli_page,
+    "reference/http-api.md": http_page,
+    "reference/node-messages.md": proto_page,
+    "reference/python.md": python_page,
 }
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing: all that the tests need, or with --to-run what a node needs at least.
+# Installs the Debian packages that are missing: all that the tests need; with --to-run what a node needs at least, with
+# --to-release also what checks a release.
 # Without root or apt-get it says what to install. With CI=true a missing one ends the run: nothing is skipped.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"
@@ -21,6 +22,12 @@ if [ "${1:-}" != "--to-run" ]; then
     [ -x /usr/libexec/podman/catatonit ] || missing+=(catatonit)           # the first process in Podman's containers
     command -v docker-registry >/dev/null || missing+=(docker-registry)    # images to pull in tests
     command -v busybox >/dev/null || missing+=(busybox-static)             # a whole system for images in tests
+    command -v shellcheck >/dev/null || missing+=(shellcheck)  # reads the scripts that are shipped
+    command -v systemd-analyze >/dev/null || missing+=(systemd)            # reads the units that are shipped
+fi
+if [ "${1:-}" = "--to-release" ]; then
+    command -v debootstrap >/dev/null || missing+=(debootstrap)            # a machine that has nothing
+    docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || missing+=(docker-compose)
 fi
 [ "${#missing[@]}" -eq 0 ] && exit 0
 

@@ -60,6 +60,8 @@ HOSTS_ALLOWED = re.compile(
 )
 """Loopback, private and placeholder addresses; an interpolation; the name of the SVG namespace; a container engine
 behind its socket, where the name means nothing."""
+READ_THERE = {"README.md": re.compile(r"\[[a-z-]+\]: https://(docs|developer|distributed)\.[\w.-]+/\S+$")}
+"""Where a page cites what others document: a reference at the foot of it, of which nothing is fetched."""
 REGISTRIES = re.compile(
     r"(pypi\.org|pythonhosted|npmjs\.|ghcr\.io|quay\.io|gcr\.io|hub\.docker|docker\.io/|deb\.debian|"
     r"github\.com|githubusercontent|huggingface\.co)"
@@ -227,6 +229,9 @@ def test_no_file_names_a_place_to_download_from() -> None:
     """What is installed is named by package and version; where from is the machine's own business."""
     findings = lines_matching(REGISTRIES, but=("LICENSE",))
     for hit in lines_matching(re.compile(r"https?://"), but=("LICENSE",)):
+        cited = READ_THERE.get(hit.partition(":")[0])
+        if cited and cited.search(hit):
+            continue
         for host in re.findall(r"https?://([^/\s\"'`)>,]*)", hit):
             if host and not HOSTS_ALLOWED.match(host):
                 findings.append(hit)

@@ -8,7 +8,7 @@ def double(x):
 
 double.remote(21)            # runs on a machine of the network, and returns its value
 
-with holdfast.Client.find() as client:
+with holdfast.Client() as client:
     client.jobs.run(["echo", "hello"])
 """
 
@@ -17,13 +17,28 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Their types stand in __init__.pyi: an import here, even one for types only, would tie every room to them.
-_FOUND_IN = {"Client": "holdfast.client.client", "function": "holdfast.client.functions"}
+_FOUND_IN = {
+    "Array": "holdfast.client.objects",
+    "AsyncArray": "holdfast.client.objects",
+    "AsyncClient": "holdfast.client.async_client",
+    "AsyncJob": "holdfast.client.objects",
+    "AsyncNode": "holdfast.client.objects",
+    "Client": "holdfast.client.client",
+    "Event": "holdfast.client.objects",
+    "Job": "holdfast.client.objects",
+    "LogLine": "holdfast.wire.http",
+    "Node": "holdfast.client.objects",
+    "function": "holdfast.client.functions",
+}
+_ROOMS = ("errors", "testing")
 
 
 def __getattr__(name: str) -> Any:
     """Imported when it is first used: the command line and the nodes start without them."""
-    if name not in _FOUND_IN:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _ROOMS:
+        return import_module(f"holdfast.{name}")
+    if name not in _FOUND_IN:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     return getattr(import_module(_FOUND_IN[name]), name)

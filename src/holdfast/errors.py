@@ -14,8 +14,9 @@
     │   └── Garbled          garbled          76    the answer makes no sense: versions too far apart?
     ├── JobError                                    a job that was waited for did not succeed
     │   ├── JobFailed        (the failure's)  see below
-    │   │   └── FunctionRaised                    a function that ran as a job raised something
+    │   │   └── FunctionRaised                      a function that ran as a job raised something
     │   └── JobCancelled     cancelled       130
+    ├── BlobError                                   files could not be moved or kept: `holdfast.blobs.errors` draws it
     └── WaitExpired          wait_expired     75    it did not happen within the time given; nothing is lost
 
 `code` is stable and meant for programs. The number is the exit code of the command line. A job that fails by
@@ -27,6 +28,7 @@ where it may not. This module knows nothing of HTTP or terminals.
 import textwrap
 from typing import Any
 
+from holdfast.codes import what_to_do
 from holdfast.wire.http import FailureView, JobView
 
 EXIT_INTERNAL = 70
@@ -43,10 +45,10 @@ class HoldfastError(Exception):
         super().__init__(says)
         self.says = says
         """What happened, to what, and why."""
-        self.hint = hint
-        """What to do about it."""
         if code is not None:
             self.code = code
+        self.hint = hint or what_to_do(self.code)
+        """What to do about it."""
 
     def __str__(self) -> str:
         return f"{self.says} [{self.code}]" + (f"\n  {self.hint}" if self.hint else "")

@@ -101,15 +101,17 @@ def test_a_text_is_learnt_judged_continued_and_exported(small: Path) -> None:
     )  # fmt: skip
     slow = holdfast(
         "network", "generate", str(small), "--weights", kept, "--prompt", "the node ", "--letters", "20",
-        "--temperature", "0.9", "--seed", "3", "--no-cache", "--backend", "torch",
+        "--temperature", "0.9", "--seed", "3", "--no-cache", "--backend", "torch", "--json",
     )  # fmt: skip
     assert asked.stdout.startswith("the node ")
-    assert asked.stdout == slow.stdout
+    assert asked.stdout == json.loads(slow.stdout)["text"] + "\n"
 
     # and taken elsewhere
     out = small.parent / "out.safetensors"
-    done = holdfast("network", "export", str(small), "--weights", kept, "--to", str(out), "--dtype", "float64")
-    assert re.search(SHA, done.stdout), done.stderr
+    done = holdfast(
+        "network", "export", str(small), "--weights", kept, "--to", str(out), "--dtype", "float64", "--json"
+    )
+    assert re.fullmatch("[0-9a-f]{64}", json.loads(done.stdout)["sha256"]), done.stderr
     assert out.stat().st_size > 8 * 45_000
 
 

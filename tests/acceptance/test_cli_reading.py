@@ -196,7 +196,8 @@ def test_a_token_is_made_used_and_revoked(network: LocalNetwork) -> None:
     assert plain.startswith("hf1_")
 
     # when it is revoked, then nobody joins with it
-    assert made["id"] in network.cli("token", "revoke", made["id"], check=0).stdout
+    revoked = network.cli("token", "revoke", made["id"], "--json", check=0).stdout
+    assert json.loads(revoked) == {"id": made["id"], "revoked": True}
     late = network.start_node("late", token=made["token"], wait=False)
     assert late.process.wait(30) != 0
     assert "revoked" in late.output()

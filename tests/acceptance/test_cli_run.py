@@ -37,7 +37,8 @@ def test_run_shows_the_output_and_the_verdict(network: LocalNetwork) -> None:
 @pytest.mark.parametrize(("script", "code"), [("exit 3", 3), ("kill -TERM $$", 143)])
 def test_run_ends_with_the_jobs_own_exit_code(network: LocalNetwork, script: str, code: int) -> None:
     done = network.cli("run", *SMALL, "--", "sh", "-c", script, check=code)
-    assert "exit_code" in done.stderr.splitlines()[-1]
+    assert "exit_code" in done.stderr.splitlines()[-2]
+    assert "holdfast logs job_" in done.stderr.splitlines()[-1], "what to do about it"
 
 
 @pytest.mark.spec("J2", "J3")

@@ -20,7 +20,7 @@ SETTINGS = "HOLDFAST_TEST_SETTINGS"
 """JSON: what of the preset `test` is different for this orchestrator."""
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["holdfast.orchestrator.serve", "holdfast.cli.main", "alembic.command", "psycopg"])
+_forks.set_forkserver_preload(["holdfast.orchestrator.serve", "holdfast.cli.frame", "alembic.command", "psycopg"])
 
 
 def _be(words: list[str], env: dict[str, str], log: str) -> None:

@@ -82,7 +82,7 @@ class Network:
         self.sessions[node] = session = max(self.sessions.values(), default=0) + 1
         self.seqs[node] = 0
         known = {"instance": "first", "public_key": "k" * 64, "version": "0.1.0", "hardware": Hardware(total=ROOM)}
-        hello = Hello(NodeId(node), offered=ROOM, isolation="bubblewrap", **{**known, **more})
+        hello = Hello(NodeId(node), isolation="bubblewrap", **{"offered": ROOM, **known, **more})
         self.tell(NodeJoined(session, hello))
         if self.said(Welcome):
             sends = self.sends

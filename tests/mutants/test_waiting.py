@@ -7,7 +7,8 @@ from by_hand import SETTINGS, Network, seen
 from msgspec.structs import replace
 
 from holdfast.kernel.decision import Explanation, ToSession
-from holdfast.kernel.events import CancelAsked, ExplainAsked, NodeSaid
+from holdfast.kernel.events import CancelAsked, Checkpointed, ExplainAsked, NodeSaid
+from holdfast.kernel.health import POISON_WINDOW_MS
 from holdfast.model import (
     Attempt,
     Failure,
@@ -15,6 +16,7 @@ from holdfast.model import (
     Job,
     JobPhase,
     Need,
+    Recovery,
     Resources,
     job_id,
 )
@@ -224,6 +226,44 @@ def test_a_long_job_on_a_link_that_drops_now_and_then_does_not_run_out_of_attemp
     assert len(network.attempts()) == 21
     assert network.attempts()[0].may_win
     assert network.job().live
+
+
+def dying_under(saves: bool, lives_ms: int) -> Network:
+    """A job whose machine is gone three times. Another goes on each time, and the first comes back without its body."""
+    network = Network(replace(SETTINGS, attempts_max=1))
+    for number in range(4):
+        network.join(f"node_{number}")
+    network.submit(recovery=Recovery.RESUME, checkpoint_ms=1_000)
+    for _ in range(3):
+        if not network.job().live:
+            break
+        run_on(network, lives_ms)
+        running = network.attempts()[-1]
+        if saves:
+            network.tell(Checkpointed(running.id, running.fence, "0" * 64, 10))
+        network.leave(running.node)
+        del network.sessions[running.node]
+        run_on(network, 600)
+        gone = seen(running, HeldPhase.FINISHED, failure=Failure(FailureCode.RUNTIME_FAULT))
+        network.join(running.node, held=(gone,))
+    return network
+
+
+@pytest.mark.spec("J5", "J8")
+def test_a_long_job_whose_machines_die_and_come_back_empty_does_not_run_out_of_attempts() -> None:
+    # given a job that saves its work and may not fail once, and machines that are each switched off now and then
+    network = dying_under(saves=True, lives_ms=POISON_WINDOW_MS + 60_000)
+    # then the job goes on, and no machine that died was counted as a failure of it
+    assert network.job().live
+    assert network.job().failures == 0
+    assert len(network.attempts()) == 4
+
+
+@pytest.mark.spec("J8")
+@pytest.mark.parametrize(("saves", "lives_ms"), [(False, POISON_WINDOW_MS + 60_000), (True, 60_000)])
+def test_a_job_under_which_machines_die_before_it_got_anywhere_is_given_up(saves: bool, lives_ms: int) -> None:
+    """It would start from the beginning for ever, or be what they die of."""
+    assert not dying_under(saves, lives_ms).job().live
 
 
 @pytest.mark.spec("J8")

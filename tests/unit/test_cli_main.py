@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.cli import frame
 from holdfast.cli import main as door
 from holdfast.errors import NotFound
 
@@ -12,7 +13,7 @@ def failing_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
     def command(**_: str) -> None:
         raise error
 
-    monkeypatch.setattr(door, "app", command)
+    monkeypatch.setattr(frame, "app", command)
     with pytest.raises(SystemExit) as caught:
         door.main()
     assert isinstance(caught.value.code, int)

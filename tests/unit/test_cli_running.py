@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from holdfast.blobs.errors import DiskFull
 from holdfast.cli import running, watching
-from holdfast.cli.main import app
+from holdfast.cli.frame import app
 from holdfast.wire.http import AttemptView, JobRequest, JobView
 
 JOB = JobView(

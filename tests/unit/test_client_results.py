@@ -13,8 +13,9 @@ import pytest
 from holdfast.blobs import File, Manifest
 from holdfast.blobs.errors import BlobError, InTheWay, Mismatch, StoreGone
 from holdfast.blobs.transfer import Progress
-from holdfast.client import Endpoint
+from holdfast.client import Endpoint, results
 from holdfast.client.results import Results, place_for
+from holdfast.client.steps import Now, Steps
 from holdfast.client.transport import Transport
 from holdfast.errors import NotEnded
 from holdfast.wire.http import AttemptView, FilesView, JobView
@@ -47,10 +48,12 @@ class Network:
         start = int(request.url.params["offset"])
         return httpx.Response(200, content=self.printed.get(key, b"")[start : start + 6])
 
-    def manifest(self, name: str) -> Manifest:
+    def manifest(self, name: str) -> Steps[Manifest]:
+        yield Now()
         return self.listing
 
-    def fetch(self, manifest: str, into: Path, *, told: Callable[[Progress], None]) -> Manifest:
+    def fetch(self, manifest: str, into: Path, *, told: Callable[[Progress], None]) -> Steps[Manifest]:
+        yield Now()
         if self.cut:
             raise StoreGone("in the middle")
         for entry in self.listing.entries:
@@ -60,7 +63,9 @@ class Network:
         return self.listing
 
     def sync(self, to: Path, job: JobView = JOB) -> "dict[str, object]":
-        synced = Results(self.transport, self, job).sync(to, lambda progress: None)  # type: ignore[arg-type]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(results, "content", self)
+            synced = self.transport.run(Results(job).sync(to, lambda progress: None))
         return msgspec.to_builtins(synced)
 
 

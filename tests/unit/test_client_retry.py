@@ -1,15 +1,20 @@
-"""The client asks again when that is safe, and never sends a job twice or shows a line twice."""
+"""Both clients ask again when that is safe, and never send a job twice or show a line twice."""
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
+from both_clients import KINDS, Driven
 from holdfast.client import Client, Endpoint
-from holdfast.client.retry import Patience, Retries
+from holdfast.client.async_client import AsyncClient
+from holdfast.client.async_transport import AsyncTransport
+from holdfast.client.retry import Patience
 from holdfast.client.transport import Transport
-from holdfast.errors import Busy, Garbled, NotAllowed, NotFound, Refused, Unreachable
+from holdfast.errors import Busy, Garbled, Misconfigured, NotAllowed, NotFound, Refused, Unreachable
 from holdfast.wire.http import ErrorView, FailureView, JobView, LogLine
 
 pytestmark = pytest.mark.spec("J14")
@@ -29,29 +34,41 @@ class Time:
         self.now = 0.0
         self.slept: list[float] = []
 
-    def sleep(self, seconds: float) -> None:
+    def pass_by(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
 
-    def retries(self, patience: Patience) -> Retries:
-        return Retries(patience, clock=lambda: self.now, sleep=self.sleep, draw=lambda: 1.0)
+
+ClientOf = Callable[..., Any]
 
 
-def client_of(answer: Callable[[httpx.Request], httpx.Response], time: Time, give_up_s: float = 10) -> Client:
-    transport = Transport(
-        Endpoint("http://127.0.0.1:1", "secret"),
-        Patience(give_up_s=give_up_s),
-        wire=httpx.MockTransport(answer),
-        retries=time.retries,
-    )
-    return Client.over(transport)
+@pytest.fixture(params=KINDS)
+def client_of(request: pytest.FixtureRequest) -> Iterator[ClientOf]:
+    loop = asyncio.new_event_loop()
+
+    def made(answer: Callable[[httpx.Request], httpx.Response], time: Time, give_up_s: float = 10) -> Any:
+        endpoint, patience = Endpoint("http://127.0.0.1:1", "secret"), Patience(give_up_s=give_up_s)
+        wire = httpx.MockTransport(answer)
+        if request.param == "Client":
+            return Client.over(
+                Transport(endpoint, patience, wire=wire, clock=lambda: time.now, sleep=time.pass_by, draw=lambda: 1.0)
+            )
+
+        async def sleep(seconds: float) -> None:
+            time.pass_by(seconds)
+
+        transport = AsyncTransport(endpoint, patience, wire=wire, clock=lambda: time.now, sleep=sleep, draw=lambda: 1.0)
+        return Driven(AsyncClient.over(transport), loop)
+
+    yield made
+    loop.close()
 
 
 def json(value: object, status: int = 200, **headers: str) -> httpx.Response:
     return httpx.Response(status, content=msgspec.json.encode(value), headers=headers)
 
 
-def test_a_submit_whose_answer_was_lost_is_repeated_under_the_same_key() -> None:
+def test_a_submit_whose_answer_was_lost_is_repeated_under_the_same_key(client_of: ClientOf) -> None:
     # given an orchestrator that takes the job, and whose answer is lost twice on the way
     seen: list[tuple[str, str]] = []
 
@@ -72,7 +89,7 @@ def test_a_submit_whose_answer_was_lost_is_repeated_under_the_same_key() -> None
     assert len({key for pair in seen for key in pair}) == 1
 
 
-def test_two_submits_are_two_jobs_and_a_key_of_ones_own_is_kept() -> None:
+def test_two_submits_are_two_jobs_and_a_key_of_ones_own_is_kept(client_of: ClientOf) -> None:
     keys: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -88,7 +105,7 @@ def test_two_submits_are_two_jobs_and_a_key_of_ones_own_is_kept() -> None:
     assert keys[2] == "nightly-7"
 
 
-def test_waits_grow_to_a_ceiling_and_patience_has_an_end() -> None:
+def test_waits_grow_to_a_ceiling_and_patience_has_an_end(client_of: ClientOf) -> None:
     # given nobody who answers
     def answer(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("connection refused", request=request)
@@ -106,7 +123,7 @@ def test_waits_grow_to_a_ceiling_and_patience_has_an_end() -> None:
     assert sum(time.slept) == pytest.approx(10)
 
 
-def test_retry_after_is_respected() -> None:
+def test_retry_after_is_respected(client_of: ClientOf) -> None:
     answers = [json(ErrorView("busy", "too many"), 429, **{"Retry-After": "3"}), json(JOB)]
     time = Time()
 
@@ -122,7 +139,9 @@ def test_retry_after_is_respected() -> None:
         (503, Busy),
     ],
 )  # fmt: skip
-def test_an_error_answer_becomes_the_exception_with_its_code(status: int, kind: type[Exception]) -> None:
+def test_an_error_answer_becomes_the_exception_with_its_code(
+    client_of: ClientOf, status: int, kind: type[Exception]
+) -> None:
     client = client_of(lambda _: json(ErrorView("some_code", "it is so", "do this"), status), Time(), give_up_s=0)
 
     with pytest.raises(kind) as caught:
@@ -132,7 +151,7 @@ def test_an_error_answer_becomes_the_exception_with_its_code(status: int, kind: 
 
 
 @pytest.mark.spec("J13")
-def test_a_refused_job_carries_its_failure() -> None:
+def test_a_refused_job_carries_its_failure(client_of: ClientOf) -> None:
     failure = FailureView("no_fit", "no machine could", "64 GPUs asked, 8 are the most", "user", False, False)
     client = client_of(lambda _: json(ErrorView("no_fit", "refused", "", failure), 422), Time())
 
@@ -142,7 +161,7 @@ def test_a_refused_job_carries_its_failure() -> None:
     assert caught.value.failure == failure
 
 
-def test_an_answer_of_another_shape_is_said_to_be_garbled() -> None:
+def test_an_answer_of_another_shape_is_said_to_be_garbled(client_of: ClientOf) -> None:
     with pytest.raises(Garbled, match="makes no sense"):
         client_of(lambda _: json({"what": "ever"}), Time()).jobs.get("job_1")
 
@@ -158,7 +177,7 @@ def line(number: int) -> bytes:
 END = b"event: end\ndata: {}\n\n"
 
 
-class Pieces(httpx.SyncByteStream):
+class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
     """A body that comes in these pieces."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
@@ -166,6 +185,10 @@ class Pieces(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         yield from self._pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
 
 
 def cut(*pieces: bytes) -> httpx.Response:
@@ -198,7 +221,7 @@ def whole(first: int) -> httpx.Response:
 
 
 @pytest.mark.spec("J4")
-def test_a_stream_cut_within_an_event_goes_on_behind_the_last_whole_one() -> None:
+def test_a_stream_cut_within_an_event_goes_on_behind_the_last_whole_one(client_of: ClientOf) -> None:
     # given a connection that breaks in the middle of line 3, and one that is refused
     torn = line(3)[:-9]
     log = Log(
@@ -216,7 +239,7 @@ def test_a_stream_cut_within_an_event_goes_on_behind_the_last_whole_one() -> Non
 
 
 @pytest.mark.spec("J4")
-def test_an_orchestrator_that_stops_in_good_order_does_not_end_what_is_followed() -> None:
+def test_an_orchestrator_that_stops_in_good_order_does_not_end_what_is_followed(client_of: ClientOf) -> None:
     # given an orchestrator that closes its streams as it shuts down, with the job still running
     def shutting_down(first: int) -> httpx.Response:
         return httpx.Response(200, stream=Pieces([line(first), line(first + 1)]))
@@ -230,7 +253,7 @@ def test_an_orchestrator_that_stops_in_good_order_does_not_end_what_is_followed(
     assert texts == [f"line {n}\n" for n in range(1, 6)]
 
 
-def test_a_quiet_stream_that_lives_keeps_its_patience() -> None:
+def test_a_quiet_stream_that_lives_keeps_its_patience(client_of: ClientOf) -> None:
     # given a stream that carries nothing but comments for longer than the patience, and then breaks
     time = Time()
 
@@ -250,7 +273,7 @@ def test_a_quiet_stream_that_lives_keeps_its_patience() -> None:
     assert len(texts) == 5
 
 
-def test_a_stream_that_never_gets_anywhere_is_given_up() -> None:
+def test_a_stream_that_never_gets_anywhere_is_given_up(client_of: ClientOf) -> None:
     def empty(_: httpx.Request) -> httpx.Response:
         return httpx.Response(200, stream=Pieces([]))
 
@@ -259,7 +282,7 @@ def test_a_stream_that_never_gets_anywhere_is_given_up() -> None:
 
 
 @pytest.mark.spec("J4")
-def test_a_line_is_not_cut_at_unicode_line_separators() -> None:
+def test_a_line_is_not_cut_at_unicode_line_separators(client_of: ClientOf) -> None:
     text = "one\u2028still one\x85and still\n"
     data = msgspec.json.encode(LogLine("att_1.1", "stdout", 0, text))
 
@@ -269,7 +292,7 @@ def test_a_line_is_not_cut_at_unicode_line_separators() -> None:
     assert [piece.text for piece in client_of(answer, Time()).jobs.logs("job_1")] == [text]
 
 
-def test_the_token_travels_in_the_header_and_never_in_the_address() -> None:
+def test_the_token_travels_in_the_header_and_never_in_the_address(client_of: ClientOf) -> None:
     seen: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -284,7 +307,7 @@ def test_the_token_travels_in_the_header_and_never_in_the_address() -> None:
     assert "secret" not in repr(Endpoint("http://127.0.0.1:1", "secret"))
 
 
-def test_an_id_cannot_name_another_path() -> None:
+def test_an_id_cannot_name_another_path(client_of: ClientOf) -> None:
     seen: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -294,3 +317,22 @@ def test_an_id_cannot_name_another_path() -> None:
     client_of(answer, Time()).jobs.get("../../v1/nodes?x=1")
 
     assert seen == ["/v1/jobs/..%2F..%2Fv1%2Fnodes%3Fx%3D1"]
+
+
+def test_an_address_where_nobody_can_be_is_refused_at_once() -> None:
+    for url in ("nonsense", "127.0.0.1:7420", "ftp://127.0.0.1", "http://", ""):
+        with pytest.raises(Misconfigured, match="no address"):
+            Client(url)
+        with pytest.raises(Misconfigured, match="no address"):
+            AsyncClient(url)
+
+
+def test_bytes_that_cannot_be_read_are_said_to_be_garbled(client_of: ClientOf) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=Pieces([b"no gzip"]))
+
+    client = client_of(answer, Time())
+    with pytest.raises(Garbled, match="cannot be read"):
+        client.jobs.get("job_1")
+    with pytest.raises(Garbled, match="cannot be read"):
+        list(client.jobs.logs("job_1"))

@@ -49,9 +49,13 @@ class ArrayWatch:
         self._takeovers: SimpleQueue[EventView] = SimpleQueue()
         self._failed: set[str] = set()
         self._told = 0
+        self._listening = False
 
     def until_ended(self) -> "ArrayView":
-        threading.Thread(target=self._read, daemon=True).start()
+        """Interrupted, it may be called again: it goes on where it was."""
+        if not self._listening:
+            self._listening = True
+            threading.Thread(target=self._read, daemon=True).start()
         view = self._array
         with Tally(view.id) as tally:
             tally.say(f"{view.id}: {view.items:,} items")

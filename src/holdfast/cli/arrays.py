@@ -23,21 +23,21 @@ def see_array_through(
     """Show the array until all of it has ended, and bring its results; or, detached, say its id."""
     from holdfast.cli import show
     from holdfast.cli.array_watching import ArrayWatch
+    from holdfast.cli.leaving import seen_through
 
     if detach:
         show.print_json(array) if json else typer.echo(array.id)
         return
-    try:
-        ended = ArrayWatch(client, array, texts).until_ended()
-    except KeyboardInterrupt:
-        typer.echo(
-            f"\n{array.id} goes on without you.\n"
-            f"  see it:     holdfast jobs --array {array.id}\n"
-            f"  stop it:    holdfast stop {array.id}\n"
-            f"  its files:  holdfast results {array.id}",
-            err=True,
-        )
-        raise typer.Exit(EXIT_STOPPED) from None
+    ended = seen_through(
+        array.id,
+        ArrayWatch(client, array, texts).until_ended,
+        lambda: client.arrays.stop(array.id),
+        {
+            "see it": f"holdfast jobs --array {array.id}",
+            "stop it": f"holdfast stop {array.id}",
+            "its files": f"holdfast results {array.id}",
+        },
+    )
     _conclude(client, ended, texts, results=results, json=json)
 
 

@@ -10,6 +10,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from holdfast.cli import telling
 from holdfast.quantities import spoken_bytes, spoken_ms
 
 if TYPE_CHECKING:
@@ -43,15 +44,13 @@ class Pace:
         return f"{text}, {spoken_bytes(moved / passed)}/s, {spoken_ms(left_ms)} left"
 
 
-class Tally:
-    """Things of which ever more are done: `with Tally("arr_1") as tally: tally.told(3, 10, "1 running, 3 done")`."""
+class _Screen:
+    """What a bar draws on: a bar of rich on a terminal; where there is none, a plain line now and then."""
 
-    def __init__(self, what: str, *, live: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._what = what
-        self._live = sys.stderr.isatty() if live is None else live
+    def __init__(self, live: bool | None, clock: Callable[[], float]) -> None:
+        self._live = telling.live(sys.stderr) if live is None else live
         self._clock = clock
         self._line_at = clock() + LINE_EVERY_S
-        self._last = ""
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
@@ -61,69 +60,66 @@ class Tally:
             from holdfast.cli.show import console
 
             columns = TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[words]}")
-            self._screen = Progress(*columns, console=console(err=True), transient=True)
-            self._screen.start()
+            self._bars = Progress(*columns, console=console(err=True), transient=True)
+            self._bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live:
-            self._screen.stop()
+            self._bars.stop()
 
-    def told(self, done: int, total: int, words: str) -> None:
-        if self._live:
-            if self._task is None:
-                self._task = self._screen.add_task(self._what, total=total, words=words)
-            self._screen.update(self._task, completed=done, total=total, words=words)
-        elif words != self._last and self._clock() >= self._line_at:
-            self._line_at = self._clock() + LINE_EVERY_S
-            self._last = words
-            self.say(f"{self._what}: {words}")
+    def _draw(self, doing: str, words: str, done: int, total: int | None) -> None:
+        if self._task is None:
+            self._task = self._bars.add_task(doing, total=total, words=words)
+        self._bars.update(self._task, description=doing, total=total, completed=done, words=words)
+
+    def _line_due(self) -> bool:
+        if self._clock() < self._line_at:
+            return False
+        self._line_at = self._clock() + LINE_EVERY_S
+        return True
 
     def say(self, text: str) -> None:
         """A line that stays, above the bar."""
         from holdfast.cli.show import clean
 
         if self._live:
-            self._screen.console.print(f"-- {clean(text)}", style="dim", soft_wrap=True)
+            self._bars.console.print(f"-- {clean(text)}", style="dim", soft_wrap=True)
         else:
             sys.stderr.write(f"-- {clean(text)}\n")
             sys.stderr.flush()
 
 
-class Bar:
+class Tally(_Screen):
+    """Things of which ever more are done: `with Tally("arr_1") as tally: tally.told(3, 10, "1 running, 3 done")`."""
+
+    def __init__(self, what: str, *, live: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(live, clock)
+        self._what = what
+        self._last = ""
+
+    def told(self, done: int, total: int, words: str) -> None:
+        if self._live:
+            self._draw(self._what, words, done, total)
+        elif words != self._last and self._line_due():
+            self._last = words
+            self.say(f"{self._what}: {words}")
+
+
+class Bar(_Screen):
     """One transfer: `with Bar("sending", "train/") as bar: content.send(..., told=bar.told, read=bar.read)`."""
 
     def __init__(
         self, verb: str, what: str, *, live: bool | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(live, clock)
         self._verb = verb
         self._what = what
-        self._live = sys.stderr.isatty() if live is None else live
-        self._clock = clock
         self._pace = Pace(clock)
-        self._line_at = clock() + LINE_EVERY_S
         self._lock = Lock()
         self._read = 0
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> Self:
-        if self._live:
-            from rich.progress import BarColumn, Progress, TextColumn
-
-            from holdfast.cli.show import console
-
-            columns = TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[amount]}")
-            self._screen = Progress(*columns, console=console(err=True), transient=True)
-            self._screen.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._screen.stop()
 
     def read(self, count: int) -> None:
         """So many bytes more were read and hashed, before anything is sent. From any thread."""
@@ -137,16 +133,7 @@ class Bar:
             self._show(f"{self._verb} {self._what}", self._pace.told(done, total), done, total)
 
     def _show(self, doing: str, amount: str, done: int, total: int | None) -> None:
-        if not self._live:
-            self._line(f"{doing}: {amount}")
-            return
-        if self._task is None:
-            self._task = self._screen.add_task(doing, total=total, amount=amount)
-        self._screen.update(self._task, description=doing, total=total, completed=done, amount=amount)
-
-    def _line(self, text: str) -> None:
-        if self._clock() < self._line_at:
-            return
-        self._line_at = self._clock() + LINE_EVERY_S
-        sys.stderr.write(f"-- {text}\n")
-        sys.stderr.flush()
+        if self._live:
+            self._draw(doing, amount, done, total)
+        elif self._line_due():
+            self.say(f"{doing}: {amount}")

@@ -1,5 +1,6 @@
 """Flags that several commands share, said once, and the connection they lead to."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,20 +8,63 @@ import typer
 if TYPE_CHECKING:
     from holdfast.client import Client
 
+
+def complete_job(incomplete: str) -> list[str]:
+    from holdfast.cli.completing import jobs
+
+    return jobs(incomplete)
+
+
+def complete_node(incomplete: str) -> list[str]:
+    from holdfast.cli.completing import nodes
+
+    return nodes(incomplete)
+
+
+def complete_context(incomplete: str) -> list[str]:
+    from holdfast.cli.completing import contexts
+
+    return contexts(incomplete)
+
+
+def one_of(*words: str) -> Callable[[str], list[str]]:
+    """Completes one of these."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
 Url = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="Where the orchestrator is; else HOLDFAST_URL, else the local one."),
+    typer.Option("--url", metavar="URL", help="Where the orchestrator is; else HOLDFAST_URL, else the context."),
 ]
 TokenFile = Annotated[
     str | None,
     typer.Option("--token-file", metavar="FILE", help="File with the admin token; else HOLDFAST_ADMIN_TOKEN."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs to read.")]
-JobArg = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or the first letters of it.")]
-JobOrArray = Annotated[
-    str, typer.Argument(metavar="ID", help="The job's id, or the first letters of it; or the whole id of an array.")
+JobArg = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="The job: its id, the first letters of it, or its name.", autocompletion=complete_job
+    ),
 ]
-NodeArg = Annotated[str, typer.Argument(metavar="ID", help="The node's id, or the first letters of it.")]
+JobOrArray = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="The job: its id, the first letters of it, or its name; or the id of an array.",
+        autocompletion=complete_job,
+    ),
+]
+NodeArg = Annotated[
+    str,
+    typer.Argument(
+        metavar="NODE", help="The node: its id, the first letters of it, or its name.", autocompletion=complete_node
+    ),
+]
 
 SHORT_PATIENCE_S = 5.0
 """A person waits at the prompt: say soon that nobody answers."""
@@ -28,10 +72,22 @@ LONG_PATIENCE_S = 120.0
 """What follows a job outlasts a restart of the orchestrator."""
 
 
+named: list[str] = []
+"""The context that was named on the command line."""
+asked: list[str] = []
+"""The addresses that this process asked: an error says which network it is of."""
+
+
 def connect(url: str | None, token_file: str | None, patience_s: float = SHORT_PATIENCE_S) -> "Client":
     from holdfast.client import Client
 
-    return Client.find(url, token_file, patience_s=patience_s)
+    if url and named:
+        from holdfast.errors import Misuse
+
+        raise Misuse("--url and --context both say where the network is", hint="Give one of them.")
+    client = Client.find(url, token_file, patience_s=patience_s)
+    asked.append(getattr(client, "url", ""))
+    return client
 
 
 def connect_for_long(url: str | None, token_file: str | None) -> "Client":

@@ -5,7 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.flags import LONG_PATIENCE_S, SHORT_PATIENCE_S, JobArg, Json, TokenFile, Url, connect
+from holdfast.cli import telling
+from holdfast.cli.flags import (
+    LONG_PATIENCE_S,
+    SHORT_PATIENCE_S,
+    JobArg,
+    Json,
+    TokenFile,
+    Url,
+    complete_job,
+    complete_node,
+    connect,
+    one_of,
+)
 
 if TYPE_CHECKING:
     from holdfast.wire.http import LogLine
@@ -21,7 +33,9 @@ def register(app: typer.Typer) -> None:
 def logs(
     job: JobArg,
     follow: Follow = False,
-    stream: Annotated[str, typer.Option(help="stdout, stderr or both.")] = "both",
+    stream: Annotated[
+        str, typer.Option(help="stdout, stderr or both.", autocompletion=one_of("stdout", "stderr", "both"))
+    ] = "both",
     json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
@@ -29,6 +43,11 @@ def logs(
     """Print a job's output, over all its attempts.
 
     Its stdout goes to stdout; its stderr and what the platform saw (marked --) go to stderr.
+
+    Examples:
+      holdfast logs train
+      holdfast logs -f job_3f
+      holdfast logs train --stream stdout > out.txt
     """
     from holdfast.cli import show
     from holdfast.cli.array_items import no_array
@@ -45,14 +64,23 @@ def logs(
 
 def events(
     follow: Follow = False,
-    job: Annotated[str | None, typer.Option(metavar="ID", help="Only of this job.")] = None,
-    node: Annotated[str | None, typer.Option(metavar="ID", help="Only of this node.")] = None,
+    job: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Only of this job.", autocompletion=complete_job)
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(metavar="NODE", help="Only of this node.", autocompletion=complete_node)
+    ] = None,
     after: Annotated[int | None, typer.Option(metavar="SEQ", help="Only later than this number.")] = None,
     json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Print what happened in the network, oldest first."""
+    """Print what happened in the network, oldest first.
+
+    Examples:
+      holdfast events --follow
+      holdfast events --job train --json
+    """
     from holdfast.cli import show
 
     with connect(url, token_file, LONG_PATIENCE_S if follow else SHORT_PATIENCE_S) as client:
@@ -86,5 +114,5 @@ class Printer:
 
         if not self.at_line_start and sys.stderr.isatty():
             sys.stderr.write("\n")
-        typer.secho(f"-- {clean(text)}", err=True, dim=True)
+        telling.say(f"-- {clean(text)}", dim=True)
         self.at_line_start = True

@@ -4,7 +4,9 @@ from typing import Annotated
 
 import typer
 
-Argv = Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The command and its words.")]
+from holdfast.cli.flags import one_of
+
+Argv = Annotated[list[str], typer.Argument(metavar="[-- CMD…]", help="The command; else holdfast.toml.")]
 Name = Annotated[str, typer.Option(help="A name for people to read; its results go to results/NAME/.")]
 
 # --- what it runs in ---
@@ -38,7 +40,9 @@ QueueLimit = Annotated[
 Class = Annotated[
     str | None,
     typer.Option(
-        "--class", help="If its machine dies: restart, resume, or never (must not run twice). [default: restart]"
+        "--class",
+        help="If its machine dies: restart, resume, or never (must not run twice). [default: restart]",
+        autocompletion=one_of("restart", "resume", "never"),
     ),
 ]
 Attempts = Annotated[int | None, typer.Option(min=1, help="Failed attempts before it is given up.")]

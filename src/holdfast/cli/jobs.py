@@ -4,9 +4,15 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.flags import JobArg, JobOrArray, Json, TokenFile, Url, connect
+from holdfast.cli.flags import JobArg, JobOrArray, Json, TokenFile, Url, connect, one_of
 
-job_group = typer.Typer(help="Look at one job.", no_args_is_help=True, rich_markup_mode=None)
+job_group = typer.Typer(
+    help="Look at one job.\n\nExamples:\n  holdfast job show train\n  holdfast job explain train",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+PHASES = ("queued", "assigned", "preparing", "running", "uploading", "ended")
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +23,10 @@ def register(app: typer.Typer) -> None:
 
 def list_jobs(
     phase: Annotated[
-        str | None, typer.Option(help="Only jobs in this phase: queued, assigned, running, ended …")
+        str | None,
+        typer.Option(
+            help="Only jobs in this phase: queued, assigned, running, ended …", autocompletion=one_of(*PHASES)
+        ),
     ] = None,
     owner: Annotated[str | None, typer.Option(help="Only jobs of this owner.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many.")] = 50,
@@ -29,7 +38,13 @@ def list_jobs(
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first.
+
+    Examples:
+      holdfast jobs
+      holdfast jobs --phase running --limit 10
+      holdfast jobs --array arr_1b2c --json
+    """
     from holdfast.cli import arrays, show
     from holdfast.errors import Misuse
 
@@ -50,7 +65,14 @@ def list_jobs(
 
 @job_group.command("show")
 def show_job(job: JobOrArray, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """Show a job: where it stands, its attempts, what happened to it. Of an array, its items."""
+    """Show a job: where it stands, its attempts, what happened to it.
+
+    Of an array, its items are shown.
+
+    Examples:
+      holdfast job show train
+      holdfast job show job_3f --json
+    """
     from holdfast.cli import arrays, show
     from holdfast.cli.array_items import is_array
 
@@ -64,7 +86,14 @@ def show_job(job: JobOrArray, json: Json = False, url: Url = None, token_file: T
 
 @job_group.command("explain")
 def explain(job: JobArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """Say why a job is where it is, what it waits for, until when, and what happens then."""
+    """Say why a job is where it is, and what it waits for.
+
+    Also until when it waits, and what happens then.
+
+    Examples:
+      holdfast job explain train
+      holdfast job explain job_3f --json
+    """
     from holdfast.cli import show
     from holdfast.cli.array_items import no_array
 
@@ -75,7 +104,14 @@ def explain(job: JobArg, json: Json = False, url: Url = None, token_file: TokenF
 
 
 def stop(job: JobOrArray, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """Stop a job, or all that is left of an array. What has ended stays as it ended."""
+    """Stop a job, or all that is left of an array.
+
+    What has ended stays as it ended.
+
+    Examples:
+      holdfast stop train
+      holdfast stop job_3f --json
+    """
     from holdfast.cli import arrays, show
     from holdfast.cli.array_items import is_array
 

@@ -1,71 +1,63 @@
-"""The command's front door: which commands there are, and what a person sees when one fails.
+"""The command's front door: what a person sees first, and what they see when something fails.
 
-No traceback reaches a person. A known error is shown as what happened and what to do; an unknown one as one
-line with the code `internal`. HOLDFAST_DEBUG=1 adds the trace.
+The front page is shown without Typer: it is asked for most often, and by people who wait. Which commands there are
+stands in `commands`.
+
+How an error is shown stands in `telling`. No traceback reaches a person.
 """
 
 import os
 import sys
 from typing import NoReturn
 
-import typer
-
-from holdfast.cli import following, jobs, moving, network, neural, rehearsing, results, running, serving
-from holdfast.cli.flags import Json
-
-app = typer.Typer(
-    name="holdfast",
-    help="Runs work on machines nobody controls, and gets it finished.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-serving.register(app)
-running.register(app)
-rehearsing.register(app)
-results.register(app)
-jobs.register(app)
-moving.register(app)
-following.register(app)
-network.register(app)
-neural.register(app)
-
-
-@app.command()
-def version(json: Json = False) -> None:
-    """Say which version this is."""
-    import platform
-
-    from holdfast import __version__
-
-    if json:
-        typer.echo(f'{{"version":"{__version__}","python":"{platform.python_version()}"}}')
-    else:
-        typer.echo(f"holdfast {__version__} (Python {platform.python_version()}, {platform.machine()})")
+from holdfast.cli.telling import EXIT_BROKEN_PIPE, told
+from holdfast.lean import spare_imports
 
 
 def main() -> NoReturn:
+    if sys.argv[1:] in (["--help"], ["help"]) and "_HOLDFAST_COMPLETE" not in os.environ:
+        sys.exit(_front_page())
+    spare_imports()
     try:
-        app(prog_name="holdfast")
-    except Exception as error:
-        sys.exit(_told(error))
-    sys.exit(0)
+        from holdfast.cli import frame
+
+        colours = False if os.environ.get("NO_COLOR") else None
+        code = frame.app(prog_name="holdfast", standalone_mode=False, color=colours)
+        sys.stdout.flush()  # here, where a reader who went away can still be told from a fault
+    except SystemExit as end:
+        code = end.code
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # how Typer says that nobody reads any more
+            code = EXIT_BROKEN_PIPE
+    except BaseException as error:
+        code = told(error)
+        _say_where(error)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _told(error: Exception) -> int:
-    """Show an error to the person at the prompt; its exit code."""
-    from holdfast.errors import EXIT_INTERNAL, HoldfastError
+def _say_where(error: BaseException) -> None:
+    """Of whom an error is, for those who work with several networks."""
+    from holdfast.errors import HoldfastError, RequestError
 
-    if os.environ.get("HOLDFAST_DEBUG") == "1":
-        import traceback
+    flags = sys.modules.get("holdfast.cli.flags")
+    if not isinstance(error, RequestError) or flags is None or not flags.asked:
+        return
+    from holdfast.cli.telling import say
+    from holdfast.client.endpoint import name_of
 
-        traceback.print_exception(error)
-    if isinstance(error, HoldfastError):
-        typer.secho(f"error: {error.says} [{error.code}]", err=True, fg="red")
-        if error.hint:
-            typer.echo(f"  {error.hint}", err=True)
-        return error.exit_code
-    says = " ".join(str(error).split()) or "no further word"
-    typer.secho(f"error: {type(error).__name__}: {says} [internal]", err=True, fg="red")
-    typer.echo("  This is a fault of holdfast itself. HOLDFAST_DEBUG=1 shows where.", err=True)
-    return EXIT_INTERNAL
+    try:
+        name = name_of(flags.asked[-1])
+    except HoldfastError:  # the contexts cannot be read; what was asked did not depend on them
+        return
+    if name:
+        say(f"  The network that was asked is {name} ({flags.asked[-1]}); `holdfast context list` shows the others.")
+
+
+def _front_page() -> int:
+    from holdfast.cli.commands import front_page
+
+    try:
+        print(front_page(), end="", flush=True)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    return 0

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.flags import JobArg, Json, TokenFile, Url, connect, connect_for_long
+from holdfast.cli.flags import JobArg, Json, TokenFile, Url, complete_node, connect, connect_for_long
 
 
 def register(app: typer.Typer) -> None:
@@ -13,13 +13,25 @@ def register(app: typer.Typer) -> None:
 
 def move(
     job: JobArg,
-    to: Annotated[str, typer.Option("--to", metavar="NODE", help="The machine: id, first letters of it, or name.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="NODE", help="The machine: id, first letters of it, or name.", autocompletion=complete_node
+        ),
+    ],
     wait: Annotated[bool, typer.Option("--wait", help="Return when it runs there, or could not be moved.")] = False,
     json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Move a job to another machine. It goes on where it is until it runs there; what is saved, it takes along."""
+    """Move a job to another machine.
+
+    It goes on where it is until it runs there; what is saved, it takes along.
+
+    Examples:
+      holdfast move train --to attic
+      holdfast move job_3f --to node_8c --wait
+    """
     from holdfast.cli import show
     from holdfast.cli.array_items import no_array
 

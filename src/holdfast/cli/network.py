@@ -1,4 +1,4 @@
-"""`nodes`, `token`, `doctor`, `sim`: looking after the network itself."""
+"""`nodes`, `token`, `sim`: looking after the network itself."""
 
 from typing import Annotated
 
@@ -6,18 +6,28 @@ import typer
 
 from holdfast.cli.flags import Json, TokenFile, Url, connect
 
-token_group = typer.Typer(help="Tokens by which nodes may join.", no_args_is_help=True, rich_markup_mode=None)
+token_group = typer.Typer(
+    help="Tokens by which nodes may join.\n\nExamples:\n  holdfast token new --uses 1\n  holdfast token revoke tok_4d",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 def register(app: typer.Typer) -> None:
     app.command("nodes")(list_nodes)
     app.add_typer(token_group, name="token")
-    app.command("doctor")(doctor)
     app.command("sim")(sim)
 
 
 def list_nodes(json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """List the machines of the network, what they offer and how they are."""
+    """List the machines of the network.
+
+    What each offers, what of it is free, and how it is.
+
+    Examples:
+      holdfast nodes
+      holdfast nodes --json
+    """
     from holdfast.cli import show
 
     with connect(url, token_file) as client:
@@ -34,7 +44,12 @@ def new_token(
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Make a join token. It is shown this one time only."""
+    """Make a join token. It is shown this one time only.
+
+    Examples:
+      holdfast token new
+      holdfast token new --uses 1 --ttl 1h --note "the attic"
+    """
     from holdfast.cli import show
     from holdfast.quantities import duration_ms
 
@@ -53,24 +68,23 @@ def new_token(
 @token_group.command("revoke")
 def revoke_token(
     token: Annotated[str, typer.Argument(metavar="ID", help="The token's id (not the token itself).")],
+    json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """End a join token. Nodes that joined with it stay."""
+    """End a join token. Nodes that joined with it stay.
+
+    Examples:
+      holdfast token revoke tok_4d
+    """
     with connect(url, token_file) as client:
         client.tokens.revoke(token)
-    typer.echo(f"{token} is revoked")
+    if json:
+        from holdfast.cli.show import print_json
 
-
-def doctor(json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """Check the orchestrator: can it be reached, does its store answer, does memory equal what is stored."""
-    from holdfast.cli import show
-
-    with connect(url, token_file) as client:
-        view = client.doctor()
-    show.print_json(view) if json else show.doctor(view)
-    if not view.ok:
-        raise typer.Exit(1)
+        print_json({"id": token, "revoked": True})
+    else:
+        typer.echo(f"{token} is revoked")
 
 
 def sim(
@@ -78,7 +92,14 @@ def sim(
     story: Annotated[bool, typer.Option("--story", help="Tell everything that happens, step by step.")] = False,
     json: Json = False,
 ) -> None:
-    """Replay one simulated world: a fleet, its load and its faults, under the production kernel."""
+    """Replay one simulated world.
+
+    A fleet, its load and its faults, under the kernel that runs real networks.
+
+    Examples:
+      holdfast sim
+      holdfast sim --seed 7 --story
+    """
     from holdfast.sim.story import tell
 
     raise typer.Exit(tell(seed, story, json))

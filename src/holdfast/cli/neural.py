@@ -14,7 +14,12 @@ from holdfast.cli.flags import Json
 if TYPE_CHECKING:
     from holdfast.neural import Metrics, Network
 
-group = typer.Typer(help="Train and ask neural networks.", no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(
+    help="Train and ask neural networks.\n\nExamples:\n  holdfast network show net.yaml\n"
+    "  holdfast network train-local net.yaml --data digits --weights net.weights",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 FileArg = Annotated[str, typer.Argument(metavar="FILE", help="The network's description, in YAML.")]
 Backend = Annotated[str, typer.Option(metavar="NAME", help="numpy, torch or cuda: the bits are the same.")]
@@ -65,7 +70,12 @@ def _graph(file: str) -> Any:
 
 @group.command("validate")
 def validate(file: FileArg, json: Json = False) -> None:
-    """Check a network's description: words, shapes, cycles, stages. Points at what is wrong."""
+    """Check a network's description, and point at what is wrong.
+
+    Examples:
+      holdfast network validate net.yaml
+      holdfast network validate net.yaml --json
+    """
     with told():
         graph = _graph(file)
     if json:
@@ -80,7 +90,12 @@ def validate(file: FileArg, json: Json = False) -> None:
 
 @group.command("show")
 def show_network(file: FileArg, json: Json = False) -> None:
-    """Show a network: its graph, shapes, parameters, work and stages."""
+    """Show a network: its graph, shapes, parameters, work and stages.
+
+    Examples:
+      holdfast network show net.yaml
+      holdfast network show net.yaml --json
+    """
     with told():
         graph = _graph(file)
         from holdfast.neural.summary import summary, table
@@ -101,7 +116,14 @@ def train_local(
     profile: Annotated[str | None, typer.Option(help="exact, f32 or bf16, instead of the network's own.")] = None,
     json: Json = False,
 ) -> None:
-    """Train a network in this process. The same network, data and steps end in the same weights, anywhere."""
+    """Train a network in this process.
+
+    The same network, data and steps end in the same weights, anywhere.
+
+    Examples:
+      holdfast network train-local net.yaml --data digits --steps 500
+      holdfast network train-local net.yaml --data digits --weights w --json
+    """
     from pathlib import Path
 
     with told():
@@ -132,7 +154,11 @@ def evaluate(
     backend: Backend = "numpy",
     json: Json = False,
 ) -> None:
-    """Say how good a trained network is on data it was not trained on."""
+    """Say how good a trained network is on data it was not trained on.
+
+    Examples:
+      holdfast network eval net.yaml --data digits --weights net.weights
+    """
     with told():
         found = _network(file, backend, weights).evaluate(data, samples)
     if json:
@@ -152,12 +178,17 @@ def generate(
     seed: Annotated[int, typer.Option(help="Which of the possible texts.")] = 1,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Compute the past anew for every letter.")] = False,
     backend: Backend = "numpy",
+    json: Json = False,
 ) -> None:
-    """Write on from a prompt, letter by letter."""
+    """Write on from a prompt, letter by letter.
+
+    Examples:
+      holdfast network generate net.yaml --weights net.weights --prompt "Once "
+    """
     with told():
         network = _network(file, backend, weights)
         text = network.generate(prompt, letters, temperature=temperature, seed=seed, cache=not no_cache)
-    typer.echo(text)
+    _print_json({"text": text}) if json else typer.echo(text)
 
 
 @group.command("export")
@@ -166,13 +197,18 @@ def export(
     weights: Weights,
     to: Annotated[str, typer.Option(metavar="FILE", help="Where the weights go, as safetensors.")],
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    json: Json = False,
 ) -> None:
-    """Write the weights alone, for other programs."""
+    """Write the weights alone, for other programs.
+
+    Examples:
+      holdfast network export net.yaml --weights net.weights --to net.safetensors
+    """
     if dtype not in ("float32", "float64"):
         raise typer.BadParameter("choose float32 or float64", param_hint="--dtype")
     with told():
         digest = _network(file, "numpy", weights).export(to, dtype)
-    typer.echo(f"{to} sha256 {digest}")
+    _print_json({"file": to, "sha256": digest}) if json else typer.echo(f"{to} sha256 {digest}")
 
 
 def _print_json(found: Any) -> None:

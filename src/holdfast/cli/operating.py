@@ -43,7 +43,14 @@ def _ask(home: str | None, words: dict[str, Any], json: bool, says: str) -> None
 
 
 def status(home: Home = None, json: Json = False) -> None:
-    """Show what the node on this machine hosts: its limits, what is in use, what failed lately."""
+    """Show what the node on this machine hosts.
+
+    Its limits, what of them is in use, and what failed lately.
+
+    Examples:
+      holdfast node status
+      holdfast node status --home /var/lib/holdfast/node --json
+    """
     _ask(home, {"ask": "status"}, json, "")
 
 
@@ -54,7 +61,14 @@ def pause(
     home: Home = None,
     json: Json = False,
 ) -> None:
-    """Host nothing for now: no new work, and what runs is moved. Lasts until `resume`, also over restarts."""
+    """Host nothing for now: no new work, and what runs is moved.
+
+    Lasts until `resume`, also over restarts.
+
+    Examples:
+      holdfast node pause
+      holdfast node pause --grace 10m
+    """
     from holdfast.quantities import duration_ms
 
     words = {"do": "pause", "grace_ms": duration_ms(grace)}
@@ -62,7 +76,11 @@ def pause(
 
 
 def resume(home: Home = None, json: Json = False) -> None:
-    """Host work again, from the next of its hours on."""
+    """Host work again, from the next of its hours on.
+
+    Examples:
+      holdfast node resume
+    """
     _ask(home, {"do": "resume"}, json, "taking work again")
 
 
@@ -78,9 +96,14 @@ def offer(
     home: Home = None,
     json: Json = False,
 ) -> None:
-    """Offer more or less of this machine, from now on. What no longer fits is moved, the youngest first.
+    """Offer more or less of this machine, from now on.
 
-    Outside its hours, by this machine's clock, a node takes nothing new and what it hosts is moved.
+    What no longer fits is moved, the youngest first. Outside its hours, by this machine's clock, a node takes nothing
+    new and what it hosts is moved.
+
+    Examples:
+      holdfast node offer --cpu 2 --memory 4GiB
+      holdfast node offer --hours 'Mon-Fri 19:00-07:00'
     """
     from holdfast.errors import Misuse
     from holdfast.quantities import cpu_milli, size_mib

@@ -8,6 +8,7 @@ import typer
 
 from holdfast.cli import job_flags as flags
 from holdfast.cli.flags import Json
+from holdfast.cli.from_file import FromFile
 
 if TYPE_CHECKING:
     from holdfast.testing.rehearsal import Report
@@ -17,8 +18,13 @@ CHECKPOINT_EVERY = "1s"
 """Often: a rehearsal is short."""
 
 
+class Rehearsed(FromFile):
+    leaves_out = frozenset({"checkpoint_every"})
+    """How often is right for the network is too seldom here."""
+
+
 def register(app: typer.Typer) -> None:
-    app.command("rehearse", context_settings={"allow_interspersed_args": False})(rehearse)
+    app.command("rehearse", cls=Rehearsed, context_settings={"allow_interspersed_args": False})(rehearse)
 
 
 def rehearse(
@@ -41,15 +47,17 @@ def rehearse(
     env: flags.Env = None,
     json: Json = False,
 ) -> None:
-    """Run a command on a small network of this machine, kill the machines under it, and say whether its output is
-    the same.
+    """Kill machines under a command, and see if it matters.
 
     An orchestrator and some nodes are started here for it, and ended with it; no other network is touched. The command
     runs in peace first, then with the machine that runs it killed at a random moment. Exit code 0: the same files and
     the same output; 1: not the same, and what to change is said.
 
-        holdfast rehearse -- python train.py
-        holdfast rehearse --checkpoint --kills 3 -- python train.py
+    Without a command, holdfast.toml of this folder says what runs.
+
+    Examples:
+      holdfast rehearse -- python3 train.py
+      holdfast rehearse --checkpoint --kills 3 -- python3 train.py
     """
     from msgspec.structs import replace
 

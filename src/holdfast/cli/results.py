@@ -24,9 +24,14 @@ def results(
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Bring a job's files and output to results/<its name or id>/, verified; of an array, those of every item.
+    """Bring a job's files and output here.
 
-    A sync that was cut goes on where it was. The network keeps the files until they have arrived once.
+    They go to results/<its name or id>/, verified; of an array, those of every item. A sync that was cut goes on where
+    it was. The network keeps the files until they have arrived once.
+
+    Examples:
+      holdfast results train
+      holdfast results job_3f --to elsewhere
     """
     from holdfast.cli import arrays, show
     from holdfast.cli.array_items import is_array

@@ -1,6 +1,6 @@
 """`run` and `rerun`: send a job or an array, show it live, bring back what it made, give its verdict.
 
-Ctrl-C leaves it running, and says so.
+Ctrl-C asks whether it shall go on or be stopped; where nobody can be asked, it goes on.
 """
 
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ import typer
 
 from holdfast.cli import job_flags as flags
 from holdfast.cli.flags import JobOrArray, TokenFile, Url, connect_for_long
+from holdfast.cli.from_file import FromFile
 
 if TYPE_CHECKING:
     from holdfast.cli.packing import Packing
@@ -21,7 +22,7 @@ CHECKPOINT_EVERY = "5m"
 
 
 def register(app: typer.Typer) -> None:
-    app.command("run", context_settings={"allow_interspersed_args": False})(run)
+    app.command("run", cls=FromFile, context_settings={"allow_interspersed_args": False})(run)
     app.command("rerun")(rerun)
 
 
@@ -57,14 +58,18 @@ def run(
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Run a command somewhere in the network, show its output, bring back its files, and end with its exit code.
+    """Run a command somewhere in the network.
 
-    The current folder goes along, and the command runs in a copy of it. What it makes there comes back to
-    results/<name or id>/, together with its output.
+    The current folder goes along, and the command runs in a copy of it. Its output is shown as it comes; what it makes
+    comes back to results/<name or id>/. Without a command, holdfast.toml says what runs: see `holdfast init`.
 
-    The exit code is the job's own when the job itself failed (137: out of memory, 124: time limit); 75 when
-    machines or the network failed it and trying again may help; 65 when it was refused; 69 when nobody
-    answers. Of an array it is 0 when every item succeeded, 75 when all that failed may be tried again, else 1.
+    The exit code is the job's own when the job itself failed; `holdfast help exit-codes` lists the others. Of an array
+    it is 0 when every item succeeded, 75 when all that failed may be tried again, else 1.
+
+    Examples:
+      holdfast run -- python3 train.py
+      holdfast run --no-folder --detach -- echo hello
+      holdfast run --array lines.txt -- python3 one.py {item}
     """
     from holdfast.cli.array_items import read_items
     from holdfast.cli.arrays import see_array_through
@@ -125,8 +130,14 @@ def rerun(
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Run a job once more: the same command, files and limits, as a new job. Of an array, the items that did not
-    succeed."""
+    """Run a job once more, as a new job.
+
+    With the same command, files and limits. Of an array, the items that did not succeed.
+
+    Examples:
+      holdfast rerun train
+      holdfast rerun job_3f --detach
+    """
     from holdfast.cli.array_items import is_array
     from holdfast.cli.arrays import see_array_through
 
@@ -139,33 +150,37 @@ def rerun(
 
 def _see_through(client: "Client", job: "JobView", *, detach: bool, results: bool, json: bool) -> None:
     """Show the job until it has ended, and bring its results; or, detached, say its id."""
-    from holdfast.cli import show
+    from holdfast.cli import show, telling
+    from holdfast.cli.leaving import seen_through
     from holdfast.cli.watching import Watch
 
     if detach:
         show.print_json(job) if json else typer.echo(job.id)
         return
-    try:
-        ended = Watch(client, job, aside=json).until_ended()
-    except KeyboardInterrupt:
-        typer.echo(
-            f"\n{job.id} goes on without you.\n"
-            f"  follow it:  holdfast logs -f {job.id}\n"
-            f"  stop it:    holdfast stop {job.id}\n"
-            f"  its files:  holdfast results {job.id}",
-            err=True,
-        )
-        raise typer.Exit(130) from None
+    telling.say(f"-- sent as {job.id}", dim=True)
+    ended = seen_through(
+        job.id,
+        Watch(client, job, aside=json).until_ended,
+        lambda: client.jobs.stop(job.id),
+        {
+            "follow it": f"holdfast logs -f {job.id}",
+            "stop it": f"holdfast stop {job.id}",
+            "its files": f"holdfast results {job.id}",
+        },
+    )
     _conclude(client, ended, results=results, json=json)
 
 
 def _conclude(client: "Client", job: "JobView", *, results: bool, json: bool) -> None:
     from holdfast.cli.show import print_json, verdict_line
+    from holdfast.cli.telling import say
     from holdfast.errors import verdict_error
 
     error = verdict_error(job)
     synced, trouble = _brought(client, job) if results and job.verdict != "cancelled" and job.attempts else (None, None)
-    typer.secho(verdict_line(job), err=True, fg="green" if error is None else "red")
+    say(verdict_line(job), colour="green" if error is None else "red")
+    if error is not None and job.verdict == "failed":
+        say(f"  {error.hint.replace(' ID', f' {job.id}')}")
     if json:
         print_json({"job": job, "results": synced})
     if error is not None:
@@ -176,6 +191,7 @@ def _conclude(client: "Client", job: "JobView", *, results: bool, json: bool) ->
 
 def _brought(client: "Client", job: "JobView") -> "tuple[Synced | None, HoldfastError | None]":
     """The results of a job that ended, or why they are not here. The verdict is said in either case."""
+    from holdfast.cli import telling
     from holdfast.cli.results import bring, says
     from holdfast.errors import HoldfastError
 
@@ -183,7 +199,7 @@ def _brought(client: "Client", job: "JobView") -> "tuple[Synced | None, Holdfast
         synced = bring(client, job.id)
     except HoldfastError as trouble:
         trouble.hint = f"{trouble.hint} Then get them with: holdfast results {job.id}".strip()
-        typer.echo(f"-- its results did not arrive: {trouble.says} [{trouble.code}]", err=True)
+        telling.say(f"-- its results did not arrive: {trouble.says} [{trouble.code}]")
         return None, trouble
-    typer.echo(f"-- {says(synced)}", err=True)
+    telling.say(f"-- {says(synced)}")
     return synced, None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import operating
-from holdfast.cli.flags import Json, NodeArg, TokenFile, Url, connect
+from holdfast.cli.flags import Json, NodeArg, TokenFile, Url, connect, one_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,9 +44,22 @@ def up(
         str | None, typer.Option(metavar="URL", help="sqlite:///FILE or postgresql+psycopg://…; else a file in DIR.")
     ] = None,
     open_join: Annotated[bool, typer.Option("--open", help="Let anyone join, without a token.")] = False,
-    preset: Annotated[str, typer.Option(help="Timing for a kind of network: lan, wan or test.")] = "lan",
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="Timing for a kind of network: lan, wan or test.", autocompletion=one_of("lan", "wan", "test")
+        ),
+    ] = "lan",
 ) -> None:
-    """Start an orchestrator here, in the foreground. Ctrl-C ends it; what runs on nodes goes on."""
+    """Start an orchestrator here, in the foreground.
+
+    Ctrl-C ends it; what runs on nodes goes on. The commands of this machine find it by themselves.
+
+    Examples:
+      holdfast up
+      holdfast up --http 0.0.0.0:7420 --listen 0.0.0.0:7421
+      holdfast up --blobs s3://bucket/holdfast --preset wan
+    """
     import threading
     from pathlib import Path
 
@@ -106,8 +119,33 @@ def _announce(data: "Path", listen: str) -> None:
                 join += f" --token {client.tokens.create(note='made by up').token}"
         except (HoldfastError, OSError) as error:
             typer.echo(f"no join token could be made: {error}", err=True)
+    used = _known_as_local(data)
+    aim = "" if used == "local" else " --context local"
     typer.echo(f"Holdfast is up: {endpoint['url']}")
-    typer.echo(f"Join a machine with:\n  {join}\nSend work with:\n  holdfast run --no-folder -- echo hello")
+    typer.echo(f"Join a machine with:\n  {join}\nSend work with:\n  holdfast run{aim} --no-folder -- echo hello")
+    if aim:
+        typer.echo(f"Commands go to the context {used}; to have them come here:\n  holdfast context use local")
+
+
+def _known_as_local(data: "Path") -> str:
+    """Let the commands of this machine find this orchestrator as `local`; which context they use now."""
+    from holdfast.client import contexts
+    from holdfast.client.endpoint import home
+    from holdfast.errors import HoldfastError
+
+    try:
+        # In its usual place it is found there; what else is written down then would lead away from it.
+        folder = "" if data == (home() / "orchestrator").absolute() else str(data)
+        known = contexts.read(home())
+        if known.get(contexts.LOCAL).folder != folder:
+            with contexts.changing(home()) as known:
+                known.contexts.pop(contexts.LOCAL, None)
+                if folder:
+                    known.contexts[contexts.LOCAL] = contexts.Context(folder=folder)
+        return os.environ.get("HOLDFAST_CONTEXT") or known.current or contexts.LOCAL
+    except (HoldfastError, OSError) as error:
+        typer.echo(f"it is not known as `local` to the commands of this machine: {error}", err=True)
+        return contexts.LOCAL
 
 
 @node_group.callback(invoke_without_command=True)
@@ -152,9 +190,15 @@ def node(
         bool, typer.Option("--unsafe-process-runtime", help="Run jobs with NO isolation where no sandbox works.")
     ] = False,
 ) -> None:
-    """Offer this machine to a network; or, with a command, look after one of its nodes.
+    """Offer this machine to a network, or look after a node.
 
-    Flags win over the environment, the environment over the file.
+    Without a command it joins, and hosts jobs until Ctrl-C or SIGTERM. Flags win over the environment, the environment
+    over the file. `show` and `drain` are for those who run the network, the others for those who run this machine.
+
+    Examples:
+      holdfast node --orchestrator holdfast.example:7421 --token hf1_…
+      holdfast node --name attic --cpu 2 --memory 4GiB
+      holdfast node status
     """
     if context.invoked_subcommand is not None:
         return
@@ -184,20 +228,27 @@ def node(
 
 
 def serve_node(flags: dict[str, object | None], config: str | None) -> None:
-    """Run a node until it is asked to leave."""
+    """Become a node, until it is asked to leave. Returns only by an error in its settings."""
     from pathlib import Path
 
     from holdfast.client.endpoint import home
     from holdfast.node.config import load_config
-    from holdfast.node.run import run_node
+    from holdfast.node.handover import become_agent
 
     environ = {"HOLDFAST_NODE_HOME": str(home() / "node"), **os.environ}
-    raise typer.Exit(run_node(load_config(flags, environ, Path(config) if config else None)))
+    become_agent(load_config(flags, environ, Path(config) if config else None))
 
 
 @node_group.command("show")
 def show_node(node: NodeArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """Show a node: how it is and why, what it offers, what it holds, what happened to it."""
+    """Show a node: how it is, what it offers, what it holds.
+
+    Also why it is as it is, and what happened to it.
+
+    Examples:
+      holdfast node show attic
+      holdfast node show node_8c --json
+    """
     from holdfast.cli import show
 
     with connect(url, token_file) as client:
@@ -213,7 +264,12 @@ def drain_node(
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Give a node nothing new and move what it holds elsewhere."""
+    """Give a node nothing new and move what it holds elsewhere.
+
+    Examples:
+      holdfast node drain attic
+      holdfast node drain attic --off
+    """
     from holdfast.cli import show
 
     with connect(url, token_file) as client:

@@ -7,6 +7,7 @@ machine nobody controls must not be able to draw on the screen of whoever lists 
 import re
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,14 +15,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli import foretelling
 from holdfast.quantities import counted, spoken_bytes, spoken_cores, spoken_mib, spoken_ms
-from holdfast.wire.http import ArrayItem, DoctorView, EventView, ExplainView, FailureView, JobView, NodeView
+from holdfast.wire.http import ArrayItem, EventView, ExplainView, FailureView, JobView, NodeView
 
 UNSAFE = "UNSAFE: no isolation"
 """Said in every listing of a node whose jobs run as plain processes."""
 
 WIDE = 240
 """Columns when nobody's window is in the way: what is piped is not cut."""
+NARROW = 140
+"""Below this, a table of nodes says less."""
+SHORT_ID = 13
+"""Of a node's id, where there is little room. Commands take the first letters of one."""
 
 STYLES = {
     "ready": "green", "succeeded": "green", "running": "cyan", "probation": "yellow", "suspect": "yellow",
@@ -38,9 +44,15 @@ def clean(text: str, *, colours: bool = False, lines: bool = False) -> str:
     return kept if lines else kept.replace("\n", " ").replace("\r", " ")
 
 
+class _Screen(Console):
+    def on_broken_pipe(self) -> None:
+        """The front door knows what to do about it; by itself it would end the process as if something had failed."""
+        raise BrokenPipeError
+
+
 def console(*, err: bool = False) -> Console:
     file = sys.stderr if err else sys.stdout
-    return Console(file=file, width=None if file.isatty() else WIDE, highlight=False, markup=False, emoji=False)
+    return _Screen(file=file, width=None if file.isatty() else WIDE, highlight=False, markup=False, emoji=False)
 
 
 def print_json(value: Any) -> None:
@@ -88,15 +100,17 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def jobs(listed: list[JobView]) -> None:
+def jobs(listed: Sequence[JobView]) -> None:
     if not listed:
         console().print("No jobs. Send one with: holdfast run -- echo hello")
         return
-    table = _table("job", "name", "state", "node", "attempts", "age", "")
+    wide = console().width >= NARROW
+    table = _table("job", "name", "state", "node", "attempts" if wide else "tries", "age", "")
     for job in listed:
         why = failure_line(job.failure) if job.failure else clean(job.waiting)
+        why = "; ".join(filter(None, (why, foretelling.short(job.estimate))))
         state = styled(job.verdict or job.phase)
-        node = clean(job.node or "")
+        node = clean(job.node or "") if wide else clean(job.node or "")[:SHORT_ID]
         table.add_row(
             job.id,
             clean(job.name or " ".join(job.argv))[:32],
@@ -119,6 +133,7 @@ def job(view: JobView) -> None:
         "priority": str(view.priority),
         "node": clean(view.node or ""),
         "waiting for": clean(view.waiting),
+        "estimate": clean(foretelling.line(view.estimate)) if view.estimate else "",
         "moved": _moved(view),
         "failure": failure_line(view.failure) if view.failure else "",
         "result": f"sha256 {view.result_sha256}, {view.result_bytes} bytes" if view.result_sha256 else "",
@@ -137,7 +152,7 @@ def job(view: JobView) -> None:
             ended = clock(attempt.ended_ms) if attempt.ended_ms else ""
             table.add_row(
                 attempt.id,
-                clean(attempt.node),
+                clean(attempt.node) if out.width >= NARROW else clean(attempt.node)[:SHORT_ID],
                 attempt.phase,
                 started,
                 ended,
@@ -201,6 +216,8 @@ def explanation(view: ExplainView) -> None:
         out.print(f"  at most until {clock(view.until_ms)} (in {spoken_ms(max(0, left))}), then: {clean(view.then)}")
     if view.ahead:
         out.print(f"  {view.ahead} job(s) would be placed before it")
+    if view.estimate is not None:
+        out.print(f"  estimate: {clean(foretelling.line(view.estimate))}")
     for gate, held_back in sorted(view.gates.items()):
         out.print(f"  gate {gate}: holds back {held_back} node(s)")
     if view.nearest:
@@ -209,9 +226,12 @@ def explanation(view: ExplainView) -> None:
         out.print(f"  {clean(line)}")
 
 
-def nodes(listed: list[NodeView]) -> None:
+def nodes(listed: Sequence[NodeView]) -> None:
     if not listed:
         console().print("No nodes. Get a join command with: holdfast token new")
+        return
+    if console().width < NARROW:
+        _nodes_narrow(listed)
         return
     table = _table("id", "name", "state", "isolation", "cpu free", "memory free", "gpus", "holds", "since", "cause")
     for node in listed:
@@ -231,6 +251,35 @@ def nodes(listed: list[NodeView]) -> None:
             clean(node.cause),
         )
     console().print(table)
+
+
+def _nodes_narrow(listed: Sequence[NodeView]) -> None:
+    """What fits a small window: as much of an id as commands take, and below, what is to be said of some only."""
+    out = console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "id", "state", "cpu free", "memory free", "gpus", "holds"):
+        table.add_column(column, no_wrap=True)
+    remarks: list[Text] = []
+    for node in listed:
+        name = clean(node.name or node.hostname)
+        free, total = node.free.get("memory_mib", 0), node.total.get("memory_mib", 0)
+        unit = 1024 if total >= 4096 else 1
+        table.add_row(
+            name[:14],
+            clean(node.id)[:SHORT_ID],
+            Text("draining") if node.draining and node.state == "ready" else styled(node.state),
+            f"{spoken_cores(node.free.get('cpu_milli', 0))}/{spoken_cores(node.total.get('cpu_milli', 0))}",
+            f"{free / unit:.0f}/{total / unit:.0f} {'GiB' if unit > 1 else 'MiB'}",
+            str(node.total.get("gpus", 0)),
+            str(len(node.attempts)),
+        )
+        if node.isolation == "none":
+            remarks.append(Text.assemble(f"{name}: ", isolation(node)))
+        if node.state not in ("ready", "probation") and node.cause:
+            remarks.append(Text(f"{name}: {node.state} for {ago(node.state_since_ms)}, {clean(node.cause)}"))
+    out.print(table)
+    for remark in remarks:
+        out.print(remark)
 
 
 def node(view: NodeView) -> None:
@@ -280,17 +329,20 @@ def node_status(found: dict[str, Any]) -> None:
             out.print(Text.assemble(f"  {name:<12} ", clean(str(value))))
     _health(out, found.get("health", {}))
     if found.get("held"):
-        table = _table("attempt", "phase", "stage", "cpu", "memory")
+        table = _table("attempt", "phase", "stage", "cpu", "memory", "may use")
         for held in found["held"]:
             at = held.get("progress") or {}
             cpu = spoken_ms(int(at.get("cpu_ms", 0))) if at.get("cpu_ms") else ""
             memory = spoken_mib(int(at.get("memory_mib", 0))) if at.get("memory_mib") else ""
+            limits = _amounts(held["limits"]) if held.get("limits") else ""
+            state = f"{held['phase']}, being removed" if held.get("unwanted") else str(held["phase"])
             table.add_row(
-                clean(str(held["attempt"])), clean(str(held["phase"])), clean(str(at.get("stage", ""))), cpu, memory
+                clean(str(held["attempt"])), clean(state), clean(str(at.get("stage", ""))), cpu, memory, limits
             )
         out.print(table)
     for failed in found.get("recent_failures", ()):
-        words = f"{failed.get('attempt')}: {failed.get('code')}: {failed.get('detail')}"
+        since = f"{ago(int(failed['at_ms']))} ago, " if failed.get("at_ms") else ""
+        words = f"{since}{failed.get('attempt')}: {failed.get('code')}: {failed.get('detail')}"
         out.print(Text.assemble(("  failed       ", "red"), clean(words)))
 
 
@@ -316,12 +368,10 @@ def _amounts(amounts: dict[str, int]) -> str:
 
 
 def event(happened: EventView) -> None:
-    console().print(
-        Text.assemble((clock(happened.at_ms), "dim"), "  ", f"{clean(happened.kind):<20} ", clean(happened.text))
-    )
-
-
-def doctor(view: DoctorView) -> None:
-    for finding in view.findings:
-        mark = Text("ok   ", style="green") if finding.ok else Text("FAIL ", style="bold red")
-        console().print(Text.assemble(mark, f"{clean(finding.name)}: {clean(finding.says)}"))
+    """One line; where the window is too narrow, the rest of the text stands below its beginning."""
+    line = Table.grid(padding=(0, 2))
+    line.add_column(style="dim", no_wrap=True)
+    line.add_column(min_width=19, no_wrap=True)
+    line.add_column(overflow="fold")
+    line.add_row(clock(happened.at_ms), clean(happened.kind), clean(happened.text))
+    console().print(line)

@@ -1,17 +1,23 @@
-"""Follows one job on the screen: its output, what the platform saw, how far it is, in the order in which it happens."""
+"""Follows one job on the screen: its output, what happens to it in words, and one live line with how it stands.
+
+Where nobody has a terminal there is no live line, and everything else is the same, in plain lines.
+"""
 
 import sys
 import threading
 import time
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.cli import telling
 from holdfast.cli.bars import LINE_EVERY_S, Pace
 from holdfast.cli.following import Printer
+from holdfast.cli.tale import Tale
+from holdfast.quantities import spoken_ms
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.wire.http import JobView, LogLine
+    from holdfast.wire.http import EventView, JobView, LogLine
 
 ASK_S = 0.5
 """How often it is asked how far a job is that does not run yet, or no longer. Its output tells of one that does."""
@@ -25,56 +31,93 @@ STAGES = {
 """By the phase of the attempt and its stage there: what was last said of a phase that is over tells nothing."""
 
 
+class Happened(NamedTuple):
+    """An entry of the journal, with the name of its machine."""
+
+    event: "EventView"
+    node: str
+
+
 class Watch:
-    """Until the job has ended: output to the screen, the newest of what happens to it in a status line."""
+    """Until the job has ended: output and what happens to the screen, how it stands in a status line.
+
+    Interrupted, it may be asked again: it goes on where it was.
+    """
 
     def __init__(self, client: "Client", job: "JobView", *, aside: bool = False) -> None:
         self._client = client
         self._job = job.id
-        self._news: SimpleQueue[LogLine | JobView | BaseException | None] = SimpleQueue()
+        self._news: SimpleQueue[LogLine | Happened | JobView | BaseException | None] = SimpleQueue()
         self._printer = Printer(aside=aside)
-        self._status = StatusLine(job.id)
+        self._status = StatusLine(job.name or job.id)
         self._stages = Stages()
+        self._tale = Tale(job.recovery)
+        self._journal = Journal(client, job.id)
+        self._view = job
+        self._stage = ""
         self._over = threading.Event()
+        self._started = False
 
     def until_ended(self) -> "JobView":
-        threading.Thread(target=self._read, daemon=True).start()
-        threading.Thread(target=self._ask, daemon=True).start()
-        self._status.say("sent")
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._read, daemon=True).start()
+            threading.Thread(target=self._ask, daemon=True).start()
         try:
             while True:
                 try:
                     news = self._news.get(timeout=0.2)
                 except Empty:
-                    self._status.draw(self._printer.at_line_start)
+                    self._draw()
                     continue
                 if news is None:
+                    self._over.set()
                     return self._client.jobs.wait(self._job, check=False)
                 if isinstance(news, BaseException):
+                    self._over.set()
                     raise news
                 self._show(news)
         finally:
-            self._over.set()
             self._status.erase()
 
-    def _show(self, news: "LogLine | JobView") -> None:
+    def _show(self, news: "LogLine | Happened | JobView") -> None:
         from holdfast.wire.http import LogLine
 
         if isinstance(news, LogLine):
             self._status.erase()
             self._printer.put(news)
-            if news.stream == "platform":
-                self._status.say(news.text)
-        elif text := self._stages.told(news):
-            self._status.say(text)
-            if not self._status.live and self._stages.due():
+        elif isinstance(news, Happened):
+            if text := self._tale.told(news.event, news.node):
+                self._status.erase()
                 self._printer.platform(text)
+        else:
+            self._view = news
+            self._stage = self._stages.told(news)
+            if self._stage and not self._status.live and self._stages.due():
+                self._printer.platform(self._stage)
+        self._draw()
+
+    def _draw(self) -> None:
+        self._status.say(" · ".join(filter(None, (self._stage or self._standing(), foreseen(self._view, _now_ms())))))
         self._status.draw(self._printer.at_line_start)
+
+    def _standing(self) -> str:
+        """`running on bee`, with its last checkpoint; or what it waits for."""
+        tale, phase = self._tale, self._view.phase
+        if tale.running and phase != "uploading":
+            kept = f" · checkpoint {tale.saved.number}" if tale.saved else ""
+            return f"running on {tale.node}{kept}"
+        if phase == "queued":
+            return f"waiting: {self._view.waiting}" if self._view.waiting else "waiting for a machine"
+        if phase == "uploading":
+            return "its result is on its way"
+        return f"getting ready on {tale.node}" if tale.node else "waiting for a machine"
 
     def _read(self) -> None:
         try:
             for line in self._client.jobs.logs(self._job, follow=True):
-                self._news.put(line)
+                happened = self._journal.entry(line) if line.stream == "platform" else None
+                self._news.put(happened or line)
             self._news.put(None)
         except BaseException as error:
             self._news.put(error)
@@ -91,6 +134,59 @@ class Watch:
                 continue
             pause = ASK_RUNNING_S if view.phase == "running" else ASK_S
             self._news.put(view)
+
+
+def foreseen(job: "JobView", now_ms: int) -> str:
+    """When it may start or be done, where the network dares a guess: `done in 40.0 s to 2 min`."""
+    if job.estimate is None:
+        return ""
+    word, span = ("done", job.estimate.end) if job.estimate.end else ("starts", job.estimate.start)
+    if span is None or span[1] <= now_ms:
+        return ""
+    early, late = (max(0, at_ms - now_ms) for at_ms in span)
+    return (
+        f"{word} within {spoken_ms(late)}"
+        if early < late // 10
+        else f"{word} in {spoken_ms(early)} to {spoken_ms(late)}"
+    )
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+class Journal:
+    """The entries behind the lines that the platform puts into a job's log: their kinds, and the machines' names."""
+
+    def __init__(self, client: "Client", job: str) -> None:
+        self._client = client
+        self._job = job
+        self._entries: dict[int, EventView] = {}
+        self._read_to = 0
+        self._names: dict[str, str] = {}
+
+    def entry(self, line: "LogLine") -> Happened | None:
+        """None: there is none, or it cannot be asked for now; then the line itself has to do."""
+        from holdfast.errors import HoldfastError
+
+        try:
+            if line.offset > self._read_to:
+                for event in self._client.events(job=self._job, after=max(self._read_to, line.offset - 1)):
+                    self._entries[event.seq] = event
+                    self._read_to = event.seq
+            event = self._entries.pop(line.offset, None)
+            if event is None or event.text != line.text:
+                return None
+            return Happened(event, self._name(event.node))
+        except HoldfastError:
+            return None
+
+    def _name(self, node: str | None) -> str:
+        if node is None:
+            return "a machine"
+        if node not in self._names:
+            self._names[node] = self._client.nodes.get(node).name or node
+        return self._names[node]
 
 
 class Stages:
@@ -132,7 +228,7 @@ class StatusLine:
         self._since = time.monotonic()
         self._text = ""
         self._shown = False
-        self.live = sys.stderr.isatty()
+        self.live = telling.live(sys.stderr)
 
     def say(self, text: str) -> None:
         self._text = text
@@ -150,7 +246,10 @@ class StatusLine:
 
         from holdfast.cli.show import clean
 
-        line = f"{self._job}  {time.monotonic() - self._since:5.1f} s  {clean(self._text)}"
-        sys.stderr.write("\r\x1b[K\x1b[2m" + line[: shutil.get_terminal_size().columns - 1] + "\x1b[0m")
+        passed = spoken_ms(round((time.monotonic() - self._since) * 1000))
+        line = clean(f"{self._job[:24]} · {passed} · {self._text}")[: shutil.get_terminal_size().columns - 1]
+        # Dim alone is hard to read on many screens.
+        begin, end = ("\x1b[36m", "\x1b[0m") if telling.coloured(sys.stderr) else ("", "")
+        sys.stderr.write(f"\r\x1b[K{begin}{line}{end}")
         sys.stderr.flush()
         self._shown = True

@@ -13,19 +13,18 @@ import os
 import re
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 
 from holdfast.blobs.errors import BlobError, InTheWay
+from holdfast.client import questions
 from holdfast.client.results import HOME, belongs_to
+from holdfast.client.steps import Steps, Together, Work
 from holdfast.errors import HoldfastError, NotEnded
 from holdfast.wire.http import ArrayItem, ArrayView, JobView
-
-if TYPE_CHECKING:
-    from holdfast.client.client import Jobs
 
 INDEX = "index.json"
 INDEX_BYTES_MAX = 256 << 20
@@ -79,42 +78,44 @@ class Collected(msgspec.Struct, frozen=True):
 class ArrayResults:
     """Those of one array that has ended."""
 
-    def __init__(self, jobs: "Jobs", array: ArrayView) -> None:
+    def __init__(self, array: ArrayView) -> None:
         if not array.ended:
             done = sum(array.counts.get(word, 0) for word in ("succeeded", "failed", "cancelled"))
             raise NotEnded(
                 f"{array.id} has not ended: {done} of {array.items} items have",
                 hint=f"See how far it is with `holdfast jobs --array {array.id}`.",
             )
-        self._jobs = jobs
         self._array = array
 
-    def sync(self, to: str | Path | None, told: Callable[[int, int], None]) -> Collected:
+    def sync(self, to: str | Path | None, told: Callable[[int, int], None]) -> Steps[Collected]:
         """Bring everything to `to`, or to `results/<array>/` here."""
         folder = Path(to) if to is not None else place_for(self._array, Path(HOME))
-        self._claim(folder)
+        yield Work(lambda: self._claim(folder))
         found = dict(self._before)
         missing: dict[int, str] = {}
         told(0, self._array.items)
         noted = time.monotonic()
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="item") as threads:
-            asked = {threads.submit(self._bring, folder, item): item for item in self._array.jobs}
-            try:
-                for count, done in enumerate(as_completed(asked), start=1):
-                    item = asked[done]
-                    try:
-                        found[item.index] = done.result()
-                    except HoldfastError as trouble:
-                        found[item.index] = _item(item)
-                        missing[item.index] = f"{trouble.says} [{trouble.code}]"
-                    told(count, self._array.items)
-                    if time.monotonic() - noted > NOTED_EVERY_S:
-                        self._note(folder, found, complete=False)
-                        noted = time.monotonic()
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
+        count = 0
+
+        def heard(place: int, answer: Any) -> None:
+            nonlocal noted, count
+            item = self._array.jobs[place]
+            if isinstance(answer, HoldfastError):
+                found[item.index] = _item(item)
+                missing[item.index] = f"{answer.says} [{answer.code}]"
+            else:
+                found[item.index] = answer
+            count += 1
+            told(count, self._array.items)
+            if time.monotonic() - noted > NOTED_EVERY_S:
                 self._note(folder, found, complete=False)
-                raise
+                noted = time.monotonic()
+
+        try:
+            yield Together([partial(self._bring, folder, item) for item in self._array.jobs], AT_ONCE, heard)
+        except BaseException:
+            self._note(folder, found, complete=False)
+            raise
         items = self._note(folder, found, complete=not missing)
         return Collected(
             array=self._array.id,
@@ -128,18 +129,18 @@ class ArrayResults:
 
     # --- one item ---
 
-    def _bring(self, folder: Path, item: ArrayItem) -> ItemRecord:
+    def _bring(self, folder: Path, item: ArrayItem) -> Steps[ItemRecord]:
         before = self._before.get(item.index)
         place = folder / str(item.index)
-        self._make_way(place, item)
-        view = self._jobs.get(item.job)
+        yield Work(lambda: self._make_way(place, item))
+        view = yield from questions.job(item.job)
         if before is not None and before.job == item.job and before.folder is not None and place.is_dir():
             if view.files is not None and not view.files.received:
-                self._jobs.received(item.job)  # they arrived earlier, and then the word of it did not
+                yield from questions.received(item.job)  # they arrived earlier, and then the word of it did not
             return before
         if item.verdict == "cancelled" or not view.attempts:
             return _item(item, view)
-        self._jobs.results(item.job, to=place)
+        yield from questions.results(item.job, to=place)
         return _item(item, view, place.name)
 
     def _make_way(self, place: Path, item: ArrayItem) -> None:

@@ -6,53 +6,44 @@ client.arrays    submit · get · wait · stop · retry · results
 client.nodes     list · get · drain
 client.tokens    create · revoke
 client.content   send · fetch · manifest
-client.events()  client.ping()  client.doctor()
+client.check()  client.watch_check()  client.estimates()  client.events()  client.ping()  client.doctor()
+
+`AsyncClient` is the same with `await`. Neither knows how to ask: that is written once, in `questions`.
 """
 
-import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
-import msgspec
-
+from holdfast.client import questions
+from holdfast.client.answers import parsed
 from holdfast.client.endpoint import Endpoint, find
+from holdfast.client.objects import Array, Event, Explanation, Job, Node, NotTaken, Page, bound
+from holdfast.client.objects import Nodes as NodeList
 from holdfast.client.retry import Patience
-from holdfast.client.sse import ServerEvent
 from holdfast.client.transport import Transport
-from holdfast.errors import Garbled, Refused, WaitExpired, verdict_error
-from holdfast.wire.http import (
-    ArrayRequest,
-    ArrayView,
-    DoctorView,
-    ErrorView,
-    EventView,
-    ExplainView,
-    JobList,
-    JobRequest,
-    JobView,
-    LogLine,
-    MoveRequest,
-    NodeView,
-    TokenRequest,
-    TokenView,
-)
+from holdfast.client.wishes import Command
+from holdfast.wire.http import ArrayView, CheckView, DoctorView, EstimatesView, JobView, LogLine, TokenView
 
 if TYPE_CHECKING:
+    from holdfast.blobs import Ignore, Manifest
     from holdfast.client.array_results import Collected
-    from holdfast.client.content import Content, Told
+    from holdfast.client.content import Sent, Told
     from holdfast.client.results import Synced
 
 
 class Client:
-    """A connection to one network, safe to share between threads. Use it with `with`, or call `close`."""
+    """A connection to one network, safe to share between threads. Use it with `with`, or call `close`.
 
-    def __init__(self, url: str, token: str = "", *, certificate: str = "", patience_s: float = 30.0) -> None:
-        self._transport = Transport(Endpoint(url.rstrip("/"), token, certificate), Patience(give_up_s=patience_s))
+    `Client()` asks the network that the command line would ask here: HOLDFAST_URL, or this machine's `holdfast up`.
+    """
+
+    def __init__(
+        self, url: str | None = None, token: str = "", *, certificate: str = "", patience_s: float = 30.0
+    ) -> None:
+        endpoint = find() if url is None else Endpoint(url.rstrip("/"), token, certificate)
+        self._transport = Transport(endpoint, Patience(give_up_s=patience_s))
         self._made()
 
     @classmethod
@@ -77,21 +68,18 @@ class Client:
         return client
 
     def _made(self) -> None:
-        self.jobs = Jobs(self._transport)
-        self.arrays = Arrays(self._transport)
-        self.nodes = Nodes(self._transport)
+        self.jobs = Jobs(self, self._transport)
+        self.arrays = Arrays(self, self._transport)
+        self.nodes = Nodes(self, self._transport)
         self.tokens = Tokens(self._transport)
-
-    @cached_property
-    def content(self) -> "Content":
-        """Folders to and from the network. Made when it is first used: most of what is asked moves no files."""
-        from holdfast.client.content import Content
-
-        return Content(self._transport)
+        self.content = Content(self._transport)
 
     @property
     def url(self) -> str:
         return self._transport.endpoint.url
+
+    def __repr__(self) -> str:
+        return f"<holdfast {type(self).__name__} of {self.url}>"
 
     def events(
         self,
@@ -100,19 +88,35 @@ class Client:
         after: int | None = None,
         job: str | None = None,
         node: str | None = None,
-    ) -> Iterator[EventView]:
-        """What happened, oldest first; with `follow`, also what happens from now on, without end."""
-        params = {"after": after, "job": job, "node": node, "follow": follow}
+        tail: int | None = None,
+    ) -> Iterator[Event]:
+        """What happened, oldest first; with `follow`, also what happens from now on, without end. `tail`: from so many
+        before the newest on."""
+        params = {"after": after, "job": job, "node": node, "follow": follow, "tail": tail}
         for event in self._transport.follow("/v1/events", params):
-            yield _parsed(EventView, event)
+            yield parsed(Event, event)
+
+    def check(self, command: Command, *, node: str | None = None, **wishes: Any) -> CheckView:
+        """What a submission of this job would meet now: where it would run, whether that machine answers this second,
+        or what it would wait for. Nothing is sent, stored or started. `node`: ask of this machine only."""
+        return self._transport.run(questions.check(command, wishes, node))
+
+    def watch_check(self, command: Command, *, node: str | None = None, **wishes: Any) -> Iterator[CheckView]:
+        """The same again and again: as soon as something changes, and every second, without end."""
+        asked = questions.checked(command, wishes)
+        for event in self._transport.follow("/v1/check/watch", {"node": node}, asked):
+            yield parsed(CheckView, event)
+
+    def estimates(self) -> EstimatesView:
+        """How often estimates of starts and ends were right."""
+        return self._transport.run(questions.estimates())
 
     def ping(self, *, patience_s: float | None = None) -> None:
         """Return if somebody answers there. `patience_s`: how long that is waited for, if not as long as usual."""
-        patience = None if patience_s is None else Patience(give_up_s=patience_s)
-        self._transport.ask(None, "GET", "/healthz", patience=patience)
+        self._transport.run(questions.ping(patience_s))
 
     def doctor(self) -> DoctorView:
-        return self._transport.ask(DoctorView, "GET", "/v1/doctor")
+        return self._transport.run(questions.doctor())
 
     def close(self) -> None:
         self._transport.close()
@@ -127,64 +131,37 @@ class Client:
 
 
 class Jobs:
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, client: Client, transport: Transport) -> None:
+        self._client = client
         self._transport = transport
 
-    def submit(self, request: JobRequest | Sequence[str], **fields: Any) -> JobView:
-        """Send a job and return as soon as it stands: `submit(["echo", "hi"], cpu_milli=500)`.
+    def _job(self, view: JobView) -> Job:
+        return bound(Job, view, self._client)
+
+    def submit(self, command: Command, **wishes: Any) -> Job:
+        """Send a job and return as soon as it stands: `submit(["python", "train.py"], cpu=4, folder=".")`.
 
         The idempotency key is made once per call, before the first try: however often the answer gets lost
-        on the way, there is one job.
+        on the way, there is one job. `key=…` for one of your own.
         """
-        asked = _keyed(_request(request, fields))
-        headers = {"Idempotency-Key": str(asked.key)}
-        return self._transport.ask(JobView, "POST", "/v1/jobs", body=asked, headers=headers)
+        return self._job(self._transport.run(questions.submit(command, wishes)))
 
-    def submit_many(self, requests: Iterable[JobRequest]) -> list[JobView | ErrorView]:
+    def submit_many(self, commands: Iterable[Command]) -> list[Job | NotTaken]:
         """Up to 1,000 jobs in one call; each stands or is refused by itself, in the order given."""
-        body = [_keyed(request) for request in requests]
-        answers = self._transport.ask(list[dict[str, Any]], "POST", "/v1/jobs/batch", body=body)
-        # A job and an error are told apart by what only one of them has.
-        return [msgspec.convert(one, JobView if "phase" in one else ErrorView) for one in answers]
+        views = self._transport.run(questions.submit_many(commands))
+        return [self._job(view) if isinstance(view, JobView) else view for view in views]
 
-    def rerun(self, job: str, *, key: str | None = None) -> JobView:
-        """The same again, as a new job. `key`: the same key is the same new job, however often it is sent."""
-        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
-        return self._transport.ask(JobView, "POST", f"/v1/jobs/{_segment(job)}/rerun", headers=headers)
-
-    def run(
-        self,
-        request: JobRequest | Sequence[str],
-        *,
-        timeout_s: float | None = None,
-        check: bool = True,
-        **fields: Any,
-    ) -> JobView:
+    def run(self, command: Command, *, timeout_s: float | None = None, check: bool = True, **wishes: Any) -> Job:
         """Submit and wait for the end. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
-        return self.wait(self.submit(request, **fields).id, timeout_s=timeout_s, check=check)
+        return self._job(self._transport.run(questions.run(command, wishes, timeout_s, check)))
 
-    def wait(self, job: str, *, timeout_s: float | None = None, check: bool = True) -> JobView:
-        """The job as it ended. Raises `WaitExpired` after `timeout_s`; the job itself goes on."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        pause = 0.02
-        while True:
-            view = self.get(job)
-            if view.phase == "ended":
-                error = verdict_error(view) if check else None
-                if error is not None:
-                    raise error
-                return view
-            if deadline is not None and time.monotonic() >= deadline:
-                raise WaitExpired(
-                    f"{view.id} is still {view.phase} after {timeout_s:g} s"
-                    + (f": {view.waiting}" if view.waiting else ""),
-                    hint=f"It goes on. `holdfast job explain {view.id}` says what it waits for.",
-                )
-            time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
-            pause = min(pause * 1.5, 0.5)
+    def rerun(self, job: str, *, key: str | None = None) -> Job:
+        """The same again, as a new job. `key`: the same key is the same new job, however often it is sent."""
+        return self._job(self._transport.run(questions.rerun(job, key)))
 
-    def get(self, job: str) -> JobView:
-        return self._transport.ask(JobView, "GET", f"/v1/jobs/{_segment(job)}")
+    def get(self, job: str) -> Job:
+        """One job, by its id, the beginning of it, or its name."""
+        return self._job(self._transport.run(questions.job(job)))
 
     def list(
         self,
@@ -193,91 +170,82 @@ class Jobs:
         phase: str | None = None,
         limit: int | None = None,
         after: str | None = None,
-    ) -> JobList:
+    ) -> Page[Job]:
         """One page, newest first. Pass `after=page.next` for the one behind it."""
-        params = {"owner": owner, "phase": phase, "limit": limit, "after": after}
-        return self._transport.ask(JobList, "GET", "/v1/jobs", params=params)
+        page = self._transport.run(questions.jobs(owner, phase, limit, after))
+        return Page([self._job(view) for view in page.jobs], page.next)
 
-    def stop(self, job: str) -> JobView:
-        return self._transport.ask(JobView, "POST", f"/v1/jobs/{_segment(job)}/stop")
+    def wait(self, job: str, *, timeout_s: float | None = None, check: bool = True) -> Job:
+        """The job as it ended. Raises `WaitExpired` after `timeout_s`; the job itself goes on."""
+        return self._job(self._transport.run(questions.wait(job, timeout_s, check)))
 
-    def move(self, job: str, to: str, *, key: str | None = None) -> JobView:
+    def stop(self, job: str) -> Job:
+        """Stopping what has ended changes nothing and is no error."""
+        return self._job(self._transport.run(questions.stop(job)))
+
+    def move(self, job: str, to: str, *, key: str | None = None) -> Job:
         """Have it run on the node `to`, and stop where it is once it runs there; returns as soon as that is under way.
         Refused at once where it cannot be. `key`: the same key is the same request, however often it is sent."""
-        asked = MoveRequest(to, key or uuid.uuid4().hex)
-        headers = {"Idempotency-Key": str(asked.key)}
-        return self._transport.ask(JobView, "POST", f"/v1/jobs/{_segment(job)}/move", body=asked, headers=headers)
+        return self._job(self._transport.run(questions.move(job, to, key)))
 
-    def wait_moved(self, job: str, *, timeout_s: float | None = None) -> JobView:
+    def wait_moved(self, job: str, *, timeout_s: float | None = None) -> Job:
         """The job once its last move is over. Raises `Refused` (`not_moved`) if it could not be moved; the job itself
         goes on."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        pause = 0.02
-        while True:
-            view = self.get(job)
-            move = view.move
-            if move is None or move.state == "done":
-                return view
-            if move.state == "failed":
-                raise Refused(f"{view.id} could not be moved to {move.to}: {move.says}", code="not_moved")
-            if deadline is not None and time.monotonic() >= deadline:
-                hint = f"It goes on. `holdfast job explain {view.id}` says what it waits for."
-                raise WaitExpired(f"the move of {view.id} is still {move.state} after {timeout_s:g} s", hint=hint)
-            time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
-            pause = min(pause * 1.5, 0.5)
+        return self._job(self._transport.run(questions.wait_moved(job, timeout_s)))
 
-    def explain(self, job: str) -> ExplainView:
-        return self._transport.ask(ExplainView, "GET", f"/v1/jobs/{_segment(job)}/explain")
+    def explain(self, job: str) -> Explanation:
+        """What it waits for, until when, and what happens then."""
+        return self._transport.run(questions.explain(job))
 
     def logs(self, job: str, *, stream: str = "both", follow: bool = False) -> Iterator[LogLine]:
         """The output of all attempts, with what the platform saw; with `follow`, until the job ends."""
-        path = f"/v1/jobs/{_segment(job)}/logs"
-        for event in self._transport.follow(path, {"stream": stream, "follow": follow}):
-            yield _parsed(LogLine, event)
+        for event in self._transport.follow(questions.logs_path(job), {"stream": stream, "follow": follow}):
+            yield parsed(LogLine, event)
 
     def results(
         self, job: str, *, to: str | Path | None = None, told: "Told" = lambda progress: None, receive: bool = True
     ) -> "Synced":
         """Bring what a job left to a folder: `to`, or `results/<its name or id>/` here. Verified; what was cut goes on
         where it was. With `receive`, the network is then told that it need not keep the files any longer."""
-        from holdfast.client.content import Content
-        from holdfast.client.results import Results
+        return self._transport.run(questions.results(job, to=to, told=told, receive=receive))
 
-        view = self.get(job)
-        synced = Results(self._transport, Content(self._transport), view).sync(to, told)
-        if receive and view.files is not None and not view.files.received:
-            self.received(view.id)
-        return synced
-
-    def received(self, job: str) -> JobView:
+    def received(self, job: str) -> Job:
         """Say that the files of a job have arrived; the network may forget them."""
-        return self._transport.ask(JobView, "POST", f"/v1/jobs/{_segment(job)}/received")
+        return self._job(self._transport.run(questions.received(job)))
 
 
 class Arrays:
     """Many jobs from one: the same command over a list of items."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, client: Client, transport: Transport) -> None:
+        self._client = client
         self._transport = transport
 
-    def submit(self, request: JobRequest | Sequence[str], items: Iterable[str], **fields: Any) -> ArrayView:
+    def _array(self, view: ArrayView) -> Array:
+        return bound(Array, view, self._client)
+
+    def submit(self, command: Command, items: Iterable[str], **wishes: Any) -> Array:
         """`submit(["python", "work.py", "{item}"], ["a", "b"])`: one job for each item, which replaces `{item}`.
 
         The same `key` is the same array, however often it is sent."""
-        job = _keyed(_request(request, fields))
-        asked = ArrayRequest(job, list(items), key=job.key)
-        headers = {"Idempotency-Key": str(asked.key)}
-        return self._transport.ask(ArrayView, "POST", "/v1/arrays", body=asked, headers=headers)
+        return self._array(self._transport.run(questions.submit_array(command, items, wishes)))
 
-    def get(self, array: str) -> ArrayView:
-        return self._transport.ask(ArrayView, "GET", f"/v1/arrays/{_segment(array)}")
+    def get(self, array: str) -> Array:
+        return self._array(self._transport.run(questions.array(array)))
 
-    def stop(self, array: str) -> ArrayView:
-        return self._transport.ask(ArrayView, "POST", f"/v1/arrays/{_segment(array)}/stop")
+    def wait(
+        self, array: str, *, timeout_s: float | None = None, told: Callable[[Array], None] = lambda view: None
+    ) -> Array:
+        """The array once every item has ended. `told` hears of it on the way."""
+        view = self._transport.run(questions.wait_array(array, timeout_s, lambda view: told(self._array(view))))
+        return self._array(view)
 
-    def retry(self, array: str) -> ArrayView:
+    def stop(self, array: str) -> Array:
+        return self._array(self._transport.run(questions.stop_array(array)))
+
+    def retry(self, array: str) -> Array:
         """Run the items again that did not succeed."""
-        return self._transport.ask(ArrayView, "POST", f"/v1/arrays/{_segment(array)}/retry")
+        return self._array(self._transport.run(questions.retry_array(array)))
 
     def results(
         self, array: str, *, to: str | Path | None = None, told: Callable[[int, int], None] = lambda done, total: None
@@ -285,45 +253,24 @@ class Arrays:
         """Bring what the items left to a folder: `to`, or `results/<its name or id>/` here, one folder for each item
         by its index and `index.json` about them all. What was cut goes on where it was. `told` hears how many items
         of how many are here."""
-        from holdfast.client.array_results import ArrayResults
-
-        return ArrayResults(Jobs(self._transport), self.get(array)).sync(to, told)
-
-    def wait(
-        self, array: str, *, timeout_s: float | None = None, told: Callable[[ArrayView], None] = lambda view: None
-    ) -> ArrayView:
-        """The array once every item has ended. `told` hears of it on the way."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        pause = 0.05
-        while True:
-            view = self.get(array)
-            told(view)
-            if view.ended:
-                return view
-            if deadline is not None and time.monotonic() >= deadline:
-                done = view.counts.get("succeeded", 0)
-                raise WaitExpired(
-                    f"{view.id}: {done} of {view.items} items have succeeded after {timeout_s:g} s",
-                    hint="It goes on.",
-                )
-            time.sleep(pause)
-            pause = min(pause * 1.5, 1.0)
+        return self._transport.run(questions.array_results(array, to, told))
 
 
 class Nodes:
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, client: Client, transport: Transport) -> None:
+        self._client = client
         self._transport = transport
 
-    def list(self) -> list[NodeView]:
-        return self._transport.ask(list[NodeView], "GET", "/v1/nodes")
+    def list(self) -> NodeList[Node]:
+        return NodeList([bound(Node, view, self._client) for view in self._transport.run(questions.nodes())])
 
-    def get(self, node: str) -> NodeView:
-        """One node with what happened to it lately."""
-        return self._transport.ask(NodeView, "GET", f"/v1/nodes/{_segment(node)}")
+    def get(self, node: str) -> Node:
+        """One node with what happened to it lately, by its id, the beginning of it, or its name."""
+        return bound(Node, self._transport.run(questions.node(node)), self._client)
 
-    def drain(self, node: str, *, on: bool = True) -> NodeView:
+    def drain(self, node: str, *, on: bool = True) -> Node:
         """Give it nothing new and move what it holds; `on=False` takes it back."""
-        return self._transport.ask(NodeView, "POST", f"/v1/nodes/{_segment(node)}/drain", params={"on": on})
+        return bound(Node, self._transport.run(questions.drain(node, on)), self._client)
 
 
 class Tokens:
@@ -332,34 +279,45 @@ class Tokens:
 
     def create(self, *, ttl_ms: int = 86_400_000, uses: int = -1, note: str = "", key: str = "") -> TokenView:
         """A join token. The idempotency key is made once per call: whatever answers get lost, it is one token."""
-        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
-        return self._transport.ask(
-            TokenView, "POST", "/v1/tokens", body=TokenRequest(ttl_ms, uses, note), headers=headers
-        )
+        return self._transport.run(questions.create_token(ttl_ms, uses, note, key))
 
     def revoke(self, token: str) -> None:
-        self._transport.ask(None, "DELETE", f"/v1/tokens/{_segment(token)}")
+        self._transport.run(questions.revoke_token(token))
 
 
-def _request(request: JobRequest | Sequence[str], fields: dict[str, Any]) -> JobRequest:
-    if isinstance(request, JobRequest):
-        return msgspec.structs.replace(request, **fields) if fields else request
-    if isinstance(request, str):
-        raise TypeError('a command is a list of words, ["echo", "hi"], not one string')
-    return JobRequest(argv=list(request), **fields)
+class Content:
+    """Folders to and from the network. What that takes is loaded when it is used: most questions move no files."""
 
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
-def _keyed(request: JobRequest) -> JobRequest:
-    return request if request.key else msgspec.structs.replace(request, key=uuid.uuid4().hex)
+    def send(
+        self,
+        folder: str | Path,
+        *,
+        index_file: str | Path | None = None,
+        ignore: "Ignore | None" = None,
+        told: "Told" = lambda progress: None,
+        read: Callable[[int], None] | None = None,
+    ) -> "Sent":
+        """Send a folder; what the network has already is not sent. `index_file`: remembers what was read, so that
+        unchanged files are not read the next time. `read` is told of bytes as they are read, from several threads;
+        `told` of those that are sent."""
+        from holdfast.client import content
 
+        return self._transport.run(content.send(folder, index_file=index_file, ignore=ignore, told=told, read=read))
 
-def _segment(identifier: str) -> str:
-    """An id as one path segment, so that what a person pastes can never name another path."""
-    return quote(identifier, safe="") or "-"
+    def fetch(
+        self, manifest: str, into: str | Path, *, only: str = "", told: "Told" = lambda progress: None
+    ) -> "Manifest":
+        """Put the content of a manifest into a folder: verified, nothing outside of it touched, resumed where an
+        earlier try was cut. `only`: what lies in this folder of it, and nothing else."""
+        from holdfast.client import content
 
+        return self._transport.run(content.fetch(manifest, into, only=only, told=told))
 
-def _parsed(kind: Any, event: ServerEvent) -> Any:
-    try:
-        return msgspec.json.decode(event.data, type=kind)
-    except msgspec.DecodeError as cause:
-        raise Garbled(f"the orchestrator sent an event that makes no sense: {cause}") from None
+    def manifest(self, name: str) -> "Manifest":
+        """The list of a folder's content: verified to be what the hash names, and to keep every rule."""
+        from holdfast.client import content
+
+        return self._transport.run(content.manifest(name))

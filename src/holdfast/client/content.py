@@ -1,16 +1,11 @@
-"""Folders to and from the network: sends what is missing, fetches what is new, resumes what was cut.
+"""Folders to and from the network: sends what is missing, fetches what is new, resumes what was cut. Questions only:
+the clients carry them out."""
 
-client.content   send · fetch · manifest
-"""
-
-import asyncio
-import ssl
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import urljoin
+from typing import Any
+from urllib.parse import quote, urljoin
 
-import httpx
 import msgspec
 
 from holdfast.blobs import (
@@ -29,14 +24,13 @@ from holdfast.blobs import (
     transfer,
 )
 from holdfast.blobs.errors import BlobMissing
-from holdfast.blobs.lines import ThreadTransport
-from holdfast.client.transport import Transport, trust
+from holdfast.client.async_transport import AsyncTransport
+from holdfast.client.steps import Ask, Move, Steps, Work
 from holdfast.wire.http import BlobRef, BlobsRequest, LinksRequest, ManifestView, Missing, TakeRequest, Urls
 
 SENDINGS_MAX = 3
 """How often what did not arrive whole is sent again."""
 
-T = TypeVar("T")
 Told = Callable[[transfer.Progress], None]
 
 
@@ -51,87 +45,73 @@ class Sent(msgspec.Struct, frozen=True):
     left_out: tuple[LeftOut, ...] = ()
 
 
-class Content:
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+def send(
+    folder: str | Path,
+    *,
+    index_file: str | Path | None = None,
+    ignore: Ignore | None = None,
+    told: Told = lambda progress: None,
+    read: Callable[[int], None] | None = None,
+) -> Steps[Sent]:
+    root = Path(folder)
 
-    def send(
-        self,
-        folder: str | Path,
-        *,
-        index_file: str | Path | None = None,
-        ignore: Ignore | None = None,
-        told: Told = lambda progress: None,
-        read: Callable[[int], None] | None = None,
-    ) -> Sent:
-        """Send a folder; what the network has already is not sent. `index_file`: remembers what was read, so that
-        unchanged files are not read the next time. `read` is told of bytes as they are read, from several threads;
-        `told` of those that are sent."""
-        root = Path(folder)
+    def look() -> Any:
         index = _read_index(index_file)
-        found = scan(root, ignore=ignore or Ignore.of_folder(root), index=index, strict=True, progress=read)
-        sent = _run(self._send(root, found.manifest, told))
-        _write_index(index_file, found.index)
-        return msgspec.structs.replace(sent, left_out=found.left_out)
+        return scan(root, ignore=ignore or Ignore.of_folder(root), index=index, strict=True, progress=read)
 
-    async def _send(self, root: Path, manifest: Manifest, told: Told) -> Sent:
-        data = manifest.to_bytes()
-        name = sha_of(data)
-        blobs = (*manifest.blobs, Blob(name, len(data)))
-        source = FirstOf(BytesSource({name: data}), FolderSource(root, manifest))
-        moved = lost = 0
-        for _ in range(SENDINGS_MAX):
-            async with self._mover() as http:
-                progress = await transfer.upload(blobs, source, _Sending(self._transport), http, progress=told)
-            moved += progress.bytes_moved
-            view = await asyncio.to_thread(
-                self._transport.ask, ManifestView, "POST", "/v1/manifests", body=TakeRequest(name)
-            )
-            if not view.missing:
-                return Sent(name, view.files, view.bytes, moved)
-            lost = len(view.missing)
-        raise BlobMissing(f"{lost} blobs of {root} did not arrive whole in {SENDINGS_MAX} tries")
+    found = yield Work(look)
+    sent = yield Move(lambda line: _send(line, root, found.manifest, told))
+    yield Work(lambda: _write_index(index_file, found.index))
+    return msgspec.structs.replace(sent, left_out=found.left_out)
 
-    def manifest(self, name: str) -> Manifest:
-        """The list of a folder's content: verified to be what the hash names, and to keep every rule."""
-        data = self._transport.ask(bytes, "GET", f"/v1/manifests/{name}")
-        return Manifest.from_bytes(data, Limits(), name=name)
 
-    def fetch(self, manifest: str, into: str | Path, *, only: str = "", told: Told = lambda progress: None) -> Manifest:
-        """Put the content of a manifest into a folder: verified, nothing outside of it touched, resumed where an
-        earlier try was cut. `only`: what lies in this folder of it, and nothing else."""
-        found = self.manifest(manifest)
-        if only:
-            found = Manifest.of((one for one in found.entries if one.path.startswith(f"{only}/")), found.blobs)
-        unpacking = Unpacking(Path(into), found)
-        wanted = unpacking.prepare()
-        _run(self._fetch(manifest, unpacking, wanted, told))
-        unpacking.finish(durable=True)
-        return found
+async def _send(line: AsyncTransport, root: Path, manifest: Manifest, told: Told) -> Sent:
+    data = manifest.to_bytes()
+    name = sha_of(data)
+    blobs = (*manifest.blobs, Blob(name, len(data)))
+    source = FirstOf(BytesSource({name: data}), FolderSource(root, manifest))
+    moved = lost = 0
+    for _ in range(SENDINGS_MAX):
+        async with line.mover() as http:
+            progress = await transfer.upload(blobs, source, _Sending(line), http, progress=told)
+        moved += progress.bytes_moved
+        view = await line.ask(Ask(ManifestView, "POST", "/v1/manifests", body=TakeRequest(name)))
+        if not view.missing:
+            return Sent(name, view.files, view.bytes, moved)
+        lost = len(view.missing)
+    raise BlobMissing(f"{lost} blobs of {root} did not arrive whole in {SENDINGS_MAX} tries")
 
-    async def _fetch(self, manifest: str, unpacking: Unpacking, wanted: Sequence[Blob], told: Told) -> None:
-        async with self._mover() as http:
-            door = _Fetching(self._transport, manifest)
-            await transfer.download(wanted, unpacking.put, door, http, progress=told)
 
-    def _mover(self) -> httpx.AsyncClient:
-        """For signed addresses: at the orchestrator with its certificate, elsewhere with those the world trusts."""
-        endpoint = self._transport.endpoint
-        mounts: dict[str, httpx.AsyncBaseTransport | None] = {}
-        if isinstance(pinned := trust(endpoint), ssl.SSLContext):
-            mounts[endpoint.url] = ThreadTransport(pinned)
-        return httpx.AsyncClient(trust_env=False, mounts=mounts, transport=ThreadTransport())
+def manifest(name: str) -> Steps[Manifest]:
+    data = yield Ask(bytes, "GET", f"/v1/manifests/{quote(name, safe='') or '-'}")
+    return Manifest.from_bytes(data, Limits(), name=name)
+
+
+def fetch(name: str, into: str | Path, *, only: str = "", told: Told = lambda progress: None) -> Steps[Manifest]:
+    found = yield from manifest(name)
+    if only:
+        found = Manifest.of((one for one in found.entries if one.path.startswith(f"{only}/")), found.blobs)
+    unpacking = Unpacking(Path(into), found)
+    wanted = yield Work(unpacking.prepare)
+    yield Move(lambda line: _fetch(line, name, unpacking, wanted, told))
+    yield Work(lambda: unpacking.finish(durable=True))
+    return found
+
+
+async def _fetch(line: AsyncTransport, name: str, unpacking: Unpacking, wanted: Sequence[Blob], told: Told) -> None:
+    async with line.mover() as http:
+        await transfer.download(wanted, unpacking.put, _Fetching(line, name), http, progress=told)
 
 
 class _Door:
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self, line: AsyncTransport) -> None:
+        self._line = line
 
-    async def _ask(self, kind: type[T], path: str, body: Any) -> T:
-        return await asyncio.to_thread(self._transport.ask, kind, "POST", path, body=body)
+    async def _ask(self, kind: Any, path: str, body: Any) -> Any:
+        return await self._line.ask(Ask(kind, "POST", path, body=body))
 
     def _absolute(self, found: Urls) -> dict[str, str]:
-        base = self._transport.endpoint.url
+        base = self._line.endpoint.url
         return {sha: url if "://" in url else urljoin(base, url) for sha, url in found.urls.items()}
 
 
@@ -144,32 +124,20 @@ class _Sending(_Door):
 
 
 class _Fetching(_Door):
-    def __init__(self, transport: Transport, manifest: str) -> None:
-        super().__init__(transport)
-        self._manifest = manifest
+    def __init__(self, line: AsyncTransport, name: str) -> None:
+        super().__init__(line)
+        self._name = name
 
     async def missing(self, blobs: Sequence[Blob]) -> Collection[str]:
         return ()
 
     async def links(self, method: str, blobs: Sequence[Blob]) -> Mapping[str, str]:
         body = LinksRequest([blob.sha for blob in blobs])
-        return self._absolute(await self._ask(Urls, f"/v1/manifests/{self._manifest}/links", body))
+        return self._absolute(await self._ask(Urls, f"/v1/manifests/{self._name}/links", body))
 
 
 def _refs(blobs: Sequence[Blob]) -> BlobsRequest:
     return BlobsRequest([BlobRef(blob.sha, blob.size) for blob in blobs])
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """From code that is not asynchronous, also where a loop runs already (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
 
 
 def _read_index(file: str | Path | None) -> Index:

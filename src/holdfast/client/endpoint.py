@@ -1,11 +1,16 @@
-"""Where the network is and how to prove who asks: flags, then environment, then what `holdfast up` left here.
+"""Where the network is and how to prove who asks: flags, then environment, then the context in use, then what
+`holdfast up` left here.
 
     address      --url           HOLDFAST_URL                                     orchestrator/endpoint.json
     admin token  --token-file    HOLDFAST_ADMIN_TOKEN, HOLDFAST_ADMIN_TOKEN_FILE  orchestrator/admin.token
     certificate  --certificate   HOLDFAST_CERTIFICATE (a PEM file)                orchestrator/endpoint.json
 
-`HOLDFAST_HOME` takes the place of ~/.holdfast. The local token and certificate are used for the local address
-only: they are never sent or applied to an address that came from somewhere else.
+HOLDFAST_CONTEXT, or `holdfast context use`, names a network of `contexts`, which has all three. An address that is
+given by itself counts more than a context.
+
+`HOLDFAST_HOME` takes the place of ~/.holdfast. The token and certificate of this machine's orchestrator, or of a
+context, are used for its own address only: they are never sent or applied to an address that came from somewhere
+else. Nor does a context get the token of the environment, which was meant for another.
 """
 
 import os
@@ -15,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.client.contexts import LOCAL, Contexts, read
 from holdfast.errors import Misconfigured
 
 
@@ -23,6 +29,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     token: str = ""
     certificate: str = ""
     """PEM of the one certificate to trust; empty: the system's authorities."""
+    context: str = ""
+    """What this network is called here; empty: it was given by its address."""
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url!r})"
@@ -38,34 +46,82 @@ def find(
     certificate_file: str | Path | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Endpoint:
-    folder = home(environ) / "orchestrator"
     address = (url or environ.get("HOLDFAST_URL") or "").rstrip("/")
-    local = _local(folder)
-    if address and address != local.get("url"):
-        local = {}
+    contexts = read(home(environ))
+    name = "" if address else environ.get("HOLDFAST_CONTEXT") or contexts.current or LOCAL
+    if not name:
+        name = _named(address, contexts, environ)
+    known = _known(name, contexts, environ) if name else {}
     if not address:
-        if "url" not in local:
-            raise Misconfigured(
-                f"no orchestrator is known here: there is no {folder / 'endpoint.json'}",
-                hint="Start one with `holdfast up`, or say where it is with --url or HOLDFAST_URL.",
-                code="no_endpoint",
-            )
-        address = str(local["url"])
+        address = str(known["url"])
+        if name != LOCAL:
+            # What the environment says of tokens and certificates was said of another network.
+            environ = {}
     pem_file = certificate_file or environ.get("HOLDFAST_CERTIFICATE")
-    certificate = _text(pem_file, "certificate") if pem_file else str(local.get("certificate") or "")
-    return Endpoint(address, _token(folder, local, token_file, environ), certificate)
+    certificate = _text(pem_file, "certificate") if pem_file else str(known.get("certificate") or "")
+    return Endpoint(address, _token(known, token_file, environ), certificate, name)
 
 
-def _token(folder: Path, local: Mapping[str, Any], token_file: str | Path | None, environ: Mapping[str, str]) -> str:
+def local_folder(contexts: Contexts, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where this machine's orchestrator keeps everything: where it usually does, or where `up` said it does."""
+    usual = home(environ) / "orchestrator"
+    said = contexts.get(LOCAL).folder
+    return Path(said) if said and not (usual / "endpoint.json").exists() else usual
+
+
+def known_as(name: str, environ: Mapping[str, str] = os.environ) -> tuple[Endpoint, str]:
+    """The network that is called so here, without an address where it does not run; and its folder, if it is on this
+    machine."""
+    contexts = read(home(environ))
+    context = contexts.get(name)
+    if context.url:
+        return Endpoint(context.url, context.token, context.certificate, name), ""
+    folder = local_folder(contexts, environ)
+    found = _local(folder)
+    token = folder / str(found.get("token_file") or "admin.token")
+    said = _text(token, "admin token").strip() if found and token.exists() else ""
+    return Endpoint(str(found.get("url") or ""), said, str(found.get("certificate") or ""), name), str(folder)
+
+
+def name_of(url: str, environ: Mapping[str, str] = os.environ) -> str:
+    """What the network at this address is called here; empty if it is not known, or if no other is either."""
+    contexts = read(home(environ))
+    return _named(url, contexts, environ) if contexts.contexts else ""
+
+
+def _named(address: str, contexts: Contexts, environ: Mapping[str, str]) -> str:
+    """What the network at this address is called here; empty if it is not known."""
+    if address == _local(local_folder(contexts, environ)).get("url"):
+        return LOCAL
+    return next((name for name, known in sorted(contexts.contexts.items()) if known.url == address), "")
+
+
+def _known(name: str, contexts: Contexts, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Address, certificate, and token or its file, of a network that is known by name."""
+    context = contexts.get(name)
+    if context.url:
+        return {"url": context.url, "certificate": context.certificate, "token": context.token}
+    folder = local_folder(contexts, environ)
+    found = _local(folder)
+    if "url" not in found:
+        raise Misconfigured(
+            f"no orchestrator is known here: there is no {folder / 'endpoint.json'}",
+            hint="Start one with `holdfast up`, or say where it is with --url, HOLDFAST_URL or `holdfast context`.",
+            code="no_endpoint",
+        )
+    return {**found, "token_file": folder / str(found.get("token_file") or "admin.token")}
+
+
+def _token(known: Mapping[str, Any], token_file: str | Path | None, environ: Mapping[str, str]) -> str:
     if token_file:
         return _text(token_file, "admin token").strip()
     if environ.get("HOLDFAST_ADMIN_TOKEN"):
         return environ["HOLDFAST_ADMIN_TOKEN"].strip()
     if environ.get("HOLDFAST_ADMIN_TOKEN_FILE"):
         return _text(environ["HOLDFAST_ADMIN_TOKEN_FILE"], "admin token").strip()
-    if local:
-        return _text(folder / str(local.get("token_file") or "admin.token"), "admin token").strip()
-    return ""
+    if "token_file" in known:
+        return _text(known["token_file"], "admin token").strip()
+    return str(known.get("token") or "")
 
 
 def _local(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@
     simulate.remote(7)               # runs on the network; returns the value, or raises
     call = simulate.spawn(7)         # returns at once: call.id, call.result(), call.stop()
     simulate.map(range(100))         # one job each; the values in order
+    await simulate.remote_async(7)   # the same where an event loop runs; also map_async
 
 The function is found by name in the folder that goes along, so what it is and what it calls is the code that lies
 there; a function typed into a notebook goes as its source. Arguments and what is returned travel as data
@@ -23,7 +24,6 @@ import json
 import sys
 import sysconfig
 import tempfile
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
@@ -31,7 +31,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from holdfast import callee
+from holdfast.client import content, questions
 from holdfast.client.function_source import Cell, cell_of
+from holdfast.client.steps import Steps
 from holdfast.errors import FunctionRaised, Garbled, JobFailed, Misuse
 from holdfast.quantities import cpu_milli, duration_ms, size_mib
 from holdfast.wire.http import ArrayView, InputRequest, JobRequest, JobView, LogLine
@@ -120,27 +122,54 @@ class Function(Generic[P, R]):
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it on the network, wait, and return its value. Raises `FunctionRaised` if it raised, `JobFailed` if it
         could not be run."""
-        return self.spawn(*args, **kwargs).result()
+        return self._network()._transport.run(self._ran(args, kwargs))
+
+    async def remote_async(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same in an event loop, which goes on meanwhile."""
+        line = self._network()._transport.awaited()
+        try:
+            return await line.run(self._ran(args, kwargs))
+        finally:
+            await line.close()
 
     def spawn(self, *args: P.args, **kwargs: P.kwargs) -> "Call[R]":
         """Send it and return at once. The arguments are checked against the function's own first."""
-        inspect.signature(self._body).bind(*args, **kwargs)
         client = self._network()
-        request = self._prepared(client, [(args, dict(kwargs))])
-        return Call(client, client.jobs.submit(request).id, self._own_names())
+        return Call(client, client._transport.run(self._sent(args, kwargs)), self._own_names())
 
     def map(self, items: Iterable[Any], *, timeout_s: float | None = None) -> list[R]:
         """One job for each item, which is the function's only argument; the values in the order of the items. Raises
         what the first failed item raised, after all have ended: the others' values are on its `values`."""
-        given = list(items)
+        return self._network()._transport.run(self._mapped(list(items), timeout_s))
+
+    async def map_async(self, items: Iterable[Any], *, timeout_s: float | None = None) -> list[R]:
+        """The same in an event loop, which goes on meanwhile."""
+        line = self._network()._transport.awaited()
+        try:
+            return await line.run(self._mapped(list(items), timeout_s))
+        finally:
+            await line.close()
+
+    # --- as steps, for both ---
+
+    def _sent(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[str]:
+        inspect.signature(self._body).bind(*args, **kwargs)
+        request = yield from self._prepared([(args, dict(kwargs))])
+        view = yield from questions.submit(request, {})
+        return view.id
+
+    def _ran(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Any]:
+        job = yield from self._sent(args, kwargs)
+        return (yield from _result(job, self._own_names(), None))
+
+    def _mapped(self, given: list[Any], timeout_s: float | None) -> Steps[list[Any]]:
         if not given:
             return []
-        client = self._network()
-        request = self._prepared(client, [((item,), {}) for item in given])
+        request = yield from self._prepared([((item,), {}) for item in given])
         request = msgspec.structs.replace(request, argv=[*_PYTHON, "{index}"])
-        array = client.arrays.submit(request, [str(index) for index in range(len(given))])
-        ended = client.arrays.wait(array.id, timeout_s=timeout_s)
-        return _gathered(client, ended, self._own_names())
+        array = yield from questions.submit_array(request, [str(index) for index in range(len(given))], {})
+        ended = yield from questions.wait_array(array.id, timeout_s, lambda view: None)
+        return (yield from _gathered(ended, self._own_names()))
 
     # --- what goes along ---
 
@@ -154,15 +183,17 @@ class Function(Generic[P, R]):
     def _own_names(self) -> dict[str, Any]:
         return self._body.__globals__ if inspect.isfunction(self._body) else {}
 
-    def _prepared(self, client: "Client", calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> JobRequest:
+    def _prepared(self, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> Steps[JobRequest]:
         home = home_of(self._body, self._options)
-        package = client.content.send(home.folder).manifest if home.folder is not None else ""
+        package = ""
+        if home.folder is not None:
+            package = (yield from content.send(home.folder)).manifest
         with tempfile.TemporaryDirectory(prefix="holdfast-call-") as folder:
             lay_out(Path(folder), home, calls, self._body.__module__)
-            sent = client.content.send(folder)
+            sent = yield from content.send(folder)
         request = self._options.request(self._body.__qualname__)
         inputs = [InputRequest("call", manifest=sent.manifest)]
-        return msgspec.structs.replace(request, package=package, inputs=inputs, key=uuid.uuid4().hex)
+        return msgspec.structs.replace(request, package=package, inputs=inputs)
 
 
 class Call(Generic[R]):
@@ -192,13 +223,7 @@ class Call(Generic[R]):
 
     def result(self, *, timeout_s: float | None = None) -> R:
         """Its value, once it is there. Raises `FunctionRaised`, `JobFailed`, `JobCancelled` or `WaitExpired`."""
-        try:
-            view = self._client.jobs.wait(self.id, timeout_s=timeout_s)
-        except JobFailed as wrong:
-            if wrong.code == "exit_code":
-                raise FunctionRaised(wrong.job, _last_words(self._client, wrong.job)) from None
-            raise
-        return _value_of(self._client, view, self._own)
+        return self._client._transport.run(_result(self.id, self._own, timeout_s))
 
 
 @overload
@@ -282,26 +307,36 @@ def lay_out(folder: Path, home: Home, calls: list[tuple[tuple[Any, ...], dict[st
 # --- what came back ---
 
 
-def _value_of(client: "Client", view: JobView, own: dict[str, Any]) -> Any:
+def _result(job: str, own: dict[str, Any], timeout_s: float | None) -> Steps[Any]:
+    try:
+        view = yield from questions.wait(job, timeout_s, check=True)
+    except JobFailed as wrong:
+        if wrong.code != "exit_code":
+            raise
+        raise FunctionRaised(wrong.job, (yield from _last_words(wrong.job))) from None
+    return (yield from _value_of(view, own))
+
+
+def _value_of(view: JobView, own: dict[str, Any]) -> Steps[Any]:
     if view.files is None:
         raise Garbled(f"{view.id} ended well, but left no value")
     with tempfile.TemporaryDirectory(prefix="holdfast-value-") as folder:
-        client.content.fetch(view.files.manifest, folder, only=callee.RETURNED)
+        yield from content.fetch(view.files.manifest, folder, only=callee.RETURNED)
         try:
             value = callee.read(str(Path(folder) / callee.RETURNED), own)
         except callee.NotAValue as wrong:
             raise Garbled(f"what {view.id} returned cannot be used: {wrong}") from None
-    client.jobs.received(view.id)
+    yield from questions.received(view.id)
     return value
 
 
-def _gathered(client: "Client", array: ArrayView, own: dict[str, Any]) -> Any:
+def _gathered(array: ArrayView, own: dict[str, Any]) -> Steps[list[Any]]:
     values: list[Any] = [None] * array.items
-    first: FunctionRaised | JobFailed | None = None
+    first: JobFailed | None = None
     for item in array.jobs:
         try:
-            values[item.index] = Call[Any](client, item.job, own).result()
-        except (FunctionRaised, JobFailed) as wrong:
+            values[item.index] = yield from _result(item.job, own, None)
+        except JobFailed as wrong:
             first = first or wrong
     if first is not None:
         first.values = values
@@ -309,12 +344,12 @@ def _gathered(client: "Client", array: ArrayView, own: dict[str, Any]) -> Any:
     return values
 
 
-def _last_words(client: "Client", job: JobView) -> str:
+def _last_words(job: JobView) -> Steps[str]:
     """The end of what the last attempt wrote to stderr."""
-    last = job.attempts[-1].id if job.attempts else ""
-    lines = [
-        line.text
-        for line in client.jobs.logs(job.id, stream="stderr")
-        if line.attempt == last and line.stream == "stderr"
-    ]
-    return "".join(lines)[-TRACE_BYTES_MAX:]
+    if not job.attempts:
+        return ""
+    said, offset = b"", 0
+    while data := (yield from questions.output(job.id, job.attempts[-1].id, "stderr", offset)):
+        offset += len(data)
+        said = (said + data)[-TRACE_BYTES_MAX:]
+    return said.decode("utf-8", "replace")

@@ -16,16 +16,16 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
-from urllib.parse import quote
 
 import msgspec
 
 from holdfast.blobs.errors import BlobError, InTheWay, Mismatch
 from holdfast.blobs.transfer import Progress
-from holdfast.client.content import Content
-from holdfast.client.transport import Transport
+from holdfast.client import content, questions
+from holdfast.client.steps import Steps, Work
 from holdfast.errors import NotEnded
 from holdfast.wire.http import AttemptView, FailureView, JobView
 
@@ -84,26 +84,24 @@ class Synced(msgspec.Struct, frozen=True):
 class Results:
     """Those of one job that has ended."""
 
-    def __init__(self, transport: Transport, content: Content, job: JobView) -> None:
+    def __init__(self, job: JobView) -> None:
         if job.phase != "ended":
             raise NotEnded(
                 f"{job.id} is still {job.phase}: there are no results yet",
                 hint=f"Follow it with `holdfast logs -f {job.id}`.",
             )
-        self._transport = transport
-        self._content = content
         self._job = job
         self._made: set[str] = set()
         """What the job itself has at the top, letters folded: some file systems do not tell them apart."""
 
-    def sync(self, to: str | Path | None, told: Callable[[Progress], None]) -> Synced:
+    def sync(self, to: str | Path | None, told: Callable[[Progress], None]) -> Steps[Synced]:
         """Bring everything to `to`, or to `results/<job>/` here."""
         job = self._job
         if job.files is not None:
-            manifest = self._content.manifest(job.files.manifest)
+            manifest = yield from content.manifest(job.files.manifest)
             self._made = {entry.path.partition("/")[0].casefold() for entry in manifest.entries}
         folder = Path(to) if to is not None else place_for(job, Path(HOME))
-        self._claim(folder)
+        yield Work(lambda: self._claim(folder))
         last = Progress(0, 0, 0, 0, 0)
 
         def heard(progress: Progress) -> None:
@@ -112,10 +110,10 @@ class Results:
             told(progress)
 
         if job.files is not None:
-            self._content.fetch(job.files.manifest, folder, told=heard)
+            yield from content.fetch(job.files.manifest, folder, told=heard)
         try:
-            output = self._outputs(folder)
-            self._write(folder / self._free(RECORD), self._record(output, complete=True))
+            output = yield from self._outputs(folder)
+            yield Work(lambda: self._write(folder / self._free(RECORD), self._record(output, complete=True)))
         except OSError as wrong:
             raise _unwritable(folder, wrong) from None
         files = job.files
@@ -180,7 +178,7 @@ class Results:
 
     # --- output ---
 
-    def _outputs(self, folder: Path) -> dict[str, Output]:
+    def _outputs(self, folder: Path) -> Steps[dict[str, Output]]:
         counts = self._job.accepted or (self._job.attempts[-1].id if self._job.attempts else "")
         found: dict[str, Output] = {}
         for attempt in self._job.attempts:
@@ -189,36 +187,45 @@ class Results:
                 plain = f"{stream}.log" if attempt.id == counts else f"{stream}.attempt-{number}.log"
                 name = self._free(plain)
                 expected = self._job.result_sha256 if attempt.id == self._job.accepted and stream == "stdout" else None
-                output = self._fetch(attempt.id, stream, folder, name, expected)
+                output = yield from self._fetch(attempt.id, stream, folder, name, expected)
                 if output.bytes or attempt.id == counts:
                     found[plain.removesuffix(".log")] = output
                 else:
                     (folder / name).unlink(missing_ok=True)
         return found
 
-    def _fetch(self, attempt: str, stream: str, folder: Path, name: str, expected: str | None) -> Output:
+    def _fetch(self, attempt: str, stream: str, folder: Path, name: str, expected: str | None) -> Steps[Output]:
         draft = folder / self._free(f".{name}.holdfast-part")
-        output = self._appended(attempt, stream, draft, name)
+        output = yield from self._appended(attempt, stream, draft, name)
         if expected is not None and output.sha256 != expected:
             draft.unlink(missing_ok=True)  # perhaps of something else, or damaged here
-            output = self._appended(attempt, stream, draft, name)
+            output = yield from self._appended(attempt, stream, draft, name)
             if output.sha256 != expected:
                 raise Mismatch(f"what came as {stream} of {self._job.id} has not the hash {expected} of its result")
         draft.replace(folder / name)
         return output
 
-    def _appended(self, attempt: str, stream: str, draft: Path, name: str) -> Output:
-        path = f"/v1/jobs/{quote(self._job.id, safe='')}/output/{quote(attempt, safe='')}/{stream}"
+    def _appended(self, attempt: str, stream: str, draft: Path, name: str) -> Steps[Output]:
         digest = hashlib.sha256()
         with open(os.open(draft, _DRAFT, 0o644), "r+b") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-            while data := self._transport.ask(bytes, "GET", path, params={"offset": file.tell()}):
+
+            def read() -> None:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+
+            def write(data: bytes) -> None:
                 file.write(data)
                 digest.update(data)
+
+            def kept() -> None:
+                file.flush()
+                os.fsync(file.fileno())
+
+            yield Work(read)
+            while data := (yield from questions.output(self._job.id, attempt, stream, file.tell())):
+                yield Work(partial(write, data))
             size = file.tell()
-            file.flush()
-            os.fsync(file.fileno())
+            yield Work(kept)
         return Output(name, size, digest.hexdigest())
 
 

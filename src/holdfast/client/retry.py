@@ -1,7 +1,5 @@
-"""How long to wait before asking again, and when to give up. Knows no transport; randomness is passed in."""
+"""How long to wait before asking again, and when to give up. Knows no transport; clock and randomness are passed in."""
 
-import random
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -19,17 +17,9 @@ class Patience(msgspec.Struct, frozen=True):
 class Retries:
     """The waits of one call: jitter under a doubling ceiling, so that many clients do not return at once."""
 
-    def __init__(
-        self,
-        patience: Patience,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        draw: Callable[[], float] = random.random,
-    ) -> None:
+    def __init__(self, patience: Patience, *, clock: Callable[[], float], draw: Callable[[], float]) -> None:
         self._patience = patience
         self._clock = clock
-        self._sleep = sleep
         self._draw = draw
         self.alive()
 
@@ -42,12 +32,11 @@ class Retries:
         """The other side gave a sign of life, if only that: be patient anew, but do not hurry."""
         self._since = self._clock()
 
-    def wait(self, at_least_s: float = 0.0) -> bool:
-        """Sleep before the next try. False: patience is over, do not try again."""
+    def next(self, at_least_s: float = 0.0) -> float | None:
+        """Seconds to wait before the next try. None: patience is over, do not try again."""
         left = self._patience.give_up_s - (self._clock() - self._since)
         if left <= 0:
-            return False
+            return None
         pause = max(at_least_s, self._ceiling * (0.5 + self._draw() / 2))
         self._ceiling = min(self._ceiling * 2, self._patience.longest_s)
-        self._sleep(min(pause, left))
-        return True
+        return min(pause, left)

@@ -22,37 +22,51 @@ class TooLong(Exception):
     """One event grew beyond every bound."""
 
 
-def read_events(chunks: Iterable[bytes]) -> Iterator[ServerEvent]:
-    """The complete events in a stream of bytes. What was cut off before its blank line does not count."""
-    data: list[bytes] = []
-    size = 0
-    name, event_id = "message", None
-    for line in _lines(chunks):
+class EventReader:
+    """The complete events of one connection. What was cut off before its blank line does not count."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._data: list[bytes] = []
+        self._size = 0
+        self._name = "message"
+        self._id: str | None = None
+
+    def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
+        first, *more = chunk.split(b"\n")
+        self._rest += first
+        if len(self._rest) > EVENT_BYTES_MAX:
+            raise TooLong
+        for line in more:
+            whole, self._rest = self._rest.removesuffix(b"\r"), line
+            event = self._line(whole)
+            if event is not None:
+                yield event
+
+    def _line(self, line: bytes) -> ServerEvent | None:
         if not line:
-            if data or name != "message":
-                yield ServerEvent(b"\n".join(data), name, event_id)
-            data, size, name, event_id = [], 0, "message", None
-            continue
+            data, name, event_id = self._data, self._name, self._id
+            self._begin()
+            return ServerEvent(b"\n".join(data), name, event_id) if data or name != "message" else None
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
-            size += len(value)
-            if size > EVENT_BYTES_MAX:
+            self._size += len(value)
+            if self._size > EVENT_BYTES_MAX:
                 raise TooLong
-            data.append(value)
+            self._data.append(value)
         elif field == b"event":
-            name = value.decode("utf-8", "replace")
+            self._name = value.decode("utf-8", "replace")
         elif field == b"id":
-            event_id = value.decode("utf-8", "replace")
+            self._id = value.decode("utf-8", "replace")
+        return None
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    rest = b""
+def read_events(chunks: Iterable[bytes]) -> Iterator[ServerEvent]:
+    """The complete events in a stream of bytes."""
+    reader = EventReader()
     for chunk in chunks:
-        first, *more = chunk.split(b"\n")
-        rest += first
-        if len(rest) > EVENT_BYTES_MAX:
-            raise TooLong
-        for line in more:
-            yield rest.removesuffix(b"\r")
-            rest = line
+        yield from reader.feed(chunk)

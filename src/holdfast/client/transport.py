@@ -1,35 +1,39 @@
-"""One HTTP connection to an orchestrator: asks, asks again when that is safe, and turns answers into errors.
+"""The wire of `Client`: carries out steps over httpx, one after the other, in the thread that asks.
 
-Every call may be repeated: reads by nature, mutations because they carry an idempotency key or say how things
-shall be rather than what to change. So a lost answer and a restarting orchestrator are waited out in here.
+It decides nothing: what is asked, when it is asked again and what an answer means stands in `steps`, `answers` and the
+questions. It runs no event loop, so it works where one runs already (a notebook). Moving a folder is the exception:
+that engine is asynchronous for everybody, and gets a loop of its own for as long as it takes.
 """
 
-import ssl
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+import random
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 import msgspec
 
+from holdfast.client.answers import CONNECT_S, QUIET_S, STEADY, Following, Line, retry_after_s, trust
 from holdfast.client.endpoint import Endpoint
-from holdfast.client.retry import Patience, Retries
-from holdfast.client.sse import ServerEvent, TooLong, read_events
-from holdfast.errors import Busy, Garbled, NotAllowed, NotFound, Refused, RequestError, Unreachable, Untrusted
-from holdfast.wire.http import ErrorView
+from holdfast.client.retry import Patience
+from holdfast.client.sse import ServerEvent
+from holdfast.client.steps import Answer, Ask, Move, NewKey, Now, Pause, Send, Steps, Together, Work
+from holdfast.errors import HoldfastError, Misuse
+
+if TYPE_CHECKING:
+    from holdfast.client.async_transport import AsyncTransport
 
 T = TypeVar("T")
 
-RETRIED_STATUS = frozenset({429, 502, 503, 504})
-"""The orchestrator is overloaded, restarting or has lost its leadership: the same call will work later."""
-
-QUIET_S = 30.0
-"""The server sends at least a comment every 10 s. A stream this quiet is dead; opening it again loses nothing."""
+LOOK_UP_S = 0.2
+"""Whoever waits for a thread looks up this often: a signal that comes just before a wait without end is not seen."""
 
 
-STEADY = Patience()
+class Transport(Line):
+    """Safe to share between threads. `wire`: in place of a connection, for tests and networks in this process."""
 
-
-class Transport:
     def __init__(
         self,
         endpoint: Endpoint,
@@ -37,18 +41,18 @@ class Transport:
         *,
         answer_s: float = 30.0,
         wire: httpx.BaseTransport | None = None,
-        retries: Callable[[Patience], Retries] = Retries,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        draw: Callable[[], float] = random.random,
+        new_key: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        self.endpoint = endpoint
-        self.patience = patience
-        self._retries = retries
-        headers = {"Accept": "application/json"}
-        if endpoint.token:
-            headers["Authorization"] = f"Bearer {endpoint.token}"
+        super().__init__(endpoint, patience, clock=clock, draw=draw, new_key=new_key)
+        self._sleep = sleep
+        self._wire = wire
         self._http = httpx.Client(
             base_url=endpoint.url,
-            headers=headers,
-            timeout=httpx.Timeout(answer_s, connect=5.0),
+            headers=self.headers(),
+            timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
             verify=trust(endpoint),
             transport=wire,
             trust_env=False,
@@ -57,162 +61,134 @@ class Transport:
     def close(self) -> None:
         self._http.close()
 
-    def ask(
-        self,
-        kind: type[T] | Any,
-        method: str,
-        path: str,
-        *,
-        params: dict[str, Any] | None = None,
-        body: Any = None,
-        headers: dict[str, str] | None = None,
-        patience: Patience | None = None,
-    ) -> T:
-        """One call with all its retries. `kind` is the type of the answer: None for no answer, bytes for a raw one.
-        `patience`: for this call, in place of the usual one."""
-        content = None if body is None else msgspec.json.encode(body)
-        sent = {**(headers or {}), **({"Content-Type": "application/json"} if content is not None else {})}
-        retries = self._retries(patience or self.patience)
+    def run(self, steps: Steps[T]) -> T:
+        """Carry out a question and return its answer."""
+        go: Callable[[Any], Any] = steps.send
+        given: Any = None
         while True:
-            pause = 0.0
             try:
-                answer = self._http.request(method, path, params=_known(params), content=content, headers=sent)
-                if answer.status_code not in RETRIED_STATUS:
-                    return _decode(kind, answer.status_code, answer.content)
-                error: RequestError = _error(answer.status_code, answer.content)
-                pause = _retry_after(answer)
-            except httpx.TransportError as cause:
-                error = self._unreachable(cause)
-            if isinstance(error, Untrusted) or not retries.wait(pause):
-                raise error
+                step = go(given)
+            except StopIteration as done:
+                return done.value
+            try:
+                go, given = steps.send, self._do(step)
+            except BaseException as wrong:
+                # Whatever happened, an interruption too, is the question's to judge.
+                go, given = steps.throw, wrong
 
-    def follow(self, path: str, params: dict[str, Any]) -> Iterator[ServerEvent]:
-        """The events of a stream, each once, across any number of connections, until the server says `end`.
+    def _do(self, step: Any) -> Any:
+        match step:
+            case Ask():
+                return self.run(self.insist(step))
+            case Send(method, path, params, content, headers):
+                self._need_open()
+                got = self._http.request(method, path, params=params, content=content, headers=headers)
+                return Answer(got.status_code, got.content, retry_after_s(got.headers))
+            case Pause(seconds):
+                return self._sleep(seconds)
+            case Now():
+                return self._clock()
+            case NewKey():
+                return self._new_key()
+            case Work(do):
+                return do()
+            case Move(carry):
+                return _in_a_loop(self._moved(carry))
+            case Together():
+                return self._together(step)
+            case _:
+                raise TypeError(f"no step: {step!r}")
 
-        The end of a connection alone proves nothing: a server that stops in good order also ends its streams
-        in good order.
-        """
-        retries = self._retries(self.patience)
-        last: str | None = None
+    def follow(self, path: str, params: dict[str, Any], body: Any = None) -> Iterator[ServerEvent]:
+        """The events of a stream, each once, across any number of connections. `body`: what is asked for with POST."""
+        method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
+        self._need_open()
+        stream = Following(self, path, params)
+        timeout = httpx.Timeout(QUIET_S, connect=CONNECT_S)
         while True:
-            pause = 0.0
+            cause: httpx.TransportError | httpx.DecodingError | Answer | None = None
             try:
-                for event in self._connection(path, params, last, retries):
-                    retries.alive()
-                    if event.name == "end":
-                        return
-                    if event.id is not None:
-                        last = event.id
-                    if event.data:
-                        yield event
-                error: RequestError = Unreachable(f"the orchestrator at {self.endpoint.url} keeps ending {path}")
-            except _Answered as answered:
-                error = _error(answered.status, answered.body)
-                if answered.status not in RETRIED_STATUS:
-                    raise error from None
-                pause = answered.pause
-            except httpx.TransportError as cause:
-                error = self._unreachable(cause)
-            except TooLong:
-                raise Garbled(f"the orchestrator at {self.endpoint.url} sent an event without end") from None
-            if isinstance(error, Untrusted) or not retries.wait(pause):
-                raise error
+                with self._http.stream(
+                    method, path, params=stream.params, content=content, headers=stream.connection(), timeout=timeout
+                ) as got:
+                    if got.status_code != 200:
+                        cause = Answer(got.status_code, got.read(), retry_after_s(got.headers))
+                    else:
+                        for chunk in got.iter_bytes():
+                            yield from stream.heard(chunk)
+                            if stream.ended:
+                                return
+            except (httpx.TransportError, httpx.DecodingError) as error:
+                cause = error
+            self._sleep(stream.broke(cause))
 
-    def _connection(
-        self, path: str, params: dict[str, Any], last: str | None, retries: Retries
-    ) -> Iterator[ServerEvent]:
-        headers = {"Accept": "text/event-stream"}
-        if last is not None:
-            headers["Last-Event-ID"] = last
-        timeout = httpx.Timeout(QUIET_S, connect=5.0)
-        with self._http.stream("GET", path, params=_known(params), headers=headers, timeout=timeout) as answer:
-            if answer.status_code != 200:
-                raise _Answered(answer.status_code, answer.read(), _retry_after(answer))
-            yield from read_events(_heard(answer.iter_bytes(), retries))
+    def _need_open(self) -> None:
+        if self._http.is_closed:
+            raise Misuse("this client was closed", hint="Ask before it is closed, or make another one.")
 
-    def _unreachable(self, cause: httpx.TransportError) -> RequestError:
-        url = self.endpoint.url
-        if "CERTIFICATE_VERIFY_FAILED" in str(cause):
-            return Untrusted(
-                f"{url} answers with another certificate than the one pinned",
-                hint="If the orchestrator was set up anew, take its new certificate; if not, trust nothing.",
-            )
-        if isinstance(cause, httpx.TimeoutException):
-            why = "it did not answer in time"
-        else:
-            why = str(cause) or type(cause).__name__
-        return Unreachable(
-            f"no orchestrator answers at {url}: {why}",
-            hint="Start one with `holdfast up`, or say where it is with --url or HOLDFAST_URL.",
-        )
+    def _together(self, step: Together) -> None:
+        from concurrent.futures import ThreadPoolExecutor, as_completed
 
+        with ThreadPoolExecutor(step.at_once, thread_name_prefix="holdfast") as threads:
+            asked = {threads.submit(self.run, ask()): place for place, ask in enumerate(step.questions)}
+            try:
+                for done in as_completed(asked):
+                    try:
+                        answer = done.result()
+                    except HoldfastError as trouble:
+                        answer = trouble
+                    step.heard(asked[done], answer)
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
 
-class _Answered(Exception):
-    """A stream was asked for and something else was answered."""
+    def awaited(self, wire: httpx.AsyncBaseTransport | None = None) -> "AsyncTransport":
+        """One for the same network that is used with `await`. `wire`: over this one, if none is given for tests."""
+        from holdfast.client.async_transport import AsyncTransport
 
-    def __init__(self, status: int, body: bytes, pause: float) -> None:
-        self.status, self.body, self.pause = status, body, pause
+        if isinstance(self._wire, httpx.AsyncBaseTransport):
+            return AsyncTransport(self.endpoint, self.patience, wire=self._wire, local=True)
+        return AsyncTransport(self.endpoint, self.patience, wire=wire)
+
+    async def _moved(self, carry: "Callable[[AsyncTransport], Coroutine[Any, Any, T]]") -> T:
+        from holdfast.blobs.lines import ThreadTransport
+
+        # What moves the content is loaded anyway; httpx's own wire would take longer to load than most folders to move.
+        pinned = trust(self.endpoint)
+        line = self.awaited(ThreadTransport(None if isinstance(pinned, bool) else pinned))
+        try:
+            return await carry(line)
+        finally:
+            await line.close()
 
 
-def trust(endpoint: Endpoint) -> ssl.SSLContext | bool:
-    if not endpoint.url.startswith("https:"):
-        # Nothing is encrypted there; reading all authorities of the system would take longer than most calls.
-        return False
-    if not endpoint.certificate:
-        return True
-    context = ssl.create_default_context(cadata=endpoint.certificate)
-    # The pinned certificate is the identity: it is the only one trusted here, whatever name the address has.
-    context.check_hostname = False
-    return context
+def _in_a_loop(work: Coroutine[Any, Any, T]) -> T:
+    """From code that is not asynchronous, also where a loop runs already (a notebook): then in a thread, whose work
+    ends as soon as whoever waits for it is interrupted."""
+    import asyncio
 
-
-def _known(params: dict[str, Any] | None) -> dict[str, str]:
-    """Only what was given; truth values as the API writes them."""
-    given = {k: v for k, v in (params or {}).items() if v is not None}
-    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in given.items()}
-
-
-def _heard(chunks: Iterator[bytes], retries: Retries) -> Iterator[bytes]:
-    """The same bytes; each of them, a comment too, shows that the server lives."""
-    for chunk in chunks:
-        retries.heard()
-        yield chunk
-
-
-def _retry_after(answer: httpx.Response) -> float:
-    value = answer.headers.get("Retry-After", "")
-    return min(float(value), 30.0) if value.replace(".", "", 1).isdigit() else 0.0
-
-
-def _decode(kind: Any, status: int, body: bytes) -> Any:
-    if status >= 300:
-        raise _error(status, body)
-    if kind is None or kind is bytes:
-        return None if kind is None else body
     try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as cause:
-        raise Garbled(
-            f"the answer of the orchestrator makes no sense: {cause}",
-            hint="Client and orchestrator may be of different versions: compare `holdfast version` on both.",
-        ) from None
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
 
-def _error(status: int, body: bytes) -> RequestError:
-    """The exception that stands for an error answer."""
-    try:
-        view = msgspec.json.decode(body, type=ErrorView)
-    except msgspec.DecodeError:
-        text = body[:200].decode("utf-8", "replace").strip()
-        view = ErrorView("", f"the orchestrator answered {status}" + (f": {text}" if text else ""))
-    code, hint = view.code or None, view.hint
-    if status in (401, 403):
-        hint = hint or "The admin token lies beside the orchestrator's endpoint file; give it with --token-file."
-        return NotAllowed(view.says, hint=hint, code=code)
-    if status == 404:
-        return NotFound(view.says, hint=hint, code=code)
-    if status in RETRIED_STATUS:
-        return Busy(view.says, hint=hint, code=code)
-    if status >= 500:
-        return Garbled(view.says, hint=hint or "The orchestrator's own log says more.", code=code or "server_fault")
-    return Refused(view.says, hint=hint, code=code, failure=view.failure)
+    async def aside() -> T:
+        begun.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        return await work
+
+    with ThreadPoolExecutor(1, "holdfast-content") as thread:
+        try:
+            running = thread.submit(lambda: asyncio.run(aside()))
+            while not wait([running], timeout=LOOK_UP_S).done:
+                pass
+            return running.result()
+        except BaseException:
+            # What has not begun cannot any more; what has is cancelled, unless it has ended by itself.
+            if not begun.cancel():
+                loop, task = begun.result()
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(task.cancel if task is not None else loop.stop)
+            raise

@@ -22,8 +22,9 @@ Rooms: `contenders` (offers, takeover, acceptance), `health` (suspicion, quarant
 follows a failure; deadlines), `reconcile` (what a node reports against what should be), `straggling` and `peers` (who
 gets nowhere, and beside whom another attempt starts), `moving` (a person chose the machine), `membership` (joining,
 leaving), `placement` and `queue` (where, and who is next), `reservation` (room held for large jobs), `checkpoints` and
-`files` (what is saved and kept), `explain` (why not yet), `world` (the state), `commit` (the order of deciding, storing
-and acting).
+`files` (what is saved and kept), `explain` (why not yet), `checking` (what would become of a job that is not sent),
+`estimates` (when it starts and ends, and how often that was right), `world` (the state), `commit` (the order of
+deciding, storing and acting).
 """
 
 from holdfast.kernel.commit import Batch, CommitLoop

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from holdfast.kernel.checkpoints import start_of
 from holdfast.kernel.decision import ToSession
+from holdfast.kernel.estimates import job_done
 from holdfast.kernel.files import keep_files
-from holdfast.kernel.peers import remember
 from holdfast.kernel.placement import has_room, kind_serves
 from holdfast.kernel.queue import LaneKey
 from holdfast.kernel.reservation import look_again, next_for, room_held
@@ -60,6 +60,9 @@ TRIES_PER_FAILURE = 4
 """Takeovers cost no failure, but a job never makes more than this many attempts for each failure it may have, without
 one of them lasting."""
 
+MADE_MAX = 1_000
+"""Attempts of a job in its whole life, however well they went on: weeks on machines that die every few hours."""
+
 
 # --- looking ---
 
@@ -81,7 +84,8 @@ def attempts_max(w: World, job: Job) -> int:
 
 def used_up(w: World, job: Job) -> bool:
     """Whether the job has had all the attempts it may have."""
-    return job.failures >= attempts_max(w, job) or job.tries >= TRIES_PER_FAILURE * attempts_max(w, job)
+    tries = TRIES_PER_FAILURE * attempts_max(w, job)
+    return job.failures >= attempts_max(w, job) or job.tries >= tries or job.attempts_made >= MADE_MAX
 
 
 def got_on(w: World, job: Job, attempt: Attempt) -> Job:
@@ -185,12 +189,20 @@ def _serves_one(lane: LaneKey, rooms: list[Member]) -> bool:
     )
 
 
-def choose(w: World, job: Job, lane: LaneKey) -> Member | None:
+def room_now(w: World, job: Job, lane: LaneKey, asking: bool = False) -> Member | None:
+    """Where a job that comes now goes at once, if anywhere. `asking`: nobody comes; somebody wants to know."""
+    # Whoever waits already does so because nothing free serves their lane: taking room now passes nobody over.
+    if w.queue.waiting and w.queue.stuck(lane):
+        return room_held(w, job, lane)
+    return choose(w, job, lane, asking)
+
+
+def choose(w: World, job: Job, lane: LaneKey, asking: bool = False) -> Member | None:
     """The cheapest of a few nodes with room; nodes on which the job failed before come last."""
     need, ruled_out, only = lane
     if only is not None:
         return _chosen(w, job, lane, only)
-    draw = w.draw()
+    draw = w.peek() if asking else w.draw()
     found: list[Member] = []
     if job.avoid:
         found = w.index.candidates(need, draw, {*ruled_out, *job.avoid})
@@ -371,7 +383,7 @@ def accept(w: World, attempt: Attempt) -> bool:
     if job is None or job.accepted is not None or attempt.revoked is not None or attempt.result is None:
         return False
     send_discard(w, attempt, Failure(FailureCode.SUPERSEDED), accepted=True)
-    remember(w, job, attempt)
+    job_done(w, job, attempt)
     close_attempt(w, attempt, None)
     w.note("job.accepted", f"the result of attempt {attempt.id} counts", job.id, attempt.id, attempt.node)
     end_job(w, job.id, Verdict.SUCCEEDED, None, attempt, attempt.result)

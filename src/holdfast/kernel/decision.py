@@ -17,6 +17,7 @@ from holdfast.model import (
     Owner,
     Pace,
     Result,
+    Score,
 )
 from holdfast.model.messages import Discard, Go, Ping, Refusal, Renewed, Save, Start, Welcome
 
@@ -74,6 +75,22 @@ class Done(msgspec.Struct, frozen=True, gc=False, tag=True):
     says: str = ""
 
 
+class Estimate(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """When a job will start and end, as far as can be foretold (SPEC J15): Unix ms, from and to, right four times of
+    five. None: it has started, or nobody knows."""
+
+    start: tuple[int, int] | None
+    end: tuple[int, int] | None
+    runs: int
+    """How many like it were seen."""
+    says: str
+    """From what it was foretold, or why it was not."""
+    latest_ms: int | None = None
+    """When its time limit ends it at the latest."""
+    wait_ms: int = 0
+    """How long it is expected to wait for room; 0: there is some."""
+
+
 class Explanation(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Why a job is where it is (SPEC H6)."""
 
@@ -91,9 +108,39 @@ class Explanation(msgspec.Struct, frozen=True, gc=False, tag=True):
     """The node that misses by least, and by what."""
     ahead: int = 0
     """Jobs that would be placed before it."""
+    estimate: Estimate | None = None
 
 
-Answer = Taken | Rejected | Done | Explanation
+class Checked(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """What would become of a job that were submitted now (SPEC H5). Nothing was changed by asking."""
+
+    verdict: str
+    """`now`: it would be given to `node`; `waits`: it would be queued; `never`: no machine could hold it; `refused`: it
+    would not be taken."""
+    says: str
+    code: str = ""
+    """Of the error that a submission would meet."""
+    node: NodeId | None = None
+    label: str = ""
+    state: str = ""
+    cost: dict[str, int] = {}
+    """What speaks against the node, in milliseconds, by reason; their sum was the least of those compared."""
+    free: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """On the node before the job comes: cpu_milli, memory_mib, disk_mib, gpus."""
+    gates: dict[str, int] = {}
+    nearest: str = ""
+    ahead: int = 0
+    estimate: Estimate | None = None
+
+
+class Foretold(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """When jobs will start and end, and how often that was right so far, by sort."""
+
+    estimates: dict[JobId, Estimate]
+    scores: dict[str, Score]
+
+
+Answer = Taken | Rejected | Done | Explanation | Checked | Foretold
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):

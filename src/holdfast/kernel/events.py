@@ -111,7 +111,25 @@ class ExplainAsked(Event, frozen=True, gc=False):
     job: JobId
 
 
+class CheckAsked(Event, frozen=True, gc=False):
+    """A question: what would become of this job if it were submitted now? Changes nothing."""
+
+    owner: Owner
+    spec: JobSpec
+    node: NodeId | None = None
+    """Ask of this node only."""
+    without: tuple[NodeId, ...] = ()
+    """As if these were not there."""
+
+
+class EstimatesAsked(Event, frozen=True, gc=False):
+    """A question: when will these jobs start and end, and how often was that right? Changes nothing."""
+
+    jobs: tuple[JobId, ...] = ()
+
+
 AnyEvent = (
     Led | Tick | Submitted | CancelAsked | MoveAsked | NodeJoined | NodeSaid | NodeBroke | DrainAsked
     | Verified | Checkpointed | FilesReceived | TokenMade | TokenRevoked | ExplainAsked
+    | CheckAsked | EstimatesAsked
 )  # fmt: skip

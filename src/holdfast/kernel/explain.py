@@ -4,6 +4,7 @@ from itertools import islice
 
 from holdfast.kernel.contenders import WAITS_FOR_LEASE, lease_over_ms, must_not_repeat
 from holdfast.kernel.decision import Answer, Explanation, Rejected
+from holdfast.kernel.estimates import of_live
 from holdfast.kernel.placement import Kind, kind_serves
 from holdfast.kernel.world import World, kind_of, node_label
 from holdfast.model import (
@@ -45,7 +46,9 @@ def explain(w: World, job_id: JobId) -> Answer:
     until, then = _bound(w, job, leader)
     waits = _moves(w, job) or waiting_for(w, job, leader, gates)
     ahead = w.queue.ahead_of(job_id)
-    return Explanation(job_id, job.phase.value, waits, until + w.meta.late_ms, then, lines, gates, nearest, ahead)
+    foretold = of_live(w, job_id)
+    at = until + w.meta.late_ms
+    return Explanation(job_id, job.phase.value, waits, at, then, lines, gates, nearest, ahead, foretold)
 
 
 def _bound(w: World, job: Job, leader: Attempt | None) -> tuple[Instant, str]:

@@ -7,8 +7,10 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.kernel import (
+    checking,
     checkpoints,
     contenders,
+    estimates,
     files,
     health,
     membership,
@@ -18,12 +20,14 @@ from holdfast.kernel import (
     reservation,
     straggling,
 )
-from holdfast.kernel.decision import Answer, Decision, Done, Rejected, Taken
+from holdfast.kernel.decision import Answer, Decision, Done, Foretold, Rejected, Taken
 from holdfast.kernel.events import (
     AnyEvent,
     CancelAsked,
+    CheckAsked,
     Checkpointed,
     DrainAsked,
+    EstimatesAsked,
     ExplainAsked,
     FilesReceived,
     Led,
@@ -63,6 +67,11 @@ CLOCK_MS = 30_000
 """While anything lives, time itself is written this often, so that a restart knows how long it was away."""
 
 
+def _age(pace: Pace) -> tuple[int, str]:
+    """Several may be written in one step, so the number alone does not order them."""
+    return pace.seq, pace.id
+
+
 class Kernel:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -80,7 +89,7 @@ class Kernel:
         w = kernel._w
         if meta is not None:
             w.load(meta)
-        newest = sorted(paces, key=lambda pace: pace.seq)[-PACES_MAX:]
+        newest = sorted(paces, key=_age)[-PACES_MAX:]
         for row in [*nodes, *tokens, *newest, *jobs, *attempts]:
             w.load(row)
         for job in sorted(jobs, key=lambda j: (j.submitted_ms, j.id)):
@@ -96,7 +105,7 @@ class Kernel:
             w.meta,
             *(w.nodes[k] for k in sorted(w.nodes)),
             *(w.tokens[k] for k in sorted(w.tokens)),
-            *w.paces.values(),
+            *sorted(w.paces.values(), key=_age),
             *(w.jobs[k] for k in sorted(w.jobs)),
             *(w.attempts[k] for k in sorted(w.attempts)),
         ]
@@ -176,6 +185,10 @@ class Kernel:
                 return membership.drain(w, event.node, event.on, event.by or "the network's operator")
             case ExplainAsked():
                 return explain(w, event.job)
+            case CheckAsked():
+                return checking.check(w, event)
+            case EstimatesAsked():
+                return Foretold(estimates.of_all(w, event.jobs), estimates.scores(w))
             case TokenMade():
                 w.put(event.token)
                 return Done("made")
@@ -247,36 +260,26 @@ class Kernel:
             if known.spec_hash != event.spec_hash:
                 return Rejected("key_reused", "This idempotency key was used for another job; use a new key.")
             return Taken(event.job, again=True)
-        if w.live_of.get(event.owner, 0) >= self.settings.owner_live_jobs_max:
-            return Rejected(
-                "owner_limit",
-                f"{event.owner} already has {self.settings.owner_live_jobs_max} jobs that have not ended.",
-            )
-        if len(w.jobs) >= self.settings.live_jobs_max:
-            return Rejected("network_full", f"The network already holds {self.settings.live_jobs_max} jobs. Try later.")
+        refusal = checking.refusal(w, event.owner)
+        if refusal is not None:
+            return refusal
         spec = event.spec
         until = w.soon(self.settings.queue_ms_max if spec.queue_limit_ms is None else spec.queue_limit_ms)
         job = Job(event.job, event.owner, spec, event.spec_hash, w.now, queue_until_ms=until)
-        # Whoever waits already does so because nothing free serves their lane: taking room now passes nobody over.
         lane = (spec.need, (), None)
-        if w.queue.waiting and w.queue.stuck(lane):
-            member = reservation.room_held(w, job, lane)
-        else:
-            member = contenders.choose(w, job, lane)
+        member = contenders.room_now(w, job, lane)
         if member is None:
             miss = never_fits(w, spec.need)
             if miss:
-                failure = Failure(FailureCode.NO_FIT, f"nearest: {miss}")
-                says = f"No machine of this network could ever hold this job; nearest miss: {miss}."
-                return Rejected("no_fit", says, failure)
-            job = replace(job, waiting=contenders.WAITS_FOR_ROOM)
+                return checking.no_fit(miss)
+            job = estimates.foretell(w, replace(job, waiting=contenders.WAITS_FOR_ROOM), lane, placed=False)
             w.put(job)
             contenders.wait_in_line(w, job, lane)
             w.queue.dry(spec.need)
             w.deadlines.add(until, "job", job.id)
         w.note("job.queued", "the job is queued", job.id)
         if member is not None:
-            contenders.offer(w, job, member)
+            contenders.offer(w, estimates.foretell(w, job, lane, placed=True), member)
         return Taken(job.id)
 
     def _cancel(self, job_id: JobId, by: str) -> Answer:

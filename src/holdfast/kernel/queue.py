@@ -11,8 +11,8 @@ The queue knows needs and owners' shares. It does not know nodes beyond the ids 
 """
 
 from collections import deque
-from collections.abc import Callable
-from heapq import heapify, heappop, heappush, nsmallest
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush, merge, nsmallest
 
 from holdfast.model import JobId, Need, NodeId, Owner
 
@@ -238,15 +238,71 @@ class Queue:
     def ahead_of(self, job: JobId) -> int:
         """How many waiting jobs would be placed before this one if room for any of them came: a guess for people."""
         place = self.waiting.get(job)
-        if place is None:
-            return 0
-        priority, owner, _, seq = place
+        return 0 if place is None else self._ahead(place[1], place[0], place[3])
+
+    def ahead_if(self, owner: Owner, priority: int) -> int:
+        """The same for one that would join now."""
+        return self._ahead(owner, priority, self._seq + 1)
+
+    def turn_of(self, job: JobId) -> int:
+        """Its place in the order if owners are served in turn, a job each: a guess that needs no look at the others."""
+        priority, owner, _, seq = self.waiting[job]
+        return min(len(self.waiting), (self._own_before(owner, priority, seq) + 1) * len(self._lines))
+
+    def turn_if(self, owner: Owner, priority: int) -> int:
+        """The same for one that would join now."""
+        own = self._own_before(owner, priority, self._seq + 1)
+        return min(len(self.waiting) + 1, (own + 1) * (len(self._lines) + (owner not in self._lines)))
+
+    def _ahead(self, owner: Owner, priority: int, seq: int) -> int:
         mine = self._share_of(owner)
         others = sum(1 for o in self._lines if o != owner and self._share_of(o) <= mine)
+        return others + self._own_before(owner, priority, seq)
+
+    def _own_before(self, owner: Owner, priority: int, seq: int) -> int:
         own = 0
-        for (minus, _), jobs in self._lines[owner].lanes.items():
+        line = self._lines.get(owner)
+        for (minus, _), jobs in line.lanes.items() if line is not None else ():
             if minus < -priority:
                 own += len(jobs)
             elif minus == -priority:
                 own += sum(1 for entry in jobs if entry[0] < seq)
-        return others + own
+        return own
+
+    def in_order(
+        self, most: int, weight_of: Callable[[Need], int], newcomer: tuple[JobId, Owner, int, LaneKey] | None = None
+    ) -> list[tuple[JobId, Owner, LaneKey]]:
+        """The first so many in the order in which they would be served if room for any of them came, each counting in
+        its owner's share once it is served. `newcomer`: one who does not wait yet, with owner, priority and lane."""
+        owners = nsmallest(most, self._lines, key=lambda owner: (self._share_of(owner), self._lines[owner].best, owner))
+        if newcomer is not None and newcomer[1] not in owners:
+            owners.append(newcomer[1])
+        lines = {owner: self._in_line(owner, newcomer) for owner in owners}
+        ranks = [
+            (self._share_of(owner), head[0], owner, head) for owner in owners if (head := next(lines[owner], None))
+        ]
+        heapify(ranks)
+        found: list[tuple[JobId, Owner, LaneKey]] = []
+        while ranks and len(found) < most:
+            share, _, owner, (_, _, job, lane) = heappop(ranks)
+            found.append((job, owner, lane))
+            following = next(lines[owner], None)
+            if following is not None:
+                heappush(ranks, (share + weight_of(lane[0]), following[0], owner, following))
+        return found
+
+    def _in_line(
+        self, owner: Owner, newcomer: tuple[JobId, Owner, int, LaneKey] | None
+    ) -> Iterator[tuple[int, int, JobId, LaneKey]]:
+        """One owner's jobs in order, read as far as somebody asks: (minus priority, place, job, lane)."""
+        line = self._lines.get(owner)
+        lanes = line.lanes if line is not None else {}
+        queues = [self._of_lane(minus, lane, jobs) for (minus, lane), jobs in lanes.items()]
+        if newcomer is not None and newcomer[1] == owner:
+            queues.append(iter([(-newcomer[2], self._seq + 1, newcomer[0], newcomer[3])]))
+        return merge(*queues, key=lambda entry: entry[:2])
+
+    def _of_lane(
+        self, minus: int, lane: LaneKey, jobs: deque[tuple[int, JobId]]
+    ) -> Iterator[tuple[int, int, JobId, LaneKey]]:
+        return ((minus, seq, job, lane) for seq, job in jobs if self._waits((seq, job)))

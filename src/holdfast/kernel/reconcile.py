@@ -6,7 +6,7 @@ doubled or overtaken. The rows say what should be; the report says what is.
 
 from msgspec.structs import replace
 
-from holdfast.kernel import moving, straggling
+from holdfast.kernel import estimates, moving, straggling
 from holdfast.kernel.contenders import (
     accept,
     advance,
@@ -144,7 +144,10 @@ def body_seen(w: World, attempt: Attempt, phase: AttemptPhase) -> Attempt:
     started = w.now if attempt.started_ms is None else attempt.started_ms
     if attempt.started_ms is None:
         w.note("attempt.running", "its body runs", attempt.job, attempt.id, attempt.node)
+    first = attempt.started_ms is None
     attempt = advance(w, attempt, phase, bound, started_ms=started)
+    if first:
+        estimates.body_started(w, attempt)
     body_started_elsewhere(w, attempt)
     moving.body_started(w, attempt)
     return attempt

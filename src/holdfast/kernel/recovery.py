@@ -21,7 +21,7 @@ from holdfast.kernel.contenders import (
     send_discard,
     send_start,
 )
-from holdfast.kernel.health import poisonous, strike, won
+from holdfast.kernel.health import POISON_WINDOW_MS, poisonous, strike, won
 from holdfast.kernel.moving import hindered, release, save_due
 from holdfast.kernel.world import World
 from holdfast.model import (
@@ -78,10 +78,11 @@ def go_on(w: World, attempt: Attempt, failure: Failure) -> None:
         return
     rivals = [a for a in w.attempts_of(job.id) if a.id != attempt.id and a.may_win]
     well = any(healthy(w, a) for a in rivals)
+    churned = well and churn(attempt, rivals)
     # One that was made beside another, or to move it, costs nothing as long as the other goes on.
-    counts = failure.code not in FREE_OF_CHARGE and (attempt.purpose is Purpose.PLACED or not well)
+    counts = failure.code not in FREE_OF_CHARGE and not churned and (attempt.purpose is Purpose.PLACED or not well)
     avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-AVOID_MAX:]
-    job = replace(got_on(w, job, attempt), failures=job.failures + counts, avoid=avoid)
+    job = replace(got_on(w, job, attempt), failures=0 if churned else job.failures + counts, avoid=avoid)
     job = hindered(w, job, attempt, failure.detail or failure.meaning.says)
     # A verdict on the program counts only from the last one standing: a machine that slept through half of it
     # reports a time limit that the others keep.
@@ -100,6 +101,15 @@ def go_on(w: World, attempt: Attempt, failure: Failure) -> None:
     elif not poisonous(w, job):
         refresh(w, job.id)
         seek(w, job.id)
+
+
+def churn(attempt: Attempt, rivals: list[Attempt]) -> bool:
+    """Whether its machine was lost long after the body began, with saved work that another took over: such a loss is no
+    failure of the job, and what failed before is forgiven. A job of weeks meets dozens of them."""
+    if attempt.started_ms is None or not attempt.captures:
+        return False
+    lost_ms = min((a.offered_ms for a in rivals if a.offered_ms > attempt.offered_ms), default=attempt.started_ms)
+    return lost_ms - attempt.started_ms > POISON_WINDOW_MS
 
 
 # --- deadlines ---

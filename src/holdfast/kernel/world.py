@@ -154,6 +154,10 @@ class World:
         self.went: dict[NodeId, Instant] = {}
         """Which nodes were suspected lately, oldest first: tells a felled node from a cut network."""
 
+        self.took_ms = self.readied_ms = Instant(0)
+        """When what a job took, and what it took to get ready, was last written for estimates (kernel.peers)."""
+        self.foretold_ms = Instant(0)
+        """When something was last foretold that is to be judged (kernel.estimates)."""
         self.woke_ms = Instant(0)
         self.forgive_until_ms = Instant(0)
         """After a long freeze of the orchestrator itself: streams that broke meanwhile are nobody's fault."""
@@ -204,6 +208,10 @@ class World:
         """64 random bits, the same ones on every replay."""
         self._draws += 1
         return mix(self.meta.seed, self._draws)
+
+    def peek(self) -> int:
+        """What `draw` would give next."""
+        return mix(self.meta.seed, self._draws + 1)
 
     def next_fence(self) -> int:
         self._fences += 1

@@ -18,9 +18,11 @@ from holdfast.model.job import (
     Move,
     MoveState,
     Pace,
+    Promise,
     Purpose,
     Recovery,
     Result,
+    Score,
     Verdict,
     Workload,
 )
@@ -35,6 +37,7 @@ __all__ = [
     "NEVER", "PLAIN", "SECOND_MS",
     "ArrayId", "Attempt", "AttemptId", "AttemptPhase", "Blame", "Checkpoint", "Entry", "Failure", "FailureCode", "Gpu",
     "Hardware", "Input", "Instant", "Job", "JobId", "JobPhase", "JobSpec", "JoinToken", "Keep", "Meaning", "Meta",
-    "Move", "MoveState", "Need", "Node", "NodeId", "NodeState", "Owner", "Pace", "Purpose", "Recovery", "Resources",
-    "Result", "Settings", "TokenId", "Verdict", "Workload", "after", "array_id", "attempt_id", "job_id", "job_of",
+    "Move", "MoveState", "Need", "Node", "NodeId", "NodeState", "Owner", "Pace", "Promise", "Purpose", "Recovery",
+    "Resources", "Result", "Score", "Settings", "TokenId", "Verdict", "Workload", "after", "array_id", "attempt_id",
+    "job_id", "job_of",
 ]  # fmt: skip

@@ -171,6 +171,21 @@ class Move(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return self.state not in (MoveState.DONE, MoveState.FAILED)
 
 
+class Promise(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What was foretold of a job, kept until it is known whether it was right. Moments are Unix ms, from and to."""
+
+    wait_ms: int = 0
+    """How long it was expected to wait for room; 0: it found some at once."""
+    start: tuple[int, int] | None = None
+    """When its body would start, foretold when it was submitted; None: nobody knew."""
+    end: tuple[int, int] | None = None
+    """When it would end, foretold when it was submitted."""
+    end_running: tuple[int, int] | None = None
+    """When it would end, foretold when its body started."""
+    started: bool = False
+    """A body of it has started: the start is judged once."""
+
+
 class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: JobId
     owner: Owner
@@ -204,6 +219,8 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     move: Move | None = None
     moves: int = 0
     """How often a person moved it; bounded."""
+    promise: Promise | None = None
+    """What was foretold of it, where that is to be judged (kernel.estimates)."""
     accepted: AttemptId | None = None
     result: Result | None = None
     verdict: Verdict | None = None
@@ -220,14 +237,32 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return self.move.to if self.move is not None and self.move.state is MoveState.WAITING else None
 
 
-class Pace(msgspec.Struct, frozen=True, gc=False):
-    """How long jobs of one kind took lately: the items of an array, or an owner's jobs of one name."""
+class Score(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """How often estimates of one sort were right."""
+
+    right: int = 0
+    early: int = 0
+    """It came before the interval that was foretold."""
+    late: int = 0
+    stretch_permille: int = 1000
+    """What the next interval is stretched by, so that four of five are right (policy.estimates)."""
+
+
+class Pace(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """How long jobs of one kind took lately: the items of an array, an owner's jobs of one name or one command, or all
+    jobs of the network."""
 
     id: str
     seq: int
     """Grows with every change of any of these rows: the newest ones are in memory."""
     took_ms: tuple[int, ...]
     """Of the last that succeeded, oldest first."""
+    readied_ms: tuple[int, ...] = ()
+    """From the offer to the start of the body, of the last that started."""
+    waits_permille: tuple[int, ...] = ()
+    """Of the whole network: how long the last ones waited for room, in thousandths of what was foretold."""
+    scores: dict[str, Score] = {}
+    """Of the whole network: how often estimates were right, by sort."""
 
 
 class Keep(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import secrets
 import signal
+import time
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from holdfast.model import AttemptId, Failure, Hardware, Instant, Resources
 from holdfast.model.messages import (
     Discard,
     Go,
+    Held,
     Hello,
     Leaving,
     Load,
@@ -365,9 +367,16 @@ class Agent:
         for held in report.held:
             known = any(shown["attempt"] == held.attempt for shown in self._failures)
             if isinstance(held.failure, Failure) and not known:
+                code, at_ms = held.failure.code.value, round(time.time() * 1000)
                 self._failures.append(
-                    {"attempt": held.attempt, "code": held.failure.code.value, "detail": held.failure.detail}
+                    {"attempt": held.attempt, "code": code, "detail": held.failure.detail, "at_ms": at_ms}
                 )
+
+    def _shown(self, held: Held) -> dict[str, Any]:
+        """One attempt with what it may use at most."""
+        holding = self.core.holding(held.attempt)
+        limits = {} if holding is None else {**msgspec.to_builtins(holding.need), "gpu_ids": list(holding.gpu_ids)}
+        return {**msgspec.to_builtins(held), "limits": limits, "unwanted": "" if holding is None else holding.unwanted}
 
     def snapshot(self) -> dict[str, Any]:
         """The local status. Holds no secret."""
@@ -394,7 +403,7 @@ class Agent:
                 "readings": msgspec.to_builtins(self._watch.readings),
                 "speeds": msgspec.to_builtins(self._benchmark.yardstick),
             },
-            "held": [msgspec.to_builtins(held) for held in core.held()],
+            "held": [self._shown(held) for held in core.held()],
             "recent_failures": list(self._failures),
             "settings_from": self._config.origins,
         }

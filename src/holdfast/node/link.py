@@ -38,7 +38,7 @@ from holdfast.node.door import Door
 from holdfast.node.logs import Courier, SilentOrchestrator
 from holdfast.policy.backoff import backoff_ms
 from holdfast.wire import convert
-from holdfast.wire.checks import BadMessage
+from holdfast.wire.checks import BadMessage, UnknownMessage
 from holdfast.wire.convert import Admitted, Challenge, LogDurable, LogPiece
 from holdfast.wire.limits import BULK_KEY_METADATA, client_options
 from holdfast.wire.node_pb2_grpc import NodeLinkStub
@@ -245,7 +245,10 @@ class Link:
 
     async def _hear(self, frames: AsyncIterator[Any]) -> None:
         while True:
-            message = convert.orchestrator_from_frame(await _next(frames))
+            try:
+                message = convert.orchestrator_from_frame(await _next(frames))
+            except UnknownMessage:
+                continue
             if isinstance(message, Refusal):
                 raise _refused(message)
             self._hears.told(message)

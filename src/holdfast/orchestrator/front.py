@@ -15,6 +15,7 @@ from holdfast.orchestrator.fleet import Fleet
 from holdfast.orchestrator.logs import LogStore
 from holdfast.orchestrator.loop import Leader
 from holdfast.orchestrator.metrics import Metrics
+from holdfast.orchestrator.probing import Probes
 from holdfast.orchestrator.reading import Reading
 from holdfast.orchestrator.shelf import Shelf
 from holdfast.orchestrator.views import failure_view
@@ -96,6 +97,7 @@ class Front(msgspec.Struct):
     content: Content
     bells: Bells
     metrics: Metrics
+    probes: Probes
     submissions: "Submissions"
     tokens: "TokenDesk"
     data: Path

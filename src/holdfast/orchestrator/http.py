@@ -4,7 +4,7 @@ Everything shown is committed: reads come from the store, and what changes somet
 """
 
 import logging
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Litestar, Request, Response, get, post
@@ -18,11 +18,13 @@ from litestar.exceptions import (
 )
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.params import Parameter
 from litestar.response import Stream
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 import holdfast
 from holdfast.blobs.errors import BlobError
+from holdfast.codes import what_to_do
 from holdfast.identity.admin import AdminToken
 from holdfast.kernel.decision import Rejected
 from holdfast.kernel.events import DrainAsked
@@ -32,6 +34,7 @@ from holdfast.orchestrator.asked import BadRequest
 from holdfast.orchestrator.doctor import examine
 from holdfast.orchestrator.front import HINTS, STATUS, Front, Refused, acting_for, error_of
 from holdfast.orchestrator.http_arrays import ROUTES as ARRAY_ROUTES
+from holdfast.orchestrator.http_check import ROUTES as CHECK_ROUTES
 from holdfast.orchestrator.http_content import ROUTES as CONTENT_ROUTES
 from holdfast.orchestrator.http_jobs import ROUTES
 from holdfast.orchestrator.http_tokens import ROUTES as TOKEN_ROUTES
@@ -47,6 +50,7 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 """A full batch of ordinary jobs takes a tenth of this."""
 OPEN_PATHS = frozenset({"/healthz"})
 STREAM_TYPE = "text/event-stream"
+TAIL_MAX = 1_000
 
 
 # --- nodes ---
@@ -77,7 +81,8 @@ async def drain_node(node: str, request: Request, state: State, on: bool = True)
 
 def _node(front: Front, node: Node, events: list[Entry] | None = None) -> NodeView:
     fleet = front.fleet
-    return node_view(node, fleet.held_by(node.id), fleet.is_connected(node.id), fleet.load_of(node.id), events or [])
+    held, load, silent_ms = fleet.held_by(node.id), fleet.load_of(node.id), fleet.silent_ms(node.id)
+    return node_view(node, held, fleet.is_connected(node.id), load, events or [], silent_ms)
 
 
 # --- streams ---
@@ -91,9 +96,12 @@ async def follow_events(
     job: str | None = None,
     node: str | None = None,
     follow: bool = False,
+    tail: Annotated[int | None, Parameter(ge=0, le=TAIL_MAX)] = None,
 ) -> Stream:
     front: Front = state.front
     owner = acting_for(request)
+    if tail is not None:
+        after = max(after, await front.reading.ask(front.reading.store.last_seq) - tail)
     last = request.headers.get("last-event-id")
     if last is not None:
         if not last.isascii() or not last.isdigit() or len(last) > 18:
@@ -161,6 +169,8 @@ async def metrics(state: State) -> bytes:
 
 def _error(view: ErrorView, retry_after_s: int | None = None, status: int | None = None) -> Response[bytes]:
     code = status or STATUS.get(view.code, 400)
+    if not view.hint:
+        view = msgspec.structs.replace(view, hint=what_to_do(view.code))
     if retry_after_s is None and code in (429, 503):
         retry_after_s = 1
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
@@ -244,8 +254,8 @@ class Guard:
 def make_app(front: Front, token: AdminToken) -> Guard:
     app = Litestar(
         route_handlers=[
-            *ROUTES, *ARRAY_ROUTES, *CONTENT_ROUTES, *TOKEN_ROUTES, list_nodes, show_node, drain_node, follow_events,
-            follow_logs, doctor, healthz, metrics,
+            *ROUTES, *CHECK_ROUTES, *ARRAY_ROUTES, *CONTENT_ROUTES, *TOKEN_ROUTES, list_nodes, show_node,
+            drain_node, follow_events, follow_logs, doctor, healthz, metrics,
         ],
         state=State({"front": front}),
         exception_handlers={Exception: worded},

@@ -9,20 +9,23 @@ from litestar import Request, Response, get, post
 from litestar.datastructures import State
 from litestar.params import Parameter
 
-from holdfast.kernel.decision import Answer, Explanation, Rejected, Taken
-from holdfast.kernel.events import CancelAsked, ExplainAsked, FilesReceived, MoveAsked, Submitted
-from holdfast.model import Job, JobId, JobPhase, Settings, job_id, job_of
+from holdfast.kernel.decision import Answer, Estimate, Explanation, Foretold, Rejected, Taken
+from holdfast.kernel.events import CancelAsked, EstimatesAsked, ExplainAsked, FilesReceived, MoveAsked, Submitted
+from holdfast.model import Attempt, Job, JobId, JobPhase, Settings, job_id, job_of
 from holdfast.orchestrator.asked import BadRequest, checked_key, submission
 from holdfast.orchestrator.asked_files import need_again, need_named, resolved
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.front import Front, Refused, acting_for, error_of
 from holdfast.orchestrator.logs import STREAMS, LogRefused
+from holdfast.orchestrator.loop import Unavailable
 from holdfast.orchestrator.reading import NotFound
-from holdfast.orchestrator.views import explain_view, job_view
+from holdfast.orchestrator.views import estimate_view, explain_view, job_view
 from holdfast.wire.http import ErrorView, ExplainView, JobList, JobRequest, JobView, MoveRequest, ProgressView
 
 BATCH_MAX = 1_000
 PAGE_MAX = 1_000
+ESTIMATES_S_MAX, ESTIMATES_MAX = 1.0, 200
+"""An extra of listings: of so many jobs, and only if it is there soon."""
 OUTPUT_BYTES_MAX = 1 << 20
 """Of one piece of a job's output."""
 
@@ -144,13 +147,49 @@ async def list_jobs(
     jobs = await front.reading.jobs(acting_for(request) or owner, phase, limit + 1, after)
     more = len(jobs) > limit
     page = jobs[:limit]
-    return JobList([job_view(job) for job in page], page[-1].id if more else None)
+    foretold = await estimates_of(front, [job for job in page if job.live])
+    views = [_with_estimate(_listed(front, job), foretold) for job in page]
+    return JobList(views, page[-1].id if more else None)
+
+
+def _listed(front: Front, job: Job) -> JobView:
+    """As in a list: without its attempts, but with where it runs and how far it is."""
+    view = job_view(job)
+    attempts = front.fleet.attempts_of(job) if job.live else []
+    if not attempts:
+        return view
+    running = next((attempt.node for attempt in reversed(attempts) if attempt.may_win), None)
+    return msgspec.structs.replace(view, node=running, progress=_progress(front, attempts))
+
+
+def _progress(front: Front, attempts: list[Attempt]) -> list[ProgressView]:
+    told = [(attempt.id, front.fleet.progress_of(attempt.id)) for attempt in attempts if attempt.live]
+    return [ProgressView(id, p.stage, p.done, p.total, p.cpu_ms, p.memory_mib) for id, p in told if p]
 
 
 @get("/v1/jobs/{job:str}")
 async def show_job(job: str, request: Request, state: State) -> JobView:
     front: Front = state.front
-    return await _shown(front, await front.reading.job(job, acting_for(request)))
+    found = await front.reading.job(job, acting_for(request))
+    foretold = await estimates_of(front, [found] if found.live else [])
+    return _with_estimate(await _shown(front, found), foretold)
+
+
+async def estimates_of(front: Front, jobs: list[Job]) -> dict[JobId, Estimate]:
+    """When these will start and end. An extra: where it cannot be had soon, there is none."""
+    if not jobs:
+        return {}
+    try:
+        async with asyncio.timeout(ESTIMATES_S_MAX):
+            answer = await front.leader.ask(EstimatesAsked(tuple(job.id for job in jobs[:ESTIMATES_MAX])))
+    except (TimeoutError, Unavailable):
+        return {}
+    return answer.estimates if isinstance(answer, Foretold) else {}
+
+
+def _with_estimate(view: JobView, foretold: dict[JobId, Estimate]) -> JobView:
+    estimate = foretold.get(JobId(view.id))
+    return view if estimate is None else msgspec.structs.replace(view, estimate=estimate_view(estimate))
 
 
 @get("/v1/jobs/{job:str}/explain")
@@ -247,8 +286,7 @@ async def _shown(front: Front, job: Job) -> JobView:
     view = job_view(job, attempts, entries)
     if view.files is not None and await front.reading.received(job.id):
         view = msgspec.structs.replace(view, files=msgspec.structs.replace(view.files, received=True))
-    told = [(attempt.id, front.fleet.progress_of(attempt.id)) for attempt in attempts if attempt.live]
-    under_way = [ProgressView(id, p.stage, p.done, p.total, p.cpu_ms, p.memory_mib) for id, p in told if p]
+    under_way = _progress(front, attempts)
     return msgspec.structs.replace(view, progress=under_way) if under_way else view
 
 

@@ -1,4 +1,5 @@
-"""The orchestrator's own log: one JSON object a line on standard error. Says what happened to whom; never a secret."""
+"""The orchestrator's own log on standard error: one JSON object a line, or at a terminal a line for a person. Says what
+happened to whom; never a secret."""
 
 import logging
 import sys
@@ -20,9 +21,18 @@ class _JsonLine(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
 
+class _PlainLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        # It may quote what a machine nobody controls said, which must not draw on the screen.
+        says = "".join(c if c.isprintable() else " " for c in record.getMessage())
+        trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
+        return f"{time.strftime('%H:%M:%S', time.localtime(record.created))}  {level}{says}{trace}"
+
+
 def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLine())
+    handler.setFormatter(_PlainLine() if sys.stderr.isatty() else _JsonLine())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

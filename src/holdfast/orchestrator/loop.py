@@ -254,7 +254,7 @@ class Leader:
         if batch is not None:
             await self._commit(loop, batch)
         failpoint("rebuild.committed")
-        self.metrics.rebuilt(snapshot.jobs)
+        self.metrics.rebuilt(snapshot.jobs, snapshot.paces)
         self.metrics.rebuilds.inc()
         self.metrics.leading.set(1)
         self.metrics.epoch.set(self.epoch)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from holdfast.kernel.commit import Batch
-from holdfast.model import Attempt, Entry, Job, JobPhase
+from holdfast.model import Attempt, Entry, Job, JobPhase, Pace
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
@@ -36,6 +36,12 @@ class Metrics:
         self.transitions = Counter("holdfast_transitions_total", "Journal entries", ["kind"], registry=into)
         self.takeovers = Counter("holdfast_takeovers_total", "Second contenders started", registry=into)
         self.queued = Gauge("holdfast_jobs_live", "Jobs that have not ended, by phase", ["phase"], registry=into)
+        self.foretold = Gauge(
+            "holdfast_estimates_judged",
+            "Estimates of start and end that were judged since the network began, by how they came out",
+            ["sort", "came"],
+            registry=into,
+        )
         self._phases: dict[str, JobPhase] = {}
         # Finding a labelled counter costs more than counting, and these are counted for every event and entry.
         self._of_event: dict[type, Counter] = {}
@@ -49,8 +55,10 @@ class Metrics:
             counter = self._of_event[kind] = self.events.labels(kind.__name__)
         counter.inc()
 
-    def rebuilt(self, jobs: Iterable[Job]) -> None:
+    def rebuilt(self, jobs: Iterable[Job], paces: Iterable[Pace]) -> None:
         """Start counting live jobs afresh from what the store holds."""
+        for pace in paces:
+            self._judged(pace)
         self._phases = {job.id: job.phase for job in jobs if job.live}
         for phase in JobPhase:
             self.queued.labels(phase.value).set(sum(1 for known in self._phases.values() if known is phase))
@@ -73,8 +81,15 @@ class Metrics:
                     counter.inc()
                     if row.kind == "job.takeover":
                         self.takeovers.inc()
+                case Pace() if row.scores:
+                    self._judged(row)
                 case _:
                     pass
+
+    def _judged(self, pace: Pace) -> None:
+        for sort, score in pace.scores.items():
+            for came in ("right", "early", "late"):
+                self.foretold.labels(sort, came).set(getattr(score, came))
 
     def _job(self, job: Job) -> None:
         before = self._phases.get(job.id)

@@ -27,8 +27,8 @@ from holdfast.orchestrator.fleet import Fleet
 from holdfast.orchestrator.loop import Leader, Unavailable
 from holdfast.orchestrator.metrics import Metrics
 from holdfast.orchestrator.sessions import SESSIONS_MAX, Session, Sessions
-from holdfast.wire import convert, limits
-from holdfast.wire.checks import BadMessage
+from holdfast.wire import convert, limits, versions
+from holdfast.wire.checks import BadMessage, UnknownMessage
 from holdfast.wire.convert import LogDurable, LogPiece
 
 log = logging.getLogger("holdfast.nodes")
@@ -109,6 +109,10 @@ class Nodes:
             await self._refuse(context, bad.refusal())
             return None
         hello = signed.hello
+        skewed = versions.skewed(hello.version, holdfast.__version__)
+        if skewed is not None:
+            await self._refuse(context, skewed)
+            return None
         if not proven(hello.public_key, signed.signature, nonce, hello.node, hello.instance, self._pin):
             says = "the signature does not prove the key: it was made for another challenge, or with another key"
             await self._refuse(context, Refusal("bad_signature", says, final=True))
@@ -174,10 +178,14 @@ class Nodes:
                 if frame is EOF:
                     return "the node ended the stream"
                 message = convert.node_from_frame(frame)
+            except UnknownMessage:
+                await pace.wait()
+                continue
             except BadMessage as bad:
                 session.push(convert.orchestrator_to_frame(bad.refusal()))
                 session.close(f"it sent something that cannot be meant: {bad.says}", by_us=False)
                 return session.why
+            self._sessions.heard(session, message)
             if isinstance(message, Report):
                 self._fleet.said(node, message)
             try:

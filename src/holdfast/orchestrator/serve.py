@@ -238,6 +238,7 @@ class Orchestrator:
             content=self._content,
             bells=self._bells,
             metrics=self._metrics,
+            probes=self._sessions.probes,
             submissions=Submissions(),
             tokens=TokenDesk(self._token),
             data=self._config.data,

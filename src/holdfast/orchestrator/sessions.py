@@ -9,9 +9,10 @@ import logging
 import secrets
 
 from holdfast.kernel.decision import CloseSession, ToSession
-from holdfast.model.messages import Discard, Refusal, Start, Welcome
+from holdfast.model.messages import Discard, Pong, Refusal, Start, Welcome
 from holdfast.orchestrator.fleet import Fleet
 from holdfast.orchestrator.metrics import Metrics
+from holdfast.orchestrator.probing import Probes
 from holdfast.wire import convert
 from holdfast.wire import node_pb2 as pb
 from holdfast.wire.checks import BadMessage
@@ -77,6 +78,7 @@ class Sessions:
         self._sessions: dict[int, Session] = {}
         self._by_bulk_key: dict[str, Session] = {}
         self._numbers = 0
+        self.probes = Probes(self.tell, fleet)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -98,6 +100,12 @@ class Sessions:
 
     def of_bulk_key(self, key: str) -> Session | None:
         return self._by_bulk_key.get(key)
+
+    def heard(self, session: Session, message: object) -> None:
+        """A node said something."""
+        self._fleet.heard(session.node)
+        if isinstance(message, Pong):
+            self.probes.answered(session.node, message.nonce)
 
     def tell(self, send: ToSession) -> None:
         """Say something to a session, if it still stands."""

@@ -1,13 +1,14 @@
 """Rows as people see them: the model turned into the public HTTP types. Reads nothing and decides nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.kernel.decision import Explanation
-from holdfast.model import Attempt, Entry, Failure, Job, Node, Resources
+from holdfast.kernel.decision import Estimate, Explanation
+from holdfast.model import Attempt, Entry, Failure, Job, Node, Resources, Score
 from holdfast.model.messages import Load
 from holdfast.wire.http import (
     AttemptView,
     CheckpointView,
+    EstimateView,
     EventView,
     ExplainView,
     FailureView,
@@ -15,6 +16,7 @@ from holdfast.wire.http import (
     JobView,
     MoveView,
     NodeView,
+    ScoreView,
 )
 
 
@@ -113,7 +115,12 @@ def resources_view(amount: Resources) -> dict[str, int]:
 
 
 def node_view(
-    node: Node, held: Iterable[Attempt], connected: bool, load: Load | None, events: Iterable[Entry] = ()
+    node: Node,
+    held: Iterable[Attempt],
+    connected: bool,
+    load: Load | None,
+    events: Iterable[Entry] = (),
+    silent_ms: int | None = None,
 ) -> NodeView:
     attempts = list(held)
     free = node.offered
@@ -141,7 +148,22 @@ def node_view(
         joined_ms=node.joined_ms,
         state_since_ms=node.state_since_ms,
         events=[event_view(entry) for entry in events],
+        silent_ms=silent_ms,
+        offered=resources_view(node.offered),
     )
+
+
+def estimate_view(estimate: Estimate | None) -> EstimateView | None:
+    if estimate is None:
+        return None
+    return EstimateView(estimate.start, estimate.end, estimate.runs, estimate.says, estimate.latest_ms)
+
+
+def scores_view(scores: Mapping[str, Score]) -> dict[str, ScoreView]:
+    return {
+        sort: ScoreView(score.right, score.early, score.late, score.right + score.early + score.late)
+        for sort, score in sorted(scores.items())
+    }
 
 
 def _load(load: Load | None) -> dict[str, int]:
@@ -165,4 +187,5 @@ def explain_view(explanation: Explanation) -> ExplainView:
         gates=dict(explanation.gates),
         nearest=explanation.nearest,
         ahead=explanation.ahead,
+        estimate=estimate_view(explanation.estimate),
     )

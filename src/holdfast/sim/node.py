@@ -24,6 +24,7 @@ from holdfast.node.core.stimuli import (
     HangUp,
     LeaveAsked,
     LoadMeasured,
+    Luggage,
     NodeAction,
     NodeEvent,
     Progressed,
@@ -115,8 +116,11 @@ class Machine:
     def start_agent(self) -> None:
         if self.up and self.agent is None:
             self.boots += 1
-            self.agent = Agent(self, f"{self.spec.id}#{self.boots}")
+            self.agent = self.new_agent(f"{self.spec.id}#{self.boots}")
             self.agent.begin()
+
+    def new_agent(self, instance: str) -> "Agent":
+        return Agent(self, instance)
 
     def stop_agent(self, why: str) -> None:
         agent, self.agent = self.agent, None
@@ -378,8 +382,8 @@ class Agent(Process):
                     shim = machine.shims.get(attempt)
                     if shim is not None:
                         shim.later(self._random.randrange(1, 5), shim.tell, do, at_ms, reason)
-                case Spawn(order):
-                    self._spawn(order)
+                case Spawn(order, luggage):
+                    self._spawn(order, luggage)
                 case Capture(attempt):
                     self.later(self._random.randrange(20, 2_000), self._captured, attempt)
                 case Remove(attempt):
@@ -408,7 +412,7 @@ class Agent(Process):
 
     # --- attempts on this machine ---
 
-    def _spawn(self, order: Order) -> None:
+    def _spawn(self, order: Order, luggage: Luggage) -> None:
         attempt = AttemptId(order.attempt)
         if self.machine.disk_full:
             failure = Failure(FailureCode.NODE_DISK_FULL, "no space left on device")

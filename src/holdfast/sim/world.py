@@ -25,8 +25,9 @@ class RunsAway(Exception):
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, events_max: int = EVENTS_MAX) -> None:
         self.seed = seed
+        self.events_max = events_max
         self.now = 0
         """True time in milliseconds since the world began. No machine reads it directly."""
         self.happened = 0
@@ -64,8 +65,8 @@ class World:
                 continue
             self.now = when
             self.happened += 1
-            if self.happened > EVENTS_MAX:
-                raise RunsAway(f"more than {EVENTS_MAX} events, and it is still {when} ms")
+            if self.happened > self.events_max:
+                raise RunsAway(f"more than {self.events_max} events, and it is still {when} ms")
             what(*arguments)
             if done is not None and done():
                 return

@@ -1,1 +1,15 @@
-"""The public test kit: conformance suites and processes to kill. Import its modules by name."""
+"""The test kit. For users: `Network`, a whole network in virtual time inside one test (docs/sdk.md). For Holdfast's own
+tests: conformance suites, and processes to start and kill."""
+
+from typing import Any
+
+_NETWORK = frozenset({"Body", "Network", "NetworkStuck", "Run", "VirtualNode", "really"})
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when it is first used: the rest of the kit does without a simulator."""
+    if name not in _NETWORK:
+        raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")
+    from holdfast.testing import network
+
+    return getattr(network, name)

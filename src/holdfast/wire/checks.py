@@ -30,6 +30,11 @@ class BadMessage(Exception):
         return Refusal(self.code, self.says, final=True)
 
 
+class UnknownMessage(BadMessage):
+    """A kind of message that this release does not know. After the handshake it is passed over: a newer release may
+    say more, and must not need an answer from one that is older."""
+
+
 _LETTERS = "[0-9a-hjkmnp-tv-z]"
 _is_job = re.compile(rf"job_{_LETTERS}{{14}}").fullmatch
 _is_attempt = re.compile(rf"att_{_LETTERS}{{14}}\.[1-9][0-9]{{0,5}}").fullmatch

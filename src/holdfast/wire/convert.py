@@ -38,7 +38,7 @@ from holdfast.model.messages import (
 )
 from holdfast.wire import checks, limits, parts, versions
 from holdfast.wire import node_pb2 as pb
-from holdfast.wire.checks import BadMessage
+from holdfast.wire.checks import BadMessage, UnknownMessage
 
 _COUNT = limits.COUNT_MAX
 _MS = limits.MILLISECONDS_MAX
@@ -471,7 +471,10 @@ def _kind(frame: pb.NodeFrame | pb.OrchestratorFrame) -> str:
     size = frame.ByteSize()
     if size > limits.CONTROL_BYTES_MAX:
         raise BadMessage("too_large", f"a control frame of {size} bytes; {limits.CONTROL_BYTES_MAX} are allowed")
-    return frame.WhichOneof("said") or "nothing"
+    kind = frame.WhichOneof("said")
+    if kind is None and size:
+        raise UnknownMessage("unexpected", "the peer said something that this release does not know")
+    return kind or "nothing"
 
 
 def _expect(kind: str, expected: str) -> None:

@@ -5,6 +5,9 @@
     GET    /v1/jobs                 ?owner=&phase=&limit=&after=     -> JobList (newest first)
     GET    /v1/jobs/{id}            -> JobView                       a unique prefix of an id is enough
     GET    /v1/jobs/{id}/explain    -> kernel explanation (ExplainView)
+    POST   /v1/check                ?node=  JobRequest -> CheckView  what a submission would meet now; nothing is stored
+    POST   /v1/check/watch          ?node=  JobRequest -> SSE of CheckView, when something changes and every second
+    GET    /v1/estimates            -> EstimatesView                 how often estimates were right
     POST   /v1/jobs/{id}/stop       -> JobView
     POST   /v1/arrays               ArrayRequest -> ArrayView        one job per item; Idempotency-Key as above
     GET    /v1/arrays/{id}          -> ArrayView
@@ -23,7 +26,8 @@
     GET    /v1/nodes                -> list[NodeView]
     GET    /v1/nodes/{id}           -> NodeView with recent journal
     POST   /v1/nodes/{id}/drain     ?on=true|false -> NodeView
-    GET    /v1/events               ?after=&job=&node=&follow=        -> SSE of EventView; Last-Event-ID resumes
+    GET    /v1/events               ?after=&tail=&job=&node=&follow=  -> SSE of EventView; Last-Event-ID resumes;
+                                                                     tail: from so many before the newest on
     POST   /v1/tokens               TokenRequest -> TokenView        the only time the token itself is shown;
                                                                      header Idempotency-Key optional
     DELETE /v1/tokens/{id}
@@ -165,6 +169,76 @@ class MoveView(msgspec.Struct, frozen=True):
     """Why it failed."""
 
 
+class EstimateView(msgspec.Struct, frozen=True):
+    """When a job will start and end: Unix ms, from and to, meant to be right four times of five. None: it has started,
+    or nobody knows, and `says` tells why."""
+
+    start: tuple[int, int] | None
+    end: tuple[int, int] | None
+    runs: int
+    """How many like it were seen."""
+    says: str
+    latest_ms: int | None = None
+    """When its time limit ends it at the latest."""
+
+
+class ScoreView(msgspec.Struct, frozen=True):
+    """How often estimates of one sort were right."""
+
+    right: int
+    early: int
+    """It came before the interval."""
+    late: int
+    judged: int
+
+
+class EstimatesView(msgspec.Struct, frozen=True):
+    scores: dict[str, ScoreView]
+    """`start` and `end`: foretold at submission; `end_running`: foretold when the program started."""
+
+
+class ProbeView(msgspec.Struct, frozen=True):
+    """A node that was asked just now whether it is there."""
+
+    answered: bool
+    round_trip_ms: int | None
+    silent_ms: int | None
+    """Since its last word of any kind; None: it is not connected."""
+
+
+class CheckView(msgspec.Struct, frozen=True):
+    """What a submission would meet now."""
+
+    verdict: str
+    """`now`: it would start on `node`, which answers; `unhealthy`: it would be given to `node`, which does not answer;
+    `waits`: it would be queued; `never`: no machine could hold it; `refused`: it would not be taken; `unknown`: the
+    orchestrator cannot decide anything now."""
+    says: str
+    at_ms: int
+    code: str = ""
+    """Of the error that a submission would meet."""
+    node: str | None = None
+    name: str = ""
+    """What people call the node."""
+    state: str = ""
+    cost: dict[str, int] = {}
+    """What speaks against the node, in milliseconds, by reason."""
+    free: dict[str, int] = {}
+    """On the node, before the job comes."""
+    probe: ProbeView | None = None
+    instead: str | None = None
+    """If `node` does not answer: another one with room that does."""
+    gates: dict[str, int] = {}
+    """How many nodes each reason holds back."""
+    nearest: str = ""
+    """The node that misses by least, and by what."""
+    ahead: int = 0
+    """Jobs that would be placed before it."""
+    estimate: EstimateView | None = None
+    scores: dict[str, ScoreView] = {}
+    """How often estimates were right."""
+
+
 class EventView(msgspec.Struct, frozen=True):
     seq: int
     at_ms: int
@@ -205,6 +279,8 @@ class JobView(msgspec.Struct, frozen=True):
     accepted: str | None = None
     """The attempt whose result counts."""
     move: MoveView | None = None
+    estimate: EstimateView | None = None
+    """Of a job that has not ended, where it was asked for alone or in a list."""
 
 
 class ArrayItem(msgspec.Struct, frozen=True):
@@ -247,6 +323,7 @@ class ExplainView(msgspec.Struct, frozen=True):
     gates: dict[str, int]
     nearest: str
     ahead: int
+    estimate: EstimateView | None = None
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -265,6 +342,7 @@ class NodeView(msgspec.Struct, frozen=True):
     total: dict[str, int]
     """cpu_milli, memory_mib, disk_mib, gpus."""
     free: dict[str, int]
+    """Of what it offers to the network."""
     gpus: list[str]
     attempts: list[str]
     """Ids of what it holds."""
@@ -272,6 +350,10 @@ class NodeView(msgspec.Struct, frozen=True):
     joined_ms: int
     state_since_ms: int
     events: list[EventView] = []
+    silent_ms: int | None = None
+    """Since its last word; None: it is not connected."""
+    offered: dict[str, int] = {}
+    """What it lets the network use."""
 
 
 class LogLine(msgspec.Struct, frozen=True):

@@ -1,7 +1,9 @@
-"""Which protocol two sides speak with each other, and which of them is too old when there is none.
+"""Which protocol two sides speak with each other, which releases work together, and who is too old where they do not.
 
 The orchestrator offers a range, the node takes the highest version both know. Nothing here reads a message.
 """
+
+import re
 
 from holdfast.model.messages import Refusal
 
@@ -25,3 +27,33 @@ def refusal(
     if node_max < own_min:
         return Refusal("version", f"{ranges}: upgrade the node", final=True)
     return Refusal("version", f"{ranges}: upgrade the orchestrator", final=True)
+
+
+_is_release = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})([.+-].*)?").fullmatch
+
+MINORS_APART_MAX = 1
+"""A network is upgraded machine by machine: for that long two releases that follow each other work together."""
+
+
+def skewed(node_version: str, own_version: str) -> Refusal | None:
+    """What an orchestrator answers to a node of another release, or None where the two work together.
+
+    They do within one major version and one minor. A node that names no release (another implementation of the
+    protocol, say) is judged by its protocol alone.
+    """
+    node, own = _is_release(node_version), _is_release(own_version)
+    if node is None or own is None:
+        return None
+    their_major, their_minor, our_major, our_minor = (int(number) for number in (*node.groups()[:2], *own.groups()[:2]))
+    if their_major == our_major and abs(their_minor - our_minor) <= MINORS_APART_MAX:
+        return None
+    apart = f"the node runs Holdfast {node_version} and the orchestrator {own_version}; "
+    if their_major != our_major:
+        apart += "releases of different major versions do not work together: "
+    else:
+        apart += "only releases that follow each other work together: "
+    if (their_major, their_minor) < (our_major, our_minor):
+        return Refusal("version", f"{apart}upgrade the node to {our_major}.{our_minor}", final=True)
+    step = f", by way of {our_major}.{our_minor + 1}" if their_major == our_major else ""
+    cure = f"upgrade the orchestrator to {their_major}.{their_minor}{step}, or install {our_major}.{our_minor}"
+    return Refusal("version", f"{apart}{cure} on the node", final=True)

@@ -1,0 +1,361 @@
+"""The reference pages that follow from the code: the command line, the HTTP API, the node protocol's messages.
+
+Each page is a function that returns Markdown. The command line is read from the command tree that runs, the HTTP
+API from the OpenAPI schema of the app that serves it, the messages from node.proto. Knows nothing of where pages go.
+"""
+
+import inspect
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from docs_text import NOTE, reasons, safe, table
+
+from holdfast import errors
+from holdfast.wire import http as public
+
+ROOT = Path(__file__).resolve().parent.parent
+PROTO = ROOT / "src" / "holdfast" / "wire" / "node.proto"
+
+
+# --- the command line ---
+
+
+def command_tree() -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with the words that lead to it, in the order of `--help`."""
+    import typer.main
+
+    from holdfast.cli.frame import app
+
+    def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        yield path, command
+        for name, sub in getattr(command, "commands", {}).items():
+            if not sub.hidden:
+                yield from walk(sub, (*path, name))
+
+    yield from walk(typer.main.get_command(app), ("holdfast",))
+
+
+def usage_of(path: tuple[str, ...], command: Any) -> str:
+    words = [*path]
+    if any(p.param_type_name == "option" for p in command.params):
+        words.append("[OPTIONS]")
+    if getattr(command, "commands", None):
+        words.append("COMMAND [ARGS]…")
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            name = (parameter.metavar or parameter.name).upper()
+            words.append(name if parameter.required else f"[{name}]")
+    return " ".join(words)
+
+
+def prose_and_examples(text: str) -> list[str]:
+    """Help text as Markdown: paragraphs as they are, indented or `holdfast …` lines as a block of commands."""
+    lines: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text.replace("\b", ""))):
+        rows = paragraph.splitlines()
+        head = [r for r in rows if not re.match(r"\s*(\$ )?holdfast\s|\s{2,}\S", r)]
+        typed = [r for r in rows if r not in head]
+        if not typed or len(head) > 1:
+            lines += [safe(" ".join(r.strip() for r in rows)), ""]
+            continue
+        lines += [safe(head[0].strip()), ""] if head else []
+        lines += ["```text", *(inspect.cleandoc("\n".join(typed)).splitlines()), "```", ""]
+    return lines
+
+
+def option_row(option: Any) -> list[str]:
+    spellings = ", ".join(f"`{s}`" for s in [*option.opts, *option.secondary_opts])
+    value = "" if option.is_flag else f" `{option.metavar or _kind(option)}`"
+    says = safe(" ".join((option.help or "").split()))
+    default = "" if option.default in (None, False, (), [], "") or callable(option.default) else f"`{option.default}`"
+    if isinstance(option.envvar, str):
+        says += f" Else `{option.envvar}`."
+    if option.multiple and "epeatable" not in says:
+        says += " Repeatable."
+    return [spellings + value, says, default]
+
+
+def _kind(option: Any) -> str:
+    """A stand-in for the value of an option that names none itself."""
+    annotation = getattr(getattr(option, "type_descriptor", None), "annotation", str)
+    return {int: "N", float: "X"}.get(annotation, "TEXT")
+
+
+def cli_page() -> str:
+    lines = [
+        "# Command line",
+        "",
+        NOTE,
+        "`holdfast COMMAND --help` says the same in a terminal. A job or a node is named by its id, by the first "
+        "letters of it, or by its name. Colours and bars appear only in a terminal; `--json` prints data for programs. "
+        "Which network a command asks: [several networks](../contexts.md).",
+        "",
+        "## Exit codes",
+        "",
+        table(
+            ["exit code", "error", "when"],
+            [
+                ["0", "", "it worked; of `run` and `results`: the job succeeded"],
+                ["2", "`usage`", "the command line itself makes no sense"],
+                *_error_rows(),
+                ["130", "`cancelled`", "the job was stopped"],
+                ["other", "[failure code](../failure-codes.md)", "of `run`: the job's own exit code"],
+            ],
+        ),
+        "A job that fails by its user's doing gives its own exit code: 128 + n for signal n, 137 for memory, 124 "
+        "for its time limit. One that fails for another reason gives 75 where trying again may help, else 1.",
+        "",
+        "## Commands",
+        "",
+    ]
+    for path, command in command_tree():
+        if path == ("holdfast",):
+            continue
+        lines += [f"### {' '.join(path)}", "", "```text", usage_of(path, command), "```", ""]
+        lines += prose_and_examples(command.help or "")
+        if command.epilog:
+            lines += prose_and_examples(command.epilog)
+        arguments = [
+            [f"`{(p.metavar or p.name).upper()}`", safe(" ".join((getattr(p, "help", "") or "").split()))]
+            for p in command.params
+            if p.param_type_name == "argument"
+        ]
+        if any(says for _, says in arguments):
+            lines += [table(["argument", "what"], arguments)]
+        options = [
+            option_row(p) for p in command.params if p.param_type_name == "option" and p.name != "help" and not p.hidden
+        ]
+        if options:
+            lines += [table(["option", "what", "default"], options)]
+        if subs := getattr(command, "commands", None):
+            linked = [f"[{name}](#{'-'.join([*path, name])})" for name, sub in subs.items() if not sub.hidden]
+            lines += [f"Commands: {', '.join(linked)}.", ""]
+    return "\n".join(lines)
+
+
+def _error_rows() -> list[list[str]]:
+    """(exit code, code, what) of each error, from the tree in the docstring of `holdfast.errors`."""
+    rows: dict[tuple[str, str], str] = {}
+    for code, number, says in re.findall(
+        r"^[ │├└─]+\w+ +([a-z_]+|\(the answer's\)) +(\d+) {2,}(\S.*)$", inspect.getdoc(errors) or "", re.MULTILINE
+    ):
+        if number not in ("2", "130"):
+            rows[number, f"`{code}`"] = says
+    rows["70", "`internal`"] = "a fault of Holdfast itself; `HOLDFAST_DEBUG=1` shows where"
+    return [[number, code, safe(says)] for (number, code), says in sorted(rows.items(), key=lambda r: int(r[0][0]))]
+
+
+# --- the HTTP API ---
+
+
+def schema() -> dict[str, Any]:
+    """The OpenAPI schema of the app that serves the API. Nothing behind it is touched."""
+    from holdfast.identity.admin import AdminToken
+    from holdfast.orchestrator.front import Front
+    from holdfast.orchestrator.http import make_app
+
+    # Routes are read, none is called: what stands behind them may be nothing.
+    guarded = make_app(cast(Front, None), cast(AdminToken, None))
+    return guarded._app.openapi_schema.to_schema()  # pyright: ignore
+
+
+def said_of_routes() -> dict[tuple[str, str], str]:
+    """What the docstring of `wire/http.py` says beside a route: (method, path without names) -> words."""
+    found: dict[tuple[str, str], str] = {}
+    last: tuple[str, str] | None = None
+    for line in (inspect.getdoc(public) or "").splitlines():
+        if route := re.match(r"\s+(GET|POST|DELETE|PUT)\s+(/\S+)\s*(.*)$", line):
+            last = (route[1].lower(), re.sub(r"\{[^}]*\}", "{}", route[2]))
+            aside = re.search(r"\s{2,}(\S.*)$", route[3])
+            words = aside[1] if aside and not aside[1].startswith(("->", "?")) else ""
+            found[last] = words
+        elif last and line.startswith(" " * 30):
+            found[last] = f"{found[last]} {line.strip()}".strip()
+        else:
+            last = None
+    return found
+
+
+def kind(shape: dict[str, Any]) -> str:
+    """A schema as a person would say it, with links to the types on the page."""
+    if ref := shape.get("$ref"):
+        name = ref.rsplit("/", 1)[1]
+        return f"[{name}](#{name.lower()})"
+    for several in ("oneOf", "anyOf"):
+        if several in shape:
+            return " or ".join(kind(one) for one in shape[several])
+    if shape.get("type") == "array":
+        return f"list of {kind(shape.get('items', {}))}"
+    if shape.get("type") == "object" and isinstance(shape.get("additionalProperties"), dict):
+        return f"map to {kind(shape['additionalProperties'])}"
+    if "enum" in shape:
+        return ", ".join(f"`{value}`" for value in shape["enum"])
+    found = shape.get("type", "anything")
+    return " or ".join(found) if isinstance(found, list) else found
+
+
+def content_of(content: dict[str, Any]) -> str:
+    shapes = [kind(one.get("schema", {})) for one in content.values()]
+    types = [one for one in content if one != "application/json"]
+    shown = " or ".join(s for s in shapes if s != "anything")
+    return shown if not types else f"{shown} (`{types[0]}`)".strip()
+
+
+def route_lines(path: str, method: str, route: dict[str, Any], aside: str) -> list[str]:
+    lines = [f"### {method.upper()} {path}", ""]
+    named = " ".join(word.lower() for word in re.findall(r"[A-Z][a-z]*", route["summary"]))
+    facts = [_sentence(says) for says in (route.get("description") or named, aside) if says]
+    if body := route.get("requestBody"):
+        facts.append(f"Takes {content_of(body['content'])}.")
+    for status, answer in route["responses"].items():
+        if status.startswith("2"):
+            given = content_of(answer.get("content", {}))
+            facts.append(f"Answers {status}" + (f" with {given}." if given and given != "null" else "."))
+    lines += [" ".join(facts), ""]
+    parameters = [p for p in route.get("parameters", []) if p["in"] != "path"]
+    if parameters:
+        rows = [[f"`{p['name']}`", p["in"], kind(p["schema"]), _default(p["schema"])] for p in parameters]
+        lines += [table(["parameter", "in", "type", "default"], rows)]
+    return lines
+
+
+def _sentence(says: str) -> str:
+    says = safe(" ".join(says.split()))
+    return says[0].upper() + says[1:] + ("" if says.endswith(".") else ".")
+
+
+def _default(shape: dict[str, Any]) -> str:
+    value = shape.get("default")
+    return "" if value in (None, "") else f"`{value}`".lower() if isinstance(value, bool) else f"`{value}`"
+
+
+def http_page() -> str:
+    api = schema()
+    said = said_of_routes()
+    lines = [
+        "# HTTP API",
+        "",
+        NOTE,
+        "The same as OpenAPI is served by the orchestrator itself under `/schema/openapi.json`. Times and durations "
+        "are milliseconds. What is shown is committed. A call that changes something and may be repeated takes an "
+        "`Idempotency-Key`: with the same key, the same answer.",
+        "",
+        "Every call but `/healthz` needs `Authorization: Bearer TOKEN`, the admin token that `holdfast up` keeps in "
+        "its folder. With `X-Holdfast-Owner: NAME` the admin acts for an owner: submits as them and sees only "
+        "their jobs. Streams are server-sent events: `Last-Event-ID` resumes one, and one that ends without "
+        "`event: end` was cut.",
+        "",
+        "An error is an [ErrorView](#errorview) with a stable `code`; 429 and 503 come with `Retry-After`.",
+        "",
+        "## Calls",
+        "",
+    ]
+    for path, methods in api["paths"].items():
+        for method, route in methods.items():
+            aside = said.get((method, re.sub(r"\{[^}]*\}", "{}", path)), "")
+            lines += route_lines(path, method, route, aside)
+    lines += ["## Types", ""]
+    shapes = dict(api["components"]["schemas"])
+    named = {
+        name: one for name, one in vars(public).items() if inspect.isclass(one) and one.__module__ == public.__name__
+    }
+    for name in sorted(set(shapes) | {"ErrorView"} & set(named)):
+        shape = shapes.get(name) or {"properties": {f: {"type": _hint(t)} for f, t in _hints(named[name])}}
+        lines += [f"### {name}", ""]
+        why = reasons(named[name]) if name in named else {}
+        doc = named[name].__dict__.get("__doc__") if name in named else None
+        if doc:
+            lines += [safe(" ".join(doc.split())), ""]
+        if "enum" in shape:
+            lines += [f"One of {kind(shape)}.", ""]
+            continue
+        wanted = set(shape.get("required", ()))
+        rows = [
+            [f"`{field}`" + (" (required)" if field in wanted else ""), kind(one), _default(one), why.get(field, "")]
+            for field, one in shape.get("properties", {}).items()
+        ]
+        lines += [table(["field", "type", "default", "what"], rows)]
+    return "\n".join(lines)
+
+
+def _hints(of: type) -> list[tuple[str, Any]]:
+    return list(typing.get_type_hints(of).items())
+
+
+def _hint(of: Any) -> str:
+    return {"str": "string", "int": "integer", "bool": "boolean"}.get(getattr(of, "__name__", ""), "anything")
+
+
+# --- the node protocol ---
+
+
+def proto_page() -> str:
+    """node.proto, told: its comments as text, each message and enum as a table of its fields."""
+    text = PROTO.read_text(encoding="utf-8")
+    head = re.match(r"((?://[^\n]*\n)+)", text)
+    assert head is not None
+    lines = [
+        "# Node protocol: messages",
+        "",
+        "Written by `make docs` from [`node.proto`](../../src/holdfast/wire/node.proto); edit that, not this page. "
+        "[The node protocol](../protocol.md) tells how the messages are used.",
+        "",
+        "```text",
+        *(line.removeprefix("//").removeprefix(" ") for line in head[1].splitlines()),
+        "```",
+        "",
+    ]
+    names = set(re.findall(r"^(?:message|enum) (\w+)", text, re.MULTILINE))
+    pattern = r"((?:^//(?! -)[^\n]*\n)*)^(message|enum|service) (\w+) \{\n(.*?)^\}"
+    title = r"^// -{20,}\n((?:// [^\n]*\n)+)// -{20,}\n"
+    for found in re.finditer(f"{title}|{pattern}", text, re.MULTILINE | re.DOTALL):
+        section, above, what, name, body = found.groups()
+        if section:
+            words = " ".join(line.removeprefix("// ") for line in section.splitlines())
+            first, _, rest = words.partition(". ")
+            lines += [f"## {first.rstrip('.')}", "", *([rest, ""] if rest else [])]
+            continue
+        lines += [f"### {name}", ""]
+        if comment := _comment(above):
+            lines += [comment, ""]
+        head_row = {"message": ["field", "type", "nr", "what"], "enum": ["value", "nr", "what"]}
+        if what == "service":
+            lines[-2:-2] = []
+            lines += [*_calls(body), ""]
+        else:
+            lines += [table(head_row[what], list(_fields(body, what, names)))]
+    return "\n".join(lines)
+
+
+def _comment(block: str | None) -> str:
+    kept = [line.strip().removeprefix("//").strip() for line in (block or "").splitlines() if line.strip()]
+    return safe(" ".join(kept))
+
+
+def _calls(body: str) -> Iterator[str]:
+    for above, signature in re.findall(r"((?:^ +//[^\n]*\n)+) +rpc ([^;]+);", body, re.MULTILINE):
+        yield f"- `{signature}`: {_comment(above)}"
+
+
+def _fields(body: str, what: str, names: set[str]) -> Iterator[list[str]]:
+    above: list[str] = []
+    for line in body.splitlines():
+        line = line.strip()
+        if line.startswith("//"):
+            above.append(line)
+        elif field := re.match(r"(?:(.+) )?(\w+) = (\d+);\s*(?://\s*(.*))?$", line):
+            kind_, name, number, aside = field.groups()
+            says = " ".join(filter(None, [_comment("\n".join(above)), safe(aside or "")]))
+            above = []
+            if what == "enum":
+                yield [f"`{name}`", number, says]
+                continue
+            linked = re.sub(
+                r"\b(\w+)$", lambda m: f"[{m[1]}](#{m[1].lower()})" if m[1] in names else f"`{m[1]}`", kind_
+            )
+            yield [f"`{name}`", linked, number, says]
+        else:
+            above = []

@@ -1,0 +1,86 @@
+"""What a shell can complete beyond words that stand in the program: jobs, nodes, arrays and contexts that exist.
+
+Whoever presses Tab waits: an answer that is not there after a short while is none, and nothing here ever fails loudly
+or is imported by a command that runs. Asks by itself, without the SDK, which would take longer to import than to
+answer.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE_S = 0.3
+SHOWN_MAX = 200
+
+
+def jobs(incomplete: str) -> list[str]:
+    return _quickly(lambda: _fitting(incomplete, _asked(f"/v1/jobs?limit={SHOWN_MAX}")["jobs"]))
+
+
+def nodes(incomplete: str) -> list[str]:
+    return _quickly(lambda: _fitting(incomplete, _asked("/v1/nodes")))
+
+
+def contexts(incomplete: str) -> list[str]:
+    def known() -> list[str]:
+        from holdfast.client.contexts import LOCAL, read
+        from holdfast.client.endpoint import home
+
+        return [name for name in sorted({LOCAL, *read(home()).contexts}) if name.startswith(incomplete)]
+
+    return _quickly(known)
+
+
+def _fitting(incomplete: str, found: list[dict[str, Any]]) -> list[str]:
+    """Names first: they are what a person remembers."""
+    names = dict.fromkeys(str(one["name"]) for one in found if _one_word(str(one.get("name", ""))))
+    ids = [str(one["id"]) for one in found]
+    return [word for word in [*names, *ids] if word.startswith(incomplete)][:SHOWN_MAX]
+
+
+def _one_word(name: str) -> bool:
+    """Names come from people and machines nobody controls; into a shell go only those that mean nothing to it."""
+    return bool(name) and all(c.isascii() and (c.isalnum() or c in "._-/@:+") for c in name) and name[0] != "-"
+
+
+def _asked(path: str) -> Any:
+    import json
+    from http.client import HTTPConnection, HTTPSConnection
+    from urllib.parse import urlsplit
+
+    from holdfast.client.endpoint import find
+
+    endpoint = find()
+    address = urlsplit(endpoint.url)
+    host, port = address.hostname or "", address.port
+    if address.scheme == "https":
+        import ssl
+
+        trusted = ssl.create_default_context(cadata=endpoint.certificate or None)
+        # The pinned certificate is the identity, as in the SDK.
+        trusted.check_hostname = not endpoint.certificate
+        connection: HTTPConnection = HTTPSConnection(host, port, timeout=PATIENCE_S, context=trusted)
+    else:
+        connection = HTTPConnection(host, port, timeout=PATIENCE_S)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {endpoint.token}"})
+    answer = connection.getresponse()
+    return json.loads(answer.read(4 << 20)) if answer.status == 200 else {"jobs": []} if "jobs" in path else []
+
+
+def _quickly(question: Callable[[], list[str]]) -> list[str]:
+    """The answer if it comes in time; else nothing, and not a word."""
+    import queue
+    import threading
+
+    answers: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(question())
+        except Exception:
+            answers.put([])
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return answers.get(timeout=PATIENCE_S)
+    except queue.Empty:
+        return []

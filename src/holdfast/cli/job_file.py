@@ -1,0 +1,187 @@
+"""The job file, holdfast.toml: what `holdfast run` takes where no command is typed. Says of every mistake in which line
+and key it is.
+
+A key is a flag of `run` without its dashes; `command` is what stands after `--`; `input` and `env` are tables, because
+their flags can be given many times. Values are written as flags take them. A file may come with someone else's code:
+nothing in it says where a job goes or what proves who asks.
+"""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.errors import HoldfastError, Misconfigured
+from holdfast.quantities import assignments, cpu_milli, duration_ms, size_mib
+
+NAME = "holdfast.toml"
+BYTES_MAX = 1 << 20
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("it takes text")
+    return value
+
+
+def _amount(read: Callable[[str], int]) -> Callable[[object], str]:
+    """Text that a flag would take, or a number where the flag takes a bare one."""
+
+    def checked(value: object) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError("it takes text or a number")
+        read(str(value))
+        return str(value)
+
+    return checked
+
+
+def _number(least: int, most: int) -> Callable[[object], int]:
+    def checked(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"it takes a whole number from {least} to {most}")
+        return value
+
+    return checked
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("it takes true or false")
+    return value
+
+
+def _class(value: object) -> str:
+    if value not in ("restart", "resume", "never"):
+        raise ValueError('it takes "restart", "resume" or "never"')
+    return str(value)
+
+
+def _command(value: object) -> list[str]:
+    """A list of words, or a line as a shell would split it."""
+    try:
+        words = shlex.split(value) if isinstance(value, str) else value
+    except ValueError as wrong:
+        raise ValueError(f"it cannot be split into words: {wrong}") from None
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise ValueError("it takes a list of words, or one line of them")
+    return [str(word) for word in words]
+
+
+def _pairs(value: object) -> list[str]:
+    if not isinstance(value, dict):
+        raise ValueError("it is a table, with a name and text to a line")
+    for name, text in value.items():
+        if not isinstance(text, str):
+            raise ValueError(f"{name} takes text")
+    return [f"{name}={text}" for name, text in value.items()]
+
+
+def _variables(value: object) -> list[str]:
+    pairs = _pairs(value)
+    assignments(pairs)
+    return pairs
+
+
+class Key(NamedTuple):
+    parameter: str
+    """Of `run`."""
+    read: Callable[[object], Any]
+    takes: str
+    """What may stand there, for the documentation."""
+
+
+KEYS: dict[str, Key] = {
+    "command": Key("argv", _command, 'list of words, or one line: `["python3", "train.py"]`'),
+    "name": Key("name", _text, "text"),
+    "image": Key("image", _text, "text: NAME@sha256:…"),
+    "dockerfile": Key("dockerfile", _text, "path of a file in the folder"),
+    "requirements": Key("requirements", _text, "path of a file in the folder"),
+    "cpu": Key("cpu", _amount(cpu_milli), 'cores: `2`, `0.5`, `"250m"`'),
+    "memory": Key("memory", _amount(size_mib), 'size: `"512MiB"`, `"2GiB"`'),
+    "disk": Key("disk", _amount(size_mib), "size"),
+    "gpu": Key("gpu", _number(0, 64), "whole number"),
+    "gpu-memory": Key("gpu_memory", _amount(size_mib), "size"),
+    "gpu-model": Key("gpu_model", _text, "text"),
+    "network": Key("network", _truth, "true or false"),
+    "time-limit": Key("time_limit", _amount(duration_ms), 'duration: `"90s"`, `"2h"`'),
+    "queue-limit": Key("queue_limit", _amount(duration_ms), "duration"),
+    "class": Key("recovery", _class, '`"restart"`, `"resume"` or `"never"`'),
+    "attempts": Key("attempts", _number(1, 1_000_000), "whole number"),
+    "priority": Key("priority", _number(0, 9), "0 (last) to 9 (first)"),
+    "checkpoint": Key("checkpoint", _truth, "true or false"),
+    "checkpoint-every": Key("checkpoint_every", _amount(duration_ms), "duration"),
+    "folder": Key("folder", _text, "path of a folder"),
+    "no-folder": Key("no_folder", _truth, "true or false"),
+    "array": Key("array", _text, "path of a file with one item to a line"),
+    "input": Key("input", _pairs, "table: NAME = WHAT"),
+    "env": Key("env", _variables, "table: NAME = VALUE"),
+}
+EITHER = (frozenset({"image", "dockerfile", "requirements"}), frozenset({"folder", "no_folder"}))
+"""Parameters that contradict each other: a flag of one overrules what the file says of another."""
+
+
+def read_job_file(path: Path) -> dict[str, Any]:
+    """What the file says, by the parameters of `run`."""
+    text = _content(path)
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as wrong:
+        raise _refused(f"{path.name} is no TOML: {wrong}") from None
+    said: dict[str, Any] = {}
+    for name, value in content.items():
+        where = f"{path.name}, line {line_of(text, name)}: {name}"
+        if name not in KEYS:
+            raise _refused(f"{where}: there is no such key", near(name))
+        try:
+            said[KEYS[name].parameter] = KEYS[name].read(value)
+        except ValueError as wrong:
+            raise _refused(f"{where}: {wrong}") from None
+        except HoldfastError as wrong:
+            raise _refused(f"{where}: {wrong.says}", wrong.hint) from None
+    if "checkpoint_every" in said:
+        said.setdefault("checkpoint", True)
+    return said
+
+
+def _content(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+        if len(data) > BYTES_MAX:
+            raise _refused(f"{path.name} is larger than a job file can be")
+        return data.decode()
+    except (OSError, UnicodeDecodeError) as wrong:
+        why = wrong.strerror if isinstance(wrong, OSError) else "it is not UTF-8 text"
+        raise _refused(f"{path.name} cannot be read: {why}") from None
+
+
+def line_of(text: str, key: str) -> int:
+    """The line in which a key of the top level stands, as a key or as the name of a table."""
+    escaped = rf"""["']?{re.escape(key)}["']?"""
+    top = re.compile(rf"^\s*{escaped}\s*[.=]")
+    table = re.compile(rf"^\s*\[\s*{escaped}\s*[].]")
+    in_table = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if table.match(line) or (not in_table and top.match(line)):
+            return number
+        in_table = in_table or line.lstrip().startswith("[")
+    return 1
+
+
+def near(name: str) -> str:
+    """What may have been meant."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(name.replace("_", "-"), KEYS, 1)
+    meant = f"Did you mean {found[0]}? " if found else ""
+    return f"{meant}The keys are: {', '.join(KEYS)}."
+
+
+def _refused(says: str, hint: str = "") -> Misconfigured:
+    return Misconfigured(
+        says, hint=hint or "`holdfast init --force` writes a new one; docs/job-file.md says what can stand in it.",
+        code="bad_job_file",
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""One frame of `holdfast top`: what is known of the network, laid out for a window of a given size. Asks nobody.
+
+Every row has its fixed place and is cut, never wrapped: a frame is exactly as large as the window, at 80 columns too.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli import foretelling
+from holdfast.cli.show import STYLES, ago, clean, clock
+from holdfast.quantities import spoken_cores, spoken_ms
+from holdfast.wire.http import EventView, JobView, NodeView, ScoreView
+
+WIDE = 120
+"""From so many columns on, there is room for ids and causes."""
+BAR = 8
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What `top` knows at one moment; also what `--json` prints."""
+
+    url: str
+    at_ms: int
+    nodes: list[NodeView]
+    running: list[JobView]
+    """Everything that some machine works on, newest first."""
+    queued: list[JobView]
+    """Those that should start first stand first."""
+    more_queued: bool
+    """There are more that wait than are listed."""
+    events: list[EventView]
+    scores: dict[str, ScoreView]
+    trouble: str = ""
+    """Why this is not the present; empty: it is."""
+
+
+def frame(seen: Seen, width: int, height: int) -> RenderableType:
+    """A frame of exactly this size at most."""
+    nodes = sorted((node for node in seen.nodes if node.state != "gone"), key=_of_node)
+    names = {node.id: node.name or node.hostname or node.id for node in seen.nodes}
+    wants = [len(part) + 1 if part else 0 for part in (nodes, seen.running, seen.queued)] + [len(seen.events)]
+    # A line for each title, one for the head and one for the keys.
+    rows = shares(max(0, height - 2 - len(wants)), wants)
+    wide = width >= WIDE
+    parts: list[RenderableType] = [_head(seen, nodes, width)]
+    parts += [_title(f"machines ({len(nodes)})", width), _nodes(nodes[: max(0, rows[0] - 1)], wide)]
+    parts += [_title(f"running ({len(seen.running)})", width)]
+    parts += [_jobs(seen.running[: max(0, rows[1] - 1)], names, wide, seen.at_ms)]
+    waiting = f"{len(seen.queued)}{'+' if seen.more_queued else ''}"
+    parts += [_title(f"waiting ({waiting})", width), _queue(seen.queued[: max(0, rows[2] - 1)], seen.at_ms, wide)]
+    parts += [_title("lately", width), _events(seen.events[-rows[3] :] if rows[3] else [], wide)]
+    return Group(*parts)
+
+
+def shares(room: int, wants: Sequence[int]) -> list[int]:
+    """How many rows each part gets: as many as it wants, and where there are too few, the largest give way."""
+    given = list(wants)
+    while sum(given) > room and any(given):
+        largest = max(range(len(given)), key=lambda part: given[part])
+        given[largest] -= 1
+    return given
+
+
+def _head(seen: Seen, nodes: list[NodeView], width: int) -> Text:
+    ready = sum(node.state == "ready" for node in nodes)
+    busy = f"{ready} of {len(nodes)} machines ready"
+    text = Text.assemble(
+        ("holdfast top ", "bold"), (clean(seen.url), "dim"), f"  {busy}  ", (clock(seen.at_ms)[:8], "dim")
+    )
+    if seen.trouble:
+        text = Text.assemble(("holdfast top ", "bold"), (clean(seen.trouble), "bold red"))
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
+def _title(words: str, width: int) -> Text:
+    return Text(f"─ {words} ".ljust(width, "─")[:width], style="dim", no_wrap=True)
+
+
+def _grid(*columns: tuple[str, int]) -> Table:
+    """A table that fills the window; a column with a weight of 0 is as wide as what it holds."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True, padding=(0, 1, 0, 0))
+    for name, weight in columns:
+        table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=weight or None)
+    return table
+
+
+def _of_node(node: NodeView) -> tuple[bool, str, str]:
+    """Those that are not well come first: they are looked for."""
+    return (node.state == "ready", node.name, node.id)
+
+
+def _nodes(nodes: list[NodeView], wide: bool) -> RenderableType:
+    if not nodes:
+        return Group()
+    extra = [("id", 0), ("why", 3)] if wide else []
+    table = _grid(("name", 2), ("state", 2), ("cores in use", 0), ("memory, GiB", 0), ("load", 0), ("holds", 0),
+                  ("heard", 0), *extra)  # fmt: skip
+    for node in nodes:
+        state = f"{node.state}{' draining' if node.draining else ''}"
+        heard = "never" if not node.connected else spoken_ms(node.silent_ms or 0)
+        more = [Text(clean(node.id), style="dim"), Text(clean(node.cause), style="dim")] if wide else []
+        table.add_row(
+            Text(clean(node.name or node.hostname or node.id)),
+            Text(clean(state), style=STYLES.get(node.state, "")),
+            used(node, "cpu_milli", spoken_cores),
+            used(node, "memory_mib", _gib),
+            Text(f"{node.load['cpu_permille'] // 10:>3} %" if "cpu_permille" in node.load else ""),
+            Text(f"{len(node.attempts):>5}"),
+            Text("gone" if heard == "never" else heard, style="red" if heard == "never" else ""),
+            *more,
+        )
+    return table
+
+
+def used(node: NodeView, kind: str, spoken: Callable[[int], str]) -> Text:
+    """A bar, and how much of what it offers is taken."""
+    total = node.offered.get(kind, 0) or node.total.get(kind, 0)
+    taken = max(0, total - node.free.get(kind, 0))
+    full = min(BAR, -(-BAR * taken // total)) if total else 0
+    style = "red" if total and taken >= total else "green"
+    return Text.assemble(("█" * full, style), ("░" * (BAR - full), "dim"), f" {spoken(taken)}/{spoken(total)}")
+
+
+def _gib(mib: int) -> str:
+    return f"{mib / 1024:.1f}" if mib < 10 * 1024 else f"{mib / 1024:.0f}"
+
+
+def _jobs(jobs: list[JobView], names: dict[str, str], wide: bool, at_ms: int) -> RenderableType:
+    if not jobs:
+        return Group()
+    extra = [("attempt", 0), ("owner", 0), ("age", 0)] if wide else []
+    table = _grid(("job", 0), ("name", 2), ("phase", 0), ("machine", 2), ("at", 0), *extra, ("estimate", 3))
+    for job in jobs:
+        more = [Text(str(job.attempts_made)), Text(clean(job.owner)), Text(ago(job.submitted_ms))] if wide else []
+        table.add_row(
+            Text(job.id),
+            Text(clean(job.name or " ".join(job.argv))),
+            Text(job.phase, style=STYLES.get(job.phase, "")),
+            Text(clean(names.get(job.node or "", job.node or ""))),
+            Text(far(job)),
+            *more,
+            Text(foretelling.short(job.estimate, at_ms)),
+        )
+    return table
+
+
+def far(job: JobView) -> str:
+    """How far its newest attempt is: a share where that is known, else what it has used."""
+    if not job.progress:
+        return ""
+    at = job.progress[-1]
+    if at.total:
+        return f"{clean(at.stage)} {100 * at.done // at.total} %"
+    return f"{spoken_ms(at.cpu_ms)} cpu" if at.cpu_ms else clean(at.stage)
+
+
+def _queue(jobs: list[JobView], at_ms: int, wide: bool) -> RenderableType:
+    if not jobs:
+        return Group()
+    extra = [("owner", 0), ("priority", 0)] if wide else []
+    table = _grid(("job", 0), ("name", 2), ("waits", 0), *extra, ("for", 3), ("estimate", 3))
+    for job in jobs:
+        more = [Text(clean(job.owner)), Text(str(job.priority))] if wide else []
+        table.add_row(
+            Text(job.id),
+            Text(clean(job.name or " ".join(job.argv))),
+            Text(ago(job.submitted_ms)),
+            *more,
+            Text(clean(job.waiting)),
+            Text(foretelling.short(job.estimate, at_ms)),
+        )
+    return table
+
+
+def _events(events: list[EventView], wide: bool) -> RenderableType:
+    lines = [_event(event, wide) for event in events]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines)
+
+
+def _event(event: EventView, wide: bool) -> Text:
+    """Of whom it is told, too: the first letters of an id are enough for every command."""
+    whom = event.job or event.node or ""
+    at, kind = (clock(event.at_ms)[:8], "dim"), f"  {clean(event.kind):<18}"
+    return Text.assemble(
+        at, kind, (f" {clean(whom)[: 18 if wide else 9]:<{18 if wide else 9}}", "cyan"), f" {clean(event.text)}"
+    )

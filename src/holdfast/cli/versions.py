@@ -1,0 +1,26 @@
+"""`version`: which Holdfast this is, and on what."""
+
+import typer
+
+from holdfast.cli.flags import Json
+
+
+def register(app: typer.Typer) -> None:
+    app.command("version")(version)
+
+
+def version(json: Json = False) -> None:
+    """Say which version this is.
+
+    Examples:
+      holdfast version
+      holdfast version --json
+    """
+    import platform
+
+    from holdfast import __version__
+
+    if json:
+        typer.echo(f'{{"version":"{__version__}","python":"{platform.python_version()}"}}')
+    else:
+        typer.echo(f"holdfast {__version__} (Python {platform.python_version()}, {platform.machine()})")

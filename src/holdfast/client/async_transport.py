@@ -1,0 +1,168 @@
+"""The wire of `AsyncClient`: carries out steps over httpx in the running event loop.
+
+It decides nothing: what is asked, when it is asked again and what an answer means stands in `steps`, `answers` and the
+questions. Only disks are waited for in threads.
+"""
+
+import asyncio
+import random
+import ssl
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+
+from holdfast.client.answers import CONNECT_S, QUIET_S, STEADY, Following, Line, retry_after_s, trust
+from holdfast.client.endpoint import Endpoint
+from holdfast.client.retry import Patience
+from holdfast.client.sse import ServerEvent
+from holdfast.client.steps import Answer, Ask, Move, NewKey, Now, Pause, Send, Steps, Together, Work
+from holdfast.errors import HoldfastError, Misuse
+
+T = TypeVar("T")
+
+
+class AsyncTransport(Line):
+    """`wire`: in place of httpx's own. `local`: it answers for every address, those of content too."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        patience: Patience = STEADY,
+        *,
+        answer_s: float = 30.0,
+        wire: httpx.AsyncBaseTransport | None = None,
+        local: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        draw: Callable[[], float] = random.random,
+        new_key: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        super().__init__(endpoint, patience, clock=clock, draw=draw, new_key=new_key)
+        self._sleep = sleep
+        self._wire = wire
+        self._local = local
+        self._http = httpx.AsyncClient(
+            base_url=endpoint.url,
+            headers=self.headers(),
+            timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
+            verify=trust(endpoint) if wire is None else False,
+            transport=wire,
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Carry out a question and return its answer."""
+        go: Callable[[Any], Any] = steps.send
+        given: Any = None
+        while True:
+            try:
+                step = go(given)
+            except StopIteration as done:
+                return done.value
+            try:
+                go, given = steps.send, await self._do(step)
+            except BaseException as wrong:
+                # Whatever happened, a cancellation too, is the question's to judge.
+                go, given = steps.throw, wrong
+
+    async def _do(self, step: Any) -> Any:
+        match step:
+            case Ask():
+                return await self.run(self.insist(step))
+            case Send(method, path, params, content, headers):
+                self._need_open()
+                got = await self._http.request(method, path, params=params, content=content, headers=headers)
+                return Answer(got.status_code, got.content, retry_after_s(got.headers))
+            case Pause(seconds):
+                return await self._sleep(seconds)
+            case Now():
+                return self._clock()
+            case NewKey():
+                return self._new_key()
+            case Work(do):
+                return await asyncio.to_thread(do)
+            case Move(carry):
+                return await carry(self)
+            case Together():
+                return await self._together(step)
+            case _:
+                raise TypeError(f"no step: {step!r}")
+
+    async def ask(self, ask: Ask) -> Any:
+        return await self.run(self.insist(ask))
+
+    async def follow(self, path: str, params: dict[str, Any], body: Any = None) -> AsyncIterator[ServerEvent]:
+        """The events of a stream, each once, across any number of connections. `body`: what is asked for with POST."""
+        method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
+        self._need_open()
+        stream = Following(self, path, params)
+        timeout = httpx.Timeout(QUIET_S, connect=CONNECT_S)
+        while True:
+            cause: httpx.TransportError | httpx.DecodingError | Answer | None = None
+            try:
+                async with self._http.stream(
+                    method, path, params=stream.params, content=content, headers=stream.connection(), timeout=timeout
+                ) as got:
+                    if got.status_code != 200:
+                        cause = Answer(got.status_code, await got.aread(), retry_after_s(got.headers))
+                    else:
+                        async for chunk in got.aiter_bytes():
+                            for event in stream.heard(chunk):
+                                yield event
+                            if stream.ended:
+                                return
+            except (httpx.TransportError, httpx.DecodingError) as error:
+                cause = error
+            await self._sleep(stream.broke(cause))
+
+    async def _together(self, step: Together) -> None:
+        turns = asyncio.Semaphore(step.at_once)
+
+        async def one(place: int) -> None:
+            async with turns:
+                try:
+                    answer = await self.run(step.questions[place]())
+                except HoldfastError as trouble:
+                    answer = trouble
+                step.heard(place, answer)
+
+        tasks = [asyncio.create_task(one(place)) for place in range(len(step.questions))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _need_open(self) -> None:
+        if self._http.is_closed:
+            raise Misuse("this client was closed", hint="Ask before it is closed, or make another one.")
+
+    def mover(self) -> httpx.AsyncClient:
+        """For signed addresses: at the orchestrator with its certificate, elsewhere with those the world trusts."""
+        from holdfast.blobs.lines import ThreadTransport
+
+        if self._local:
+            return httpx.AsyncClient(trust_env=False, transport=_Lent(self._wire))
+        mounts: dict[str, httpx.AsyncBaseTransport | None] = {}
+        if isinstance(pinned := trust(self.endpoint), ssl.SSLContext):
+            mounts[self.endpoint.url] = ThreadTransport(pinned)
+        return httpx.AsyncClient(trust_env=False, mounts=mounts, transport=ThreadTransport())
+
+
+class _Lent(httpx.AsyncBaseTransport):
+    """Somebody else's wire, which is not closed here."""
+
+    def __init__(self, wire: httpx.AsyncBaseTransport | None) -> None:
+        assert wire is not None
+        self._wire = wire
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await self._wire.handle_async_request(request)

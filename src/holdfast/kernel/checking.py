@@ -1,0 +1,103 @@
+"""What would become of a job that were submitted now (SPEC H5). Reads the world and changes nothing.
+
+A submission asks the same functions, so the answer is what would happen in the same moment; a moment later somebody
+else may have the room.
+"""
+
+from holdfast.kernel.contenders import room_now
+from holdfast.kernel.decision import Answer, Checked, Rejected
+from holdfast.kernel.estimates import of_new
+from holdfast.kernel.events import CheckAsked
+from holdfast.kernel.explain import gate_counts, never_fits, shortfall
+from holdfast.kernel.queue import LaneKey
+from holdfast.kernel.world import Member, World
+from holdfast.model import Failure, FailureCode, Job, JobId, NodeId, Owner, Resources
+from holdfast.policy import cost
+
+_NOBODY = JobId("job_checked")
+
+
+def refusal(w: World, owner: Owner) -> Rejected | None:
+    """Why nothing more is taken of this owner, or of anybody."""
+    s = w.settings
+    if w.live_of.get(owner, 0) >= s.owner_live_jobs_max:
+        return Rejected("owner_limit", f"{owner} already has {s.owner_live_jobs_max} jobs that have not ended.")
+    if len(w.jobs) >= s.live_jobs_max:
+        return Rejected("network_full", f"The network already holds {s.live_jobs_max} jobs. Try later.")
+    return None
+
+
+def no_fit(miss: str) -> Rejected:
+    says = f"No machine of this network could ever hold this job; nearest miss: {miss}."
+    return Rejected("no_fit", says, Failure(FailureCode.NO_FIT, f"nearest: {miss}"))
+
+
+def check(w: World, asked: CheckAsked) -> Answer:
+    if asked.node is not None and asked.node not in w.nodes:
+        return Rejected("no_such_node", f"There is no node {asked.node}.")
+    refused = refusal(w, asked.owner)
+    if refused is not None:
+        return Checked("refused", refused.says, refused.code)
+    job = Job(_NOBODY, asked.owner, asked.spec, "", w.now)
+    lane: LaneKey = (asked.spec.need, tuple(sorted(asked.without)), asked.node)
+    member = room_now(w, job, lane, asking=True)
+    if member is not None:
+        return _goes_to(w, job, lane, member)
+    if asked.node is not None:
+        return _not_on(w, job, lane, asked.node)
+    miss = never_fits(w, asked.spec.need)
+    if miss:
+        never = no_fit(miss)
+        return Checked("never", never.says, never.code, nearest=miss)
+    gates, nearest = gate_counts(w, job)
+    worst = max(gates, key=lambda gate: (gates[gate], gate), default="")
+    says = f"no machine has room now; of {sum(gates.values())} most are held back by: {worst}" if worst else ""
+    return Checked(
+        "waits",
+        says or "no machine has joined the network",
+        gates=gates,
+        nearest=nearest,
+        ahead=w.queue.ahead_if(asked.owner, asked.spec.priority),
+        estimate=of_new(w, job, lane, placed=False) if w.nodes else None,
+    )
+
+
+def _goes_to(w: World, job: Job, lane: LaneKey, member: Member) -> Checked:
+    free = w.free_on(w.nodes[member.node])
+    terms = cost.breakdown(
+        free[0], member.cpu_total, free[1], member.memory_total, member.busy_permille,
+        free[3], lane[0].resources.gpus, same_site=False, avoided=False,
+    )  # fmt: skip
+    return Checked(
+        "now",
+        f"it would be given to {member.label} at once",
+        node=member.node,
+        label=member.label,
+        state=member.state.value,
+        cost=terms,
+        free=free,
+        estimate=of_new(w, job, lane, placed=True),
+    )
+
+
+def _not_on(w: World, job: Job, lane: LaneKey, node_id: NodeId) -> Checked:
+    """Why a node that was asked for would not take the job now, and whether it ever could."""
+    node = w.nodes[node_id]
+    member = w.fleet[node_id]
+    never, _ = shortfall(node, node.offered, lane[0])
+    if never:
+        return Checked("never", f"{member.label} could not hold it even idle: {never}", "no_fit", node_id, member.label,
+                       node.state.value, nearest=never)  # fmt: skip
+    gate = w.closed_to_work(node) or shortfall(node, Resources(*w.free_on(node)), lane[0])[0] or "held back"
+    return Checked(
+        "waits",
+        f"{member.label} would not take it now: {gate}",
+        node=node_id,
+        label=member.label,
+        state=node.state.value,
+        free=w.free_on(node),
+        gates={gate.partition(":")[0]: 1},
+        nearest=gate,
+        ahead=w.queue.ahead_if(job.owner, job.spec.priority),
+        estimate=of_new(w, job, lane, placed=False),
+    )

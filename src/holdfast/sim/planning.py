@@ -1,0 +1,272 @@
+"""What a planner is asked, what one simulated world answers, and what many of them say together.
+
+`Question` is a fleet, its churn and a kind of job. `holdfast.sim.planning_world` plays it once for each seed;
+`summary` turns the outcomes into what a person wants to know. Pure: no clock, file, process or screen.
+"""
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.model import Settings
+from holdfast.model.job import CHECKPOINT_MS_MIN
+
+NODES_MAX = 500
+JOBS_MAX = 500
+BUSY_MAX = 50
+"""Nodes at work at the same time. All that work talk every second; a larger fleet with as many jobs for each node
+fares alike."""
+RUNS_MAX = 1_000
+"""Limits on what is asked: a plan answers while somebody waits."""
+EVENTS_TOTAL = 400_000
+"""About what two cores simulate within ten seconds: the number of runs follows from it."""
+RUNS_MOST, SWEEP_RUNS_MOST = 200, 120
+JOBS_LEAST, SWEEP_JOBS_LEAST = 24, 8
+"""Jobs that an answer rests on at least, however long it takes to simulate them."""
+QUANTILES = 20
+SPREAD = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Checkpoint intervals that are tried, as multiples of the formula's."""
+
+
+class Cause(StrEnum):
+    """What a job's time goes into. Every moment between submission and end has exactly one."""
+
+    USEFUL = "useful work"
+    REDONE = "work redone"
+    SAVING = "checkpoint writing"
+    DETECTING = "detection"
+    PREPARING = "preparing"
+    WAITING = "waiting"
+    DELIVERING = "delivering"
+
+
+LOSSES = tuple(cause for cause in Cause if cause is not Cause.USEFUL)
+
+
+class Question(msgspec.Struct, frozen=True):
+    nodes: int
+    length_ms: int
+    """What one job computes, undisturbed, without its checkpoints."""
+    mtbf_ms: int = 0
+    """Mean time until a node goes down; 0: they never do."""
+    return_ms: int = 0
+    """Mean time until it is back; 0: it never comes back."""
+    every_ms: int = 0
+    """Between two checkpoints; 0: the job saves nothing and starts over."""
+    cost_ms: int = 0
+    """For how long a job stands still to write one."""
+    prepare_ms: int = 0
+    """To make ready what a body needs, on any node."""
+    jobs: int = 1
+    """Submitted at the same moment; one node runs one of them at a time."""
+    attempts: int = 6
+    """Failures after which a job is given up, as the network's `attempts_max`."""
+    preset: str = "lan"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One world: a seed, and how the jobs fared."""
+
+    seed: int
+    took_ms: tuple[int, ...]
+    """Of the jobs that succeeded: from submission to the accepted result."""
+    started_ms: tuple[int, ...]
+    """Of these, how long until each was first given to a node."""
+    unfinished: int
+    failed: dict[str, int]
+    """By failure code."""
+    all_ms: int
+    """Until the last one succeeded; 0 if not all did."""
+    spent_ms: dict[str, int]
+    """By cause, over the jobs that succeeded."""
+    node_ms: int
+    """During which nodes were occupied, by all jobs."""
+    falls: int
+    takeovers: int
+    events: int
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What many worlds say about one question."""
+
+    every_ms: int
+    runs: int
+    jobs: int
+    succeeded: int
+    unfinished: int
+    failed: dict[str, int]
+    goodput: float
+    """Useful computing as a share of the time from a job's first start to its accepted result."""
+    p50_ms: int
+    """One job, from submission to the accepted result."""
+    p95_ms: int
+    mean_ms: int
+    quantiles_ms: tuple[int, ...]
+    """Within how long each twentieth of the jobs that were submitted had succeeded, as far as they did."""
+    all_p50_ms: int
+    """All jobs of a run; 0 where no run finished all of them."""
+    all_p95_ms: int
+    spent_ms: dict[str, int]
+    """By cause: the mean of a job that succeeded."""
+    node_hours: float
+    """Mean of a run: the time during which nodes were occupied."""
+    falls: float
+    takeovers: float
+    """Mean of a run."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The whole answer."""
+
+    question: Question
+    seed: int
+    here: Summary
+    """With the checkpoint interval that was asked for."""
+    sweep: tuple[Summary, ...]
+    """With others, by length of interval; empty where none was tried."""
+    best_every_ms: int
+    """The interval, of all that were tried, with which jobs take least time on average; 0: none was tried."""
+    formula_every_ms: int
+    """Young's and Daly's; 0 where it does not apply."""
+    formula_mean_ms: int
+    """Daly's time for one job with the interval that was asked for: a formula beside the simulation."""
+    price: float | None = None
+    """Of a node hour."""
+    cost: float | None = None
+    """Of a run, in the same money."""
+
+
+def percentile(values: Sequence[int], share: float) -> int:
+    """The smallest value that at least this share of them does not exceed."""
+    if not values:
+        return 0
+    ranked = sorted(values)
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
+
+
+def summary(question: Question, outcomes: Sequence[Outcome]) -> Summary:
+    took = [ms for one in outcomes for ms in one.took_ms]
+    whole = [one.all_ms for one in outcomes if one.all_ms]
+    failed: dict[str, int] = {}
+    for one in outcomes:
+        for code, count in one.failed.items():
+            failed[code] = failed.get(code, 0) + count
+    spent = {cause.value: sum(one.spent_ms.get(cause.value, 0) for one in outcomes) for cause in Cause}
+    running = sum(sum(one.took_ms) - sum(one.started_ms) for one in outcomes)
+    runs = max(1, len(outcomes))
+    return Summary(
+        every_ms=question.every_ms,
+        runs=len(outcomes),
+        jobs=question.jobs * len(outcomes),
+        succeeded=len(took),
+        unfinished=sum(one.unfinished for one in outcomes),
+        failed=dict(sorted(failed.items())),
+        goodput=spent[Cause.USEFUL] / running if running else 0.0,
+        p50_ms=percentile(took, 0.5),
+        p95_ms=percentile(took, 0.95),
+        mean_ms=round(sum(took) / len(took)) if took else 0,
+        quantiles_ms=_quantiles(took, question.jobs * len(outcomes)),
+        all_p50_ms=percentile(whole, 0.5) if len(whole) == len(outcomes) else 0,
+        all_p95_ms=percentile(whole, 0.95) if len(whole) == len(outcomes) else 0,
+        spent_ms={cause: round(ms / len(took)) if took else 0 for cause, ms in spent.items()},
+        node_hours=sum(one.node_ms for one in outcomes) / runs / 3_600_000,
+        falls=sum(one.falls for one in outcomes) / runs,
+        takeovers=sum(one.takeovers for one in outcomes) / runs,
+    )
+
+
+def _quantiles(took: Sequence[int], submitted: int) -> tuple[int, ...]:
+    ranked = sorted(took)
+    places = [max(1, math.ceil(step * submitted / QUANTILES)) for step in range(QUANTILES + 1)]
+    return tuple(ranked[place - 1] for place in places if place <= len(ranked))
+
+
+# --- formulas to hold against the simulation ---
+
+
+def young_ms(cost_ms: float, mtbf_ms: float) -> float:
+    """Young's interval between two checkpoints: sqrt(2 C M)."""
+    return math.sqrt(2 * cost_ms * mtbf_ms)
+
+
+def daly_every_ms(cost_ms: float, mtbf_ms: float) -> float:
+    """Daly's interval of higher order: sqrt(2 C M) (1 + sqrt(C/2M)/3 + C/18M) - C for C < 2M, else M."""
+    if cost_ms >= 2 * mtbf_ms:
+        return mtbf_ms
+    ratio = cost_ms / (2 * mtbf_ms)
+    return young_ms(cost_ms, mtbf_ms) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost_ms
+
+
+def daly_total_ms(work_ms: float, every_ms: float, cost_ms: float, restart_ms: float, mtbf_ms: float) -> float:
+    """Daly's time for a job under exponential losses: M e^(R/M) (e^((t+C)/M) - 1) W/t. The last piece of work is not
+    saved, so with t >= W it is one piece of length W."""
+    if every_ms <= 0 or every_ms >= work_ms:
+        every_ms, cost_ms = work_ms, 0.0
+    if not mtbf_ms:
+        return work_ms + cost_ms * (math.ceil(work_ms / every_ms) - 1)
+    pieces = work_ms / every_ms
+    exponent = min(700.0, (every_ms + cost_ms) / mtbf_ms)
+    return mtbf_ms * math.exp(min(700.0, restart_ms / mtbf_ms)) * math.expm1(exponent) * pieces
+
+
+def intervals(question: Question) -> list[int]:
+    """Checkpoint intervals worth trying for this question, shortest first; none where there is nothing to choose."""
+    if not question.mtbf_ms or not question.every_ms:
+        return []
+    centre = daly_every_ms(max(1, question.cost_ms), question.mtbf_ms) if question.cost_ms else question.every_ms
+    tried = {max(1_000, round(centre * factor, -3)) for factor in SPREAD} | {question.every_ms}
+    kept = sorted(round(every) for every in tried if every < question.length_ms)
+    return [every for every in kept if every >= max(1_000, question.cost_ms)] or [question.every_ms]
+
+
+# --- how much work an answer is ---
+
+
+def events_of(question: Question) -> int:
+    """About how many events one world of this question is, by what was measured; the choice of runs rests on it."""
+    busy = min(question.nodes, question.jobs)
+    rounds = math.ceil(question.jobs / question.nodes)
+    span = rounds * (question.length_ms + question.prepare_ms)
+    if question.mtbf_ms:
+        span = rounds * min(20 * question.length_ms, daly_total_ms(
+            question.length_ms, question.every_ms, question.cost_ms, question.prepare_ms + 10_000, question.mtbf_ms
+        ))  # fmt: skip
+    falls = span / question.mtbf_ms if question.mtbf_ms else 0.0
+    awake_s = 20 + 14 * busy * falls + 4 * question.jobs
+    saves = question.jobs * span / question.every_ms if question.every_ms else 0
+    return round(awake_s * (8 + 6 * busy + 0.5 * question.nodes) + 9 * saves + 12 * question.nodes * (2 + falls))
+
+
+def runs_for(question: Question, tried: int) -> tuple[int, int]:
+    """How many worlds answer the question itself, and how many each of the intervals tried beside it."""
+    affordable = EVENTS_TOTAL // max(1, events_of(question))
+    least = max(3, math.ceil(JOBS_LEAST / question.jobs))
+    main = max(least, min(RUNS_MOST, affordable // 3 if tried else affordable))
+    if not tried:
+        return main, 0
+    beside = max(1, math.ceil(SWEEP_JOBS_LEAST / question.jobs))
+    return main, max(beside, min(SWEEP_RUNS_MOST, main, (affordable - main) // tried))
+
+
+def impossible(question: Question) -> str:
+    """Why this cannot be simulated, in words; empty: it can."""
+    busy = min(question.nodes, question.jobs)
+    if busy > BUSY_MAX:
+        return (
+            f"{busy} jobs at the same time are more than the {BUSY_MAX} that are simulated; "
+            f"a fleet of {BUSY_MAX} with as many jobs for each node fares alike"
+        )
+    settings = Settings.preset(question.preset)
+    if question.prepare_ms >= settings.prepare_ms_max:
+        return f"the network gives an attempt {settings.prepare_ms_max // 60_000} min to be prepared, and no more"
+    if question.every_ms and question.every_ms < CHECKPOINT_MS_MIN:
+        return "a checkpoint more often than every second leaves no time for the job"
+    return ""
+
+
+def best(tried: Sequence[Summary]) -> int:
+    """The interval with which a job takes least on average. One under which jobs were lost is not the best."""
+    whole = [one for one in tried if one.succeeded == one.jobs and one.jobs]
+    return min(whole, key=lambda one: (one.mean_ms, one.every_ms)).every_ms if whole else 0

@@ -1,0 +1,216 @@
+"""Where each job's time goes in a planned world. Looks on and adds up; it never acts and decides nothing.
+
+Between submission and end every millisecond of a job is put under one cause. A body that computes what was computed
+before does work again; what lies beyond the furthest point ever reached is useful, and that is the job's length in the
+end. Without a body the rows say what the orchestrator is about, and the world knows what is really so: the time in
+which a dead machine still counts as alive is detection.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.kernel.decision import Row
+from holdfast.model import Attempt, AttemptId, AttemptPhase, Job, JobId, JobPhase, Node, NodeId, NodeState, Verdict
+from holdfast.sim.planning import Cause, Outcome
+from holdfast.sim.shim import Shim
+from holdfast.sim.watch import Rule
+
+if TYPE_CHECKING:
+    from holdfast.sim.planning_world import PlannedNetwork
+
+_BELIEVED = (NodeState.READY, NodeState.PROBATION)
+
+
+class Effort(msgspec.Struct):
+    """One body at work."""
+
+    shim: Shim
+    from_ms: int
+    """How far the job was in what it started from."""
+    saving: bool = False
+
+    @property
+    def reached_ms(self) -> int:
+        return self.from_ms + (self.shim.body.computed_ms if self.shim.body is not None else 0)
+
+
+class Account(msgspec.Struct):
+    """One job's time so far."""
+
+    submitted: int
+    since: int
+    cause: Cause = Cause.WAITING
+    leader: Effort | None = None
+    """The body that is furthest, while one runs."""
+    seen_ms: int = 0
+    """How far that body was when this was last looked at."""
+    furthest_ms: int = 0
+    first_ms: int | None = None
+    """When it was first given to a node."""
+    ended: int | None = None
+    verdict: Verdict | None = None
+    code: str = ""
+    spent: Counter[Cause] = msgspec.field(default_factory=Counter)
+    efforts: dict[AttemptId, Effort] = {}
+    attempts: dict[AttemptId, Attempt] = {}
+    """Those that can still win."""
+
+
+class Ledger(Rule):
+    def __init__(self, scene: "PlannedNetwork") -> None:
+        self.network = scene
+        self.accounts: dict[JobId, Account] = {}
+        self.falls = self.takeovers = 0
+        self.live = 0
+        """Jobs that have not ended."""
+        self._states: dict[NodeId, NodeState] = {}
+        self._dead: set[AttemptId] = set()
+        """Their machine went down since they were given to it."""
+        self._held: dict[AttemptId, tuple[NodeId, JobId, int]] = {}
+        """Since when each occupies its machine."""
+        self._node_ms = 0
+
+    def open(self, job: JobId, at: int) -> None:
+        self.accounts[job] = Account(at, at)
+        self.live += 1
+
+    # --- what happens ---
+
+    def started(self, shim: Shim, from_ms: int) -> None:
+        account = self.accounts[shim.job]
+        account.efforts[shim.attempt] = Effort(shim, from_ms)
+        self._look(account)
+
+    def ended(self, shim: Shim) -> None:
+        account = self.accounts[shim.job]
+        self._add_up(account)
+        account.efforts.pop(shim.attempt, None)
+        self._look(account)
+
+    def saving(self, shim: Shim, now_saving: bool) -> None:
+        account = self.accounts[shim.job]
+        self._add_up(account)
+        if shim.attempt in account.efforts:
+            account.efforts[shim.attempt].saving = now_saving
+        self._look(account)
+
+    def fell(self, node: NodeId) -> None:
+        """Its bodies are reported by `ended`; what it merely held is gone as well."""
+        self.falls += 1
+        for attempt, (where, job, _) in list(self._held.items()):
+            if where == node:
+                self._release(attempt)
+                self._dead.add(attempt)
+                self._look(self.accounts[job])
+
+    def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
+        touched: dict[JobId, None] = {}
+        for before, after in rows:
+            match after:
+                case Job():
+                    self._job(after)
+                    touched[after.id] = None
+                case Attempt():
+                    self._attempt(before, after)
+                    touched[after.job] = None
+                case Node():
+                    self._states[after.id] = after.state
+                    touched |= {job: None for job, a in self.accounts.items() if any(
+                        attempt.node == after.id for attempt in a.attempts.values())}  # fmt: skip
+                case _:
+                    pass
+        for job in touched:
+            if job in self.accounts:
+                self._look(self.accounts[job])
+
+    def _job(self, job: Job) -> None:
+        account = self.accounts.get(job.id)
+        if account is None or account.ended is not None or job.phase is not JobPhase.ENDED:
+            return
+        self._add_up(account)
+        account.ended, account.verdict = self.network.world.now, job.verdict
+        account.code = job.failure.code.value if job.failure is not None else ""
+        self.live -= 1
+
+    def _attempt(self, before: Row | None, attempt: Attempt) -> None:
+        account = self.accounts[attempt.job]
+        if before is None and attempt.live:
+            self.takeovers += account.first_ms is not None
+            account.first_ms = self.network.world.now if account.first_ms is None else account.first_ms
+            if self.network.machines[attempt.node].up:
+                self._held[attempt.id] = (attempt.node, attempt.job, self.network.world.now)
+            else:
+                self._dead.add(attempt.id)
+        if attempt.may_win:
+            account.attempts[attempt.id] = attempt
+        else:
+            account.attempts.pop(attempt.id, None)
+        if not attempt.live:
+            self._release(attempt.id)
+
+    def _release(self, attempt: AttemptId) -> None:
+        held = self._held.pop(attempt, None)
+        if held is not None:
+            self._node_ms += self.network.world.now - held[2]
+
+    # --- adding up ---
+
+    def _look(self, account: Account) -> None:
+        """Close the stretch that ends now, and see what the next one is for."""
+        self._add_up(account)
+        if account.ended is None:
+            account.leader = max(account.efforts.values(), key=lambda e: e.reached_ms, default=None)
+            account.cause = self._cause(account)
+            account.seen_ms = account.leader.reached_ms if account.leader is not None else 0
+
+    def _add_up(self, account: Account) -> None:
+        now = self.network.world.now
+        span, account.since = now - account.since, now
+        if account.ended is not None or not span:
+            return
+        if account.cause is not Cause.USEFUL or account.leader is None:
+            account.spent[account.cause] += span
+            return
+        reached = account.leader.reached_ms
+        fresh = max(0, reached - max(account.furthest_ms, account.seen_ms))
+        account.spent[Cause.USEFUL] += fresh
+        account.spent[Cause.REDONE] += span - fresh
+        account.furthest_ms, account.seen_ms = max(account.furthest_ms, reached), reached
+
+    def _cause(self, account: Account) -> Cause:
+        if account.leader is not None:
+            return Cause.SAVING if account.leader.saving else Cause.USEFUL
+        alive = [a for a in account.attempts.values() if a.id not in self._dead]
+        if any(a.phase in (AttemptPhase.RUNNING, AttemptPhase.UPLOADING) for a in alive):
+            return Cause.DELIVERING
+        if alive:
+            return Cause.PREPARING
+        if any(self._states.get(a.node) in _BELIEVED for a in account.attempts.values()):
+            return Cause.DETECTING
+        return Cause.WAITING
+
+    # --- what it comes to ---
+
+    def outcome(self, seed: int) -> Outcome:
+        for attempt in list(self._held):
+            self._release(attempt)
+        good = [a for a in self.accounts.values() if a.verdict is Verdict.SUCCEEDED and a.ended is not None]
+        took = tuple(a.ended - a.submitted for a in good if a.ended is not None)
+        spent: Counter[str] = Counter()
+        for account in good:
+            spent.update({cause.value: ms for cause, ms in account.spent.items()})
+        return Outcome(
+            seed=seed,
+            took_ms=took,
+            started_ms=tuple((a.first_ms or a.submitted) - a.submitted for a in good),
+            unfinished=sum(a.ended is None for a in self.accounts.values()),
+            failed=dict(Counter(a.code for a in self.accounts.values() if a.verdict is Verdict.FAILED)),
+            all_ms=max(took) if took and len(took) == len(self.accounts) else 0,
+            spent_ms=dict(sorted(spent.items())),
+            node_ms=self._node_ms,
+            falls=self.falls,
+            takeovers=self.takeovers,
+            events=self.network.world.happened,
+        )

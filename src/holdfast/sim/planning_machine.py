@@ -1,0 +1,169 @@
+"""Machines of a planned world: they go down and come back by chance, their bodies save and go on from what was saved.
+
+The production node core and warden decide, as in every simulated world. What is added: a body that remembers how far it
+is, stands still while it writes a checkpoint and starts from the one the orchestrator names; the time that preparing
+takes; and sleep (see `planning_world`): then the agent says nothing, and bodies go on.
+"""
+
+from hashlib import sha256
+from random import Random
+from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
+
+from holdfast.kernel.events import Checkpointed
+from holdfast.model import AttemptId
+from holdfast.model.messages import Progress
+from holdfast.node.core.stimuli import Luggage, Progressed
+from holdfast.node.core.warden import Order
+from holdfast.sim.node import Agent, Folder, Machine, MachineSpec
+from holdfast.sim.process import Process
+from holdfast.sim.shim import Shim
+
+if TYPE_CHECKING:
+    from holdfast.sim.planning_world import PlannedNetwork
+
+LOOK_EVERY_MS = 10_000
+
+
+class PlannedMachine(Machine):
+    def __init__(self, spec: MachineSpec, network: "PlannedNetwork", chance: Random) -> None:
+        super().__init__(spec, network.world, network.watch, network.new_link(), network.find, network.programs)
+        self.network = network
+        self._chance = chance
+        """Of this machine's falls alone: the same whatever the jobs do, so that two plans can be compared."""
+        self.falls_at: int | None = None
+        self.making_ready: set[AttemptId] = set()
+
+    def new_agent(self, instance: str) -> Agent:
+        return PlannedAgent(self, instance)
+
+    def start_agent(self) -> None:
+        super().start_agent()
+        if self.network.asleep and self.agent is not None:
+            self.agent.freeze()
+
+    # --- churn ---
+
+    def plan_fall(self) -> None:
+        mean = self.network.question.mtbf_ms
+        if mean:
+            at = self.falls_at = self.world.now + round(self._chance.expovariate(1 / mean))
+            self.world.call_at(at, self._fall)
+
+    def _fall(self) -> None:
+        self.falls_at = None
+        self.making_ready.clear()
+        self.fall("churn")
+        self.network.ledger.fell(self.spec.id)
+        mean = self.network.question.return_ms
+        if mean:
+            self.world.call_in(round(self._chance.expovariate(1 / mean)), self._return)
+
+    def _return(self) -> None:
+        self.rise()
+        self.plan_fall()
+        self.network.room_appeared()
+
+    # --- bodies ---
+
+    def body_started(self, shim: Shim) -> None:
+        super().body_started(shim)
+        self.network.ledger.started(shim, self.network.length_ms - shim.program.duration_ms)
+        every = self.network.question.every_ms
+        if every:
+            self.world.call_in(every, self._save, shim)
+
+    def body_ended(self, shim: Shim) -> None:
+        super().body_ended(shim)
+        self.network.ledger.ended(shim)
+        self.network.stir()
+
+    def _save(self, shim: Shim) -> None:
+        body = shim.body
+        if body is None or body.dead:
+            return
+        body.pause()
+        self.network.ledger.saving(shim, True)
+        self.world.call_in(self.network.question.cost_ms, self._saved, shim)
+
+    def _saved(self, shim: Shim) -> None:
+        """The state is written and captured: the orchestrator hears of it, and the body goes on."""
+        body = shim.body
+        if body is None or body.dead:
+            return
+        reached = self.network.length_ms - shim.program.duration_ms + body.computed_ms
+        manifest = sha256(f"{shim.attempt} {reached}".encode()).hexdigest()
+        self.network.saved[manifest] = reached
+        orchestrator = self.network.orchestrator
+        orchestrator.ask(Checkpointed(shim.attempt, shim.order.fence, manifest, 4_096), lambda _: None)
+        body.resume()
+        self.network.ledger.saving(shim, False)
+        self.world.call_in(self.network.question.every_ms, self._save, shim)
+
+
+class PlannedAgent(Agent):
+    @property
+    def _planned(self) -> PlannedMachine:
+        return cast(PlannedMachine, self.machine)
+
+    def _tick(self) -> None:
+        """One that was missed in a sleep is done after the next one was set: there is only ever one."""
+        self.world.cancel(self._timer)
+        super()._tick()
+
+    def _look(self) -> None:
+        """Less often than in a storm: nobody here gets on slowly, and a day is long."""
+        for shim in self.machine.running:
+            if shim.body is not None:
+                self._feed(Progressed(shim.attempt, Progress("run", cpu_ms=shim.body.computed_ms)))
+        self.later(LOOK_EVERY_MS, self._look)
+
+    def _deliver_logs(self) -> None:
+        if self._welcomed:
+            for attempt in sorted(self._undelivered):
+                self._say(self._undelivered[attempt])
+        self.later(LOOK_EVERY_MS, self._deliver_logs)
+
+    def _spawn(self, order: Order, luggage: Luggage) -> None:
+        attempt = AttemptId(order.attempt)
+        machine = self._planned
+        machine.folders[attempt] = Folder(order)
+        machine.making_ready.add(attempt)
+        takes = machine.network.question.prepare_ms + machine.random.randrange(5, 60)
+        machine.world.call_in(takes, self._ready, order, luggage.checkpoint)
+
+    def _ready(self, order: Order, checkpoint: str) -> None:
+        attempt = AttemptId(order.attempt)
+        if self.machine.agent is self and attempt in self._planned.making_ready:
+            self._planned.network.stir()
+            self.run(self._begin_shim, order, checkpoint)
+
+    def _begin_shim(self, order: Order, checkpoint: str) -> None:
+        machine = self._planned
+        attempt = AttemptId(order.attempt)
+        machine.making_ready.discard(attempt)
+        if attempt not in machine.folders:
+            return  # it was not wanted any more
+        done = machine.network.saved.get(checkpoint, 0)
+        program = machine.programs[order.job]
+        shim = PlannedShim(machine, order, replace(program, duration_ms=program.duration_ms - done))
+        if shim.alive:
+            machine.shims[shim.attempt] = shim
+
+    def _captured(self, attempt: AttemptId) -> None:
+        """Nobody drains a planned world's machines, so nobody asks for a capture out of turn."""
+
+
+class PlannedShim(Shim):
+    """Sleeps with the world."""
+
+    def freeze(self) -> None:
+        """The world sleeps: the shim says nothing. Its body computes."""
+        Process.freeze(self)
+
+    def thaw(self) -> None:
+        """A session that stood all the while is contact, and the agent would have said so every few minutes."""
+        if self.machine.agent is not None and self.machine.agent.core.connected:
+            self._warden.contact(self.machine.clock.read())
+        Process.thaw(self)

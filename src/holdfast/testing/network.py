@@ -1,0 +1,320 @@
+"""A whole network inside one test: real decisions, virtual time, and the same `Client`.
+
+    with holdfast.testing.Network(nodes=3) as network:
+        network.when("train", takes="2h", prints="done")
+        job = network.client().jobs.submit(["train"])
+        network.advance(hours=1)
+        network.nodes[0].kill()
+        assert job.wait().state == "succeeded"
+
+Kernel, commit loop, node core and warden are those that run in production; only wires, clocks and disks are virtual,
+and jobs do what the test says. Nothing is started, no port is opened, and hours pass in milliseconds. Time passes when
+the test lets it (`advance`), while a client waits for something, and a little with each request. The same seed and the
+same calls give the same run.
+"""
+
+from collections.abc import Mapping
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.client.endpoint import Endpoint
+from holdfast.errors import HoldfastError, Misuse
+from holdfast.kernel.events import AnyEvent
+from holdfast.model import Gpu, NodeId, NodeState, Resources, Settings
+from holdfast.quantities import cpu_milli, size_mib
+from holdfast.sim.network import DOWN, UP, Link
+from holdfast.sim.node import MachineSpec
+from holdfast.sim.orchestrator import Orchestrator
+from holdfast.sim.store import Store
+from holdfast.sim.watch import Watch
+from holdfast.sim.world import Clock, World
+from holdfast.testing.network_answers import Answers
+from holdfast.testing.network_bodies import Bodies, Body, Deed, Run, really
+from holdfast.testing.network_clients import VirtualAsyncTransport, VirtualTransport
+from holdfast.testing.network_door import Away, Door
+from holdfast.testing.network_rows import Rows
+from holdfast.testing.network_world import Belongings, VirtualMachine, VirtualOrchestrator
+
+if TYPE_CHECKING:
+    from holdfast.client.async_client import AsyncClient
+    from holdfast.client.client import Client
+
+__all__ = ["Body", "Network", "NetworkStuck", "Run", "VirtualNode", "really"]
+
+WALL_EPOCH_MS = 1_700_000_000_000
+ANSWER_MS_MAX = 10_000
+JOIN_MS_MAX = 120_000
+IDLE_MS_MAX = 400 * 86_400_000
+"""Nothing in a network waits longer than this for anything."""
+LINK_MS = 1
+URL = "http://127.0.0.1:0"
+"""Nobody is asked there; an address of this machine, in case somebody asks after all."""
+
+
+class NetworkStuck(HoldfastError):
+    """Something that was waited for can no longer happen."""
+
+    code = "network_stuck"
+
+
+class Network:
+    """`nodes`: how many, or a list with what each offers: `[{"cpu": 8, "gpu": 1}, {"cpu": 2}]`. `body`: what jobs do of
+    which nothing else is said. `preset`, `settings`: how patient it is, as for an orchestrator."""
+
+    def __init__(
+        self,
+        nodes: int | list[dict[str, Any]] = 3,
+        *,
+        seed: int = 0,
+        body: Deed | None = None,
+        preset: str = "lan",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        wanted = [{}] * nodes if isinstance(nodes, int) else nodes
+        if not wanted:
+            raise Misuse("a network without nodes runs nothing", hint="Give at least one: Network(nodes=1).")
+        self.seed = seed
+        self.settings = msgspec.structs.replace(Settings.preset(preset), open_join=True, **(settings or {}))
+        self.belongings = Belongings()
+        self.store = Store()
+        self.bodies = Bodies(Body() if body is None else body)
+        self._world = World(seed)
+        self._watch = Watch()
+        self._watch.add(())
+        self._orchestrators: list[VirtualOrchestrator] = []
+        self._keys = Random(f"keys {seed}")
+        self._rows = Rows(self.store)
+        self.door = Door(Answers(self, self._rows))
+        """What clients speak to. `door.lost = 1`: the next answer gets lost on its way."""
+        self.nodes = [self._node(number, dict(offer)) for number, offer in enumerate(wanted, start=1)]
+        self.start_orchestrator()
+        for node in self.nodes:
+            node.machine.start_agent()
+        self.until(lambda: all(node.ready for node in self.nodes), seconds=JOIN_MS_MAX / 1_000)
+
+    def _node(self, number: int, offer: dict[str, Any]) -> "VirtualNode":
+        cpu, memory, disk = (str(offer.pop(word, usual)) for word, usual in _USUAL.items())
+        gpus = int(offer.pop("gpu", 0))
+        gpu_memory = size_mib(str(offer.pop("gpu_memory", "16GiB")))
+        site = str(offer.pop("site", ""))
+        if offer:
+            raise Misuse(
+                f"a node has no {sorted(offer)[0]!r}", hint="There are cpu, memory, disk, gpu, gpu_memory, site."
+            )
+        spec = MachineSpec(
+            NodeId(f"node_{number}"),
+            Resources(cpu_milli(cpu), size_mib(memory), size_mib(disk), gpus),
+            site=site,
+            gpus=(Gpu("Virtual 1", gpu_memory),) * gpus,
+        )
+        link = Link(self._world, self._world.stream(), LINK_MS)
+        machine = VirtualMachine(spec, self._world, self._watch, link, self._find, {})
+        machine.store, machine.bodies, machine.belongings = self.store, self.bodies, self.belongings
+        machine.felled = lambda felled: felled.fall("a job took it down")
+        return VirtualNode(self, machine)
+
+    # --- for tests ---
+
+    def client(self) -> "Client":
+        """The SDK's own `Client`, of this network. Whatever it waits for, it waits for in virtual time."""
+        from holdfast.client.client import Client
+
+        return Client.over(VirtualTransport(self, Endpoint(URL)))
+
+    def async_client(self) -> "AsyncClient":
+        from holdfast.client.async_client import AsyncClient
+
+        return AsyncClient.over(VirtualAsyncTransport(self, Endpoint(URL)))
+
+    def when(self, job: str, body: Deed | None = None, **body_fields: Any) -> None:
+        """What jobs do that are called so, or whose command is or begins with this word: `when("train", takes="2h")`,
+        `when("flaky", exit_code=3)`, `when("train.py", a_function)`, `when("python3", really())`."""
+        if body is not None and body_fields:
+            raise Misuse("a body was given twice", hint="Give a Body or a function, or its fields, not both.")
+        self.bodies.rule(job, body if body is not None else Body(**body_fields))
+
+    def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
+        """Let time pass."""
+        self._run(round(1_000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days)))))
+
+    def until(self, done: Any, *, seconds: float = 3_600) -> None:
+        """Let time pass until `done()` holds. Raises `NetworkStuck` if it does not within so many virtual seconds."""
+        limit = self._world.now + round(1_000 * seconds)
+        while not done():
+            if self._world.now >= limit:
+                raise NetworkStuck(f"what was waited for did not happen within {seconds:g} virtual seconds")
+            self._run(limit - self._world.now, stop_at_news=True)
+
+    @property
+    def now_s(self) -> float:
+        """Virtual seconds since the network was made."""
+        return self._world.now / 1_000
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for two runs in which everything happened the same."""
+        return self._world.trace_hash()
+
+    def story(self) -> str:
+        """What happened so far, one line each, for the message of a test that fails."""
+        return "\n".join(f"{at / 1_000:10.3f}  {e.kind:<20} {e.text}" for at, e in self.store.journal)
+
+    def __enter__(self) -> "Network":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing runs, so nothing has to be ended."""
+
+    # --- the orchestrator ---
+
+    def kill_orchestrator(self) -> None:
+        """As kill -9 does. Its store stays; nodes go on with what they have."""
+        leader = self._leader
+        if leader is not None:
+            leader.die(silently=False)
+
+    def start_orchestrator(self) -> None:
+        """In place of one that was killed."""
+        if self._leader is None:
+            clocks = Clock(self._world, 1_000, 0), Clock(self._world, WALL_EPOCH_MS, 0)
+            name = f"orchestrator {len(self._orchestrators) + 1}"
+            started = VirtualOrchestrator(name, self._world, self.store, self.settings, self._watch, *clocks)
+            self._orchestrators.append(started)
+            started.start()
+
+    @property
+    def _leader(self) -> VirtualOrchestrator | None:
+        return next((one for one in reversed(self._orchestrators) if one.alive), None)
+
+    def _find(self, random: Random) -> Orchestrator | None:
+        leader = self._leader
+        return leader if leader is not None and leader.serves else None
+
+    # --- for the door and the clients ---
+
+    def ask(self, event: AnyEvent) -> Any:
+        """Have the kernel decide, and wait until that is durable."""
+        leader = self._leader
+        if leader is None or not leader.serves:
+            raise Away
+        answers: list[Any] = []
+        leader.ask(event, answers.append)
+        self._world.happened = 0
+        self._world.run_until(self._world.now + ANSWER_MS_MAX, lambda: bool(answers))
+        if not answers or answers[0] is None:
+            raise Away
+        return answers[0]
+
+    def need_leader(self) -> None:
+        leader = self._leader
+        if leader is None or not leader.serves:
+            raise Away
+
+    def pass_time(self, seconds: float, idle_s: float | None = None) -> None:
+        """Somebody waits for so long; or, where nothing at all happens, for up to `idle_s`."""
+        before = len(self.store.journal)
+        self._run(round(1_000 * seconds))
+        if idle_s is not None and len(self.store.journal) == before:
+            self._run(round(1_000 * min(idle_s - seconds, IDLE_MS_MAX / 1_000)), stop_at_news=True)
+
+    def wait_for_news(self) -> bool:
+        """Let time pass until something is put on record. False: nothing will be, for longer than anything takes."""
+        before = len(self.store.journal)
+        self._run(IDLE_MS_MAX, stop_at_news=True)
+        return len(self.store.journal) > before
+
+    def _run(self, ms: int, stop_at_news: bool = False) -> None:
+        world, journal = self._world, self.store.journal
+        before, limit = len(journal), world.now + max(0, ms)
+        while world.now < limit and not (stop_at_news and len(journal) > before):
+            # In pieces: the world's own bound on events is one for worlds of minutes.
+            world.happened = 0
+            piece = min(limit, world.now + _PIECE_MS)
+            world.run_until(piece, (lambda: len(journal) > before) if stop_at_news else None)
+
+    def new_key(self) -> str:
+        """Never used before, and the same in every run."""
+        return f"{self._keys.getrandbits(128):032x}"
+
+    @property
+    def wall_ms(self) -> int:
+        return WALL_EPOCH_MS + self._world.now
+
+    def is_connected(self, node: str) -> bool:
+        machine = next((one.machine for one in self.nodes if one.id == node), None)
+        return machine is not None and machine.agent is not None and machine.agent.core.connected
+
+    def state_of(self, node: str) -> NodeState | None:
+        return next((row.state for row in self._rows.nodes() if row.id == node), None)
+
+
+_PIECE_MS = 6 * 3_600_000
+_USUAL = {"cpu": 4, "memory": "8GiB", "disk": "100GiB"}
+
+
+class VirtualNode:
+    """One machine of the network, and what can happen to it."""
+
+    def __init__(self, network: Network, machine: VirtualMachine) -> None:
+        self._network = network
+        self.machine = machine
+        self.id = machine.spec.id
+        self._cut = False
+
+    def __repr__(self) -> str:
+        return f"<VirtualNode {self.id} {'up' if self.up else 'down'}>"
+
+    @property
+    def up(self) -> bool:
+        return self.machine.up
+
+    @property
+    def ready(self) -> bool:
+        return self._network.state_of(self.id) is NodeState.READY
+
+    @property
+    def running(self) -> list[str]:
+        """The jobs whose bodies run here at this moment."""
+        return [shim.job for shim in self.machine.running]
+
+    def kill(self) -> None:
+        """Power is lost: everything on it is gone, and nobody is told."""
+        self.machine.fall("the test killed it")
+
+    def start(self) -> None:
+        """It comes back, empty-handed but for its disk."""
+        self.machine.rise()
+
+    def restart_agent(self) -> None:
+        """The agent is replaced; what runs goes on."""
+        self.machine.stop_agent("the test restarts it")
+        self.machine.start_agent()
+
+    def cut(self) -> None:
+        """The network to it is cut; what runs there goes on, and does not know."""
+        if not self._cut:
+            self._cut = True
+            for way in (UP, DOWN):
+                self.machine.link.sever(way)
+
+    def mend(self) -> None:
+        if self._cut:
+            self._cut = False
+            for way in (UP, DOWN):
+                self.machine.link.mend(way)
+
+    def freeze(self) -> None:
+        """It stands still, as a laptop does when it is closed."""
+        self.machine.freeze(whole=True)
+
+    def thaw(self) -> None:
+        self.machine.thaw()
+
+    def slow_down(self, factor: int) -> None:
+        """Everything on it takes so many times as long; 1: as before."""
+        self.machine.set_slowness(factor)

@@ -1,0 +1,152 @@
+"""`holdfast check`: what a job would meet, asked before it is sent; and a frozen machine that is found out."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.testing.processes import LocalNetwork, wait_for
+
+pytestmark = pytest.mark.xdist_group("cli-check")
+
+SMALL = {"cpu_milli": 500, "memory_mib": 64, "disk_mib": 16}
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
+    with LocalNetwork(tmp_path_factory.mktemp("check")) as network:
+        network.start_orchestrator()
+        network.start_node("ant", flags=["--cpu", "1"])
+        yield network
+
+
+def parsed(network: LocalNetwork, *words: str, code: int = 0) -> Any:
+    return json.loads(network.cli(*words, check=code).stdout)
+
+
+@pytest.mark.spec("H5", "J15", "S1")
+def test_a_job_that_would_run_now_is_told_where_why_and_for_how_long(network: LocalNetwork) -> None:
+    client = network.client()
+    before = len(client.jobs.list().jobs)
+    # given that nothing like it has run, then no end is promised
+    first = network.cli("check", "--cpu", "0.5", "--memory", "64MiB", "--disk", "16MiB", "--name", "nap", "--", "true")
+    assert first.returncode == 0, first.stderr
+    assert "would run now" in first.stdout and "no estimate" in first.stdout
+    assert len(client.jobs.list().jobs) == before
+    # when some have run
+    for _ in range(3):
+        client.jobs.run(["true"], name="nap", **SMALL, timeout_s=60)
+    # then the machine is named, asked, and the estimate says from what it comes and how often such were right
+    told = network.cli("check", "--cpu", "0.5", "--memory", "64MiB", "--disk", "16MiB", "--name", "nap", "--", "true")
+    assert "ant" in told.stdout and "last heard" in told.stdout and "cost" in told.stdout
+    assert "the last 3 of this name" in told.stdout and "meant: 4 of 5" in told.stdout
+    view = parsed(network, "check", "--json", "--name", "nap", "--cpu", "0.5", "--memory", "64MiB", "--", "true")
+    assert view["verdict"] == "now" and view["probe"]["answered"] and view["estimate"]["runs"] == 3
+    assert len(client.jobs.list().jobs) == before + 3
+
+
+@pytest.mark.spec("H5", "J13")
+def test_what_would_wait_and_what_never_fits_have_their_own_exit_codes(network: LocalNetwork) -> None:
+    client = network.client()
+    never = network.cli("check", "--cpu", "64", "--", "true")
+    assert never.returncode == 65 and "can never run here" in never.stdout and "cpu 1000 of 64000" in never.stdout
+    assert (
+        network.cli("check", "--gpu", "1", "--gpu-model", "H200", "--gpu-memory", "80GiB", "--", "x").returncode == 65
+    )
+    holder = client.jobs.submit(["sleep", "60"], cpu_milli=1_000, memory_mib=64, disk_mib=16)
+    network.node_running(holder.id)
+    waits = network.cli("check", "--memory", "64MiB", "--priority", "9", "--", "true")
+    assert waits.returncode == 75 and "would wait" in waits.stdout and "cpu: 0 free of 1000 wanted" in waits.stdout
+    client.jobs.stop(holder.id)
+    client.jobs.wait(holder.id, timeout_s=30, check=False)
+
+
+@pytest.mark.spec("H5")
+def test_every_flag_of_run_that_a_machine_could_mind_is_taken(network: LocalNetwork, tmp_path: Path) -> None:
+    assert network.orchestrator is not None
+    url, token = network.orchestrator.url, str(network.home / "orchestrator" / "admin.token")
+    every = network.cli(
+        "check", "--network", "--time-limit", "5m", "--queue-limit", "1h", "--class", "resume", "--attempts", "2",
+        "--checkpoint", "--checkpoint-every", "1m", "--env", "A=b", "--requirements", "requirements.txt",
+        "--memory", "64MiB", "--disk", "16MiB", "--url", url, "--token-file", token, "--", "true",
+    )  # fmt: skip
+    assert every.returncode == 0, every.stdout + every.stderr
+    # a machine without containers never serves an image, whether it is named or built
+    assert network.cli("check", "--image", "busybox", "--", "true").returncode == 65
+    assert network.cli("check", "--dockerfile", "Dockerfile", "--", "true").returncode == 65
+    # and where there is a job file, it says what is asked about
+    (tmp_path / "holdfast.toml").write_text('command = ["true"]\nmemory = "64MiB"\n')
+    assert network.cli("check", cwd=tmp_path).returncode == 0
+    assert network.cli("check", "--memory", "2TiB", cwd=tmp_path).returncode == 65
+
+
+@pytest.mark.spec("H5")
+def test_one_machine_can_be_asked_about_and_an_unknown_one_is_named(network: LocalNetwork) -> None:
+    named = network.cli("check", "--node", "ant", "--memory", "64MiB", "--", "true")
+    assert named.returncode == 0 and "ant" in named.stdout
+    unknown = network.cli("check", "--node", "cow", "--", "true")
+    assert unknown.returncode == 66 and "there is no node 'cow'" in unknown.stderr
+
+
+@pytest.mark.spec("H5", "H1")
+def test_a_frozen_machine_is_found_out_and_a_watch_says_when_it_is_well_again(
+    network: LocalNetwork, tmp_path: Path
+) -> None:
+    # given somebody who watches
+    log = tmp_path / "watch.txt"
+    words = ("check", "--watch", "--node", "ant", "--memory", "64MiB", "--", "true")
+    watch = network.start_cli(*words, log=log)
+    wait_for(lambda: "would run now" in watch.output(), "the first line of the watch")
+    # when the machine freezes
+    ant = network.nodes["ant"]
+    ant.freeze_tree()
+    try:
+        began = time.monotonic()
+        frozen = network.cli("check", "--memory", "64MiB", "--", "true")
+        took = time.monotonic() - began
+        # then a check says so within seconds, instead of trusting what was heard before
+        assert frozen.returncode in (69, 75), frozen.stdout
+        assert "does not answer" in frozen.stdout or "suspect" in frozen.stdout
+        assert took < 10
+        wait_for(lambda: "not within 1.5 s" in watch.output(), "the watch to say that it does not answer")
+    finally:
+        ant.thaw_tree()
+    # and when it goes on, the watch says that as well
+    wait_for(lambda: "would run now" in watch.output().rpartition("would wait")[2].rpartition("not within")[2],
+             "the watch to say that it is well again")  # fmt: skip
+    assert "last heard" in watch.output()
+    watch.signal(signal.SIGINT)
+    wait_for(lambda: not watch.running(), "the watch to end")
+    assert watch.terminate() == 0
+    network.wait_node("ant", "ready")
+
+
+@pytest.mark.spec("H5", "J15")
+def test_a_watch_for_programs_is_one_json_value_a_line(network: LocalNetwork, tmp_path: Path) -> None:
+    watch = network.start_cli("check", "--watch", "--json", "--", "true", log=tmp_path / "watch.json")
+    wait_for(lambda: watch.output().count("\n") >= 2, "two beats")
+    watch.kill()
+    lines = [json.loads(line) for line in watch.output().splitlines()[:2]]
+    assert all(line["verdict"] for line in lines) and lines[0]["at_ms"] < lines[1]["at_ms"]
+
+
+@pytest.mark.spec("J15")
+def test_estimates_stand_in_the_lists_and_stories_of_jobs(network: LocalNetwork) -> None:
+    # given jobs of a name that were over at once
+    client = network.client()
+    client.jobs.run(["true"], name="dozing", **SMALL, timeout_s=60)
+    # when one of that name runs on and on, and a second waits behind it
+    long = client.jobs.submit(["sleep", "60"], name="dozing", cpu_milli=1_000, memory_mib=64, disk_mib=16)
+    network.node_running(long.id)
+    behind = client.jobs.submit(["true"], name="dozing", **SMALL)
+    # then it is said that nobody knows when the first ends, and when the second should start
+    wait_for(lambda: "longer than all" in network.cli("job", "explain", long.id).stdout, "it to outlast all before it")
+    assert "longer than all" in network.cli("job", "show", long.id, check=0).stdout
+    row = next(line for line in network.cli("jobs", check=0).stdout.splitlines() if behind.id in line)
+    assert "a machine with room; starts in" in row
+    for job in (long, behind):
+        client.jobs.stop(job.id)

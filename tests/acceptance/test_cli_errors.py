@@ -1,0 +1,249 @@
+"""Every error that a person can cause, caused: what it says, its code, what to do, its exit code, and no traceback.
+
+The table is `holdfast.codes`; docs/errors.md is written from it. A code in the source without a row, a row without a
+cause and a cause without a row all fail here.
+"""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from error_causes import CAUSES, ELSEWHERE, World
+
+import holdfast
+from holdfast.cli.helping import EXIT_CODES
+from holdfast.cli.telling import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
+from holdfast.client.answers import error_of
+from holdfast.codes import failed, rows
+from holdfast.errors import exit_code_of, verdict_error
+from holdfast.model import MEANINGS, Blame, FailureCode
+from holdfast.orchestrator.front import STATUS
+from holdfast.testing.processes import LocalNetwork
+
+pytestmark = [pytest.mark.spec("J7", "J3"), pytest.mark.xdist_group("cli-errors")]
+
+TESTS = Path(__file__).parent.parent
+SOURCE = Path(holdfast.__file__).parent
+CODE_AT = {"ErrorView": 0, "Rejected": 0, "Unavailable": 0, "Refusal": 0, "BadRequest": 2, "NotFound": 2}
+"""Which argument of a call is the code."""
+CAUSABLE = sorted(code for code, row in rows().items() if not row.inside and code not in ELSEWHERE)
+USERS = sorted(c.value for c in FailureCode if MEANINGS[c].blame in (Blame.USER, Blame.PLATFORM))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with LocalNetwork(tmp_path_factory.mktemp("errors")) as network:
+        network.start_orchestrator()
+        once = network.client().tokens.create(uses=1).token
+        network.start_node("ant", wait=False)
+        network.start_node("bee", wait=False, token=once)
+        for name in ("ant", "bee"):
+            network.wait_node(name)
+        made = World(network, tmp_path_factory.mktemp("things"), once)
+        yield made
+        made.close()
+
+
+# --- the table is whole ---
+
+
+def codes_in_source() -> dict[str, str]:
+    """Every code that some class, call or table of the source names, and where."""
+    found: dict[str, str] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        if path.is_relative_to(SOURCE / "sim"):
+            continue  # a world of its own: what is said there reaches nobody
+        text = path.read_text(encoding="utf-8")
+        if not any(word in text for word in ("code", *CODE_AT)):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            for code in _codes(node):
+                found.setdefault(code, f"{path.relative_to(SOURCE)}:{getattr(node, 'lineno', 0)}")
+    return found
+
+
+def _codes(node: ast.AST) -> Iterator[str]:
+    values: list[ast.expr] = []
+    if isinstance(node, ast.ClassDef):
+        values = [a.value for a in node.body if isinstance(a, ast.Assign) and ast.unparse(a.targets[0]) == "code"]
+    elif isinstance(node, ast.Call):
+        values = [word.value for word in node.keywords if word.arg == "code"]
+        at = CODE_AT.get(ast.unparse(node.func).rpartition(".")[2])
+        values += node.args[at : at + 1] if at is not None else []
+    for value in values:
+        if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value:
+            yield value.value
+
+
+def test_every_code_of_the_source_is_in_the_table_and_every_row_in_the_source() -> None:
+    named = codes_in_source()
+    failures = {code.value for code in FailureCode}
+
+    missing = [f"{code} ({where})" for code, where in named.items() if code not in rows() and code not in failures]
+    unused = set(rows()) - set(named) - set(STATUS) - {"server_fault", "file_unusable"}
+
+    assert not missing, "codes without a row in holdfast.codes: " + ", ".join(missing)
+    assert not unused, f"rows that nothing in the source says: {sorted(unused)}"
+    assert set(failed.WHAT_TO_DO) == failures
+
+
+def test_every_row_is_whole_and_every_code_has_a_cause() -> None:
+    for code, row in rows().items():
+        assert all((row.what, row.why, row.do)), code
+        assert row.inside or code in CAUSES or code in ELSEWHERE, f"nothing causes {code}"
+    assert set(CAUSES) | set(ELSEWHERE) <= set(rows()), "causes of codes that do not exist"
+    for code, (place, words) in ELSEWHERE.items():
+        assert words in (TESTS / place).read_text(), f"{place} no longer causes {code}"
+
+
+def test_every_exit_code_is_explained() -> None:
+    used = {row.exit_code for row in rows().values()} | {EXIT_BROKEN_PIPE, EXIT_INTERRUPTED}
+    assert used <= set(EXIT_CODES)
+
+
+def test_the_table_gives_the_status_that_the_orchestrator_gives() -> None:
+    told = {code: row.status for code, row in rows().items() if code in STATUS}
+    assert told == {code: STATUS[code] for code in told}
+
+
+# --- each is caused ---
+
+
+@pytest.mark.parametrize("code", CAUSABLE)
+def test_a_person_who_causes_it_is_told_what_why_and_what_to_do(world: World, code: str) -> None:
+    said = CAUSES[code](world)
+    row = rows()[code]
+
+    assert said.code == code, said.whole
+    assert said.says and said.hint, said.whole
+    assert "Traceback" not in said.whole
+    if said.exit_code is not None:
+        assert said.exit_code == row.exit_code, said.whole
+    else:
+        assert said.status == row.status
+        told = error_of(said.status or 0, said.whole.encode())
+        assert told.exit_code == row.exit_code, "what the command line would end with"
+
+
+@pytest.fixture(scope="module")
+def failures(world: World) -> dict[str, str]:
+    """A job for each way to fail that is its owner's doing, all sent at once."""
+    return {
+        "exit_code": world.job("false"),
+        "oom_job": world.job("python3", "-c", "x = b'x' * (200 << 20)"),
+        "time_limit": world.job("sleep", "60", time_limit_ms=300),
+        "disk_quota": world.job("sh", "-c", "head -c 100000000 /dev/zero > big"),
+        "data": world.job("true", inputs=[{"name": "a", "url": "http://127.0.0.1:9/nothing"}]),
+        "queue_expired": world.job("true", cpu_milli=_most(world), queue_limit_ms=300),
+        "cancelled": world.job("sleep", "60"),
+    }
+
+
+def _most(world: World) -> int:
+    return max(node.total["cpu_milli"] for node in world.network.client().nodes.list())
+
+
+FAILED_ELSEWHERE = {
+    "image": ("faults/test_container_network.py", '"image"'),
+    "build": ("faults/test_container_network.py", '"build"'),
+    "no_fit": ("acceptance/test_cli_run.py", "[no_fit]"),
+    "poison": ("scenarios/poison.txt", "failed: poison"),
+    "drained": ("faults/test_leaving.py", '"drained"'),
+    "superseded": ("faults/test_stragglers.py", '"superseded"'),
+}
+"""What takes an engine, or machines that die. All other codes are a machine's or a line's doing, not a person's."""
+
+
+@pytest.mark.parametrize("code", USERS)
+def test_an_owner_whose_job_failed_by_their_own_doing_is_told_what_to_do(
+    world: World, failures: dict[str, str], code: str
+) -> None:
+    if code in FAILED_ELSEWHERE:
+        place, words = FAILED_ELSEWHERE[code]
+        assert words in (TESTS / place).read_text()
+        return
+    if code == "cancelled":
+        world.stop(failures[code])
+
+    job = world.network.client().jobs.wait(failures[code], timeout_s=60, check=False)
+    error = verdict_error(job)
+
+    assert error is not None and error.code == code, job
+    assert error.says and error.hint and "Traceback" not in str(error)
+    assert job.failure is None or error.exit_code == exit_code_of(job.failure)
+
+
+def test_every_code_can_be_looked_up(world: World) -> None:
+    for code in {*CAUSABLE, *USERS} - {"network", "version"}:  # commands of that name come first
+        page = world.typed("help", code).whole
+        assert page.startswith(f"[{code}]\n") and len(page.splitlines()) > 2, page
+    assert world.typed("help", "no_such_code").code == "usage"
+
+
+# --- what is no error of the command, and yet ends it ---
+
+
+def command(network: LocalNetwork, *words: str) -> list[str]:
+    return [sys.executable, "-m", "holdfast.cli", *words]
+
+
+def test_a_reader_who_has_read_enough_is_no_error(world: World) -> None:
+    # given more output than a pipe holds, by a program's buffer and by rich's tables
+    for words in (("events",), ("events", "--json")):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            command(world.network, *words), env=world.network.environment(), stdout=writer, stderr=subprocess.PIPE,
+            text=True, timeout=60,
+        )  # fmt: skip
+        os.close(writer)
+
+        assert done.returncode == EXIT_BROKEN_PIPE
+        assert done.stderr == ""
+
+
+def test_ctrl_c_ends_any_command_without_a_word_too_many(world: World) -> None:
+    following = subprocess.Popen(
+        command(world.network, "events", "--follow"), env=world.network.environment(), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert following.stdout is not None and following.stdout.readline()
+    following.send_signal(signal.SIGINT)
+    _, told = following.communicate(timeout=60)
+
+    assert following.returncode == EXIT_INTERRUPTED
+    assert "Traceback" not in told
+
+
+def test_the_trace_is_added_for_whoever_asks_for_it(world: World) -> None:
+    said = world.typed("logs", "nothing-of-this-name", env={"HOLDFAST_DEBUG": "1"})
+    assert "Traceback" in said.whole and said.code == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("jbos",), "jobs"), (("run", "--memroy", "1", "--", "true"), "--memory"), (("job", "shwo", "x"), "show"),
+        (("logs",), "--help"), (("run", "--gpu", "many", "--", "true"), "--gpu"), (("jobs", "--limit"), "--limit"),
+    ],
+)  # fmt: skip
+def test_what_is_mistyped_is_told_with_what_may_have_been_meant(
+    world: World, words: tuple[str, ...], meant: str
+) -> None:
+    said = world.typed(*words)
+    assert (said.code, said.exit_code) == ("usage", 2), said.whole
+    assert meant in said.says + said.hint
+
+
+def test_an_orchestrator_that_is_older_or_newer_is_told_apart_from_one_that_fails(world: World) -> None:
+    # given one that lacks a field that this version needs, and one that does not know the question at all
+    older = world.typed("jobs", "--url", world.liar.answers(200, b'{"jobs":[{"id":"job_1"}]}'))
+    newer = world.typed("jobs", "--url", world.liar.answers(404, b"no such path"))
+
+    assert older.code == "garbled" and "holdfast version" in older.hint
+    assert newer.code == "not_found" and newer.exit_code == 66

@@ -1,0 +1,179 @@
+"""`holdfast run` at a real terminal: the status line, the takeover as it happens, and Ctrl-C, which asks."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.processes import LocalNetwork, wait_for
+
+pytestmark = pytest.mark.xdist_group("cli-terminal")
+
+SMALL = ("--memory", "64MiB", "--disk", "16MiB", "--cpu", "100m")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+ANY = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+STEPS = """
+import os, pathlib, time
+file = pathlib.Path(os.environ["HOLDFAST_CHECKPOINT_DIR"]) / "step"
+step = int(file.read_text()) if file.exists() else 0
+print("from", step, flush=True)
+while step < 36:
+    time.sleep(0.1)
+    step += 1
+    file.with_suffix(".tmp").write_text(str(step))
+    file.with_suffix(".tmp").rename(file)
+    if step == 18:
+        print("half", flush=True)
+pathlib.Path("made").write_text("made")
+print("to", step, flush=True)
+"""
+
+
+class Terminal:
+    """One command at a terminal of 100 columns, and all that it ever showed there."""
+
+    def __init__(self, network: LocalNetwork, *words: str, cwd: Path, env: dict[str, str] | None = None) -> None:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self._terminal = ours
+        self._seen = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", *words],
+            stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, start_new_session=True,
+            env={**network.environment(env), "TERM": "xterm-256color"},
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C is the terminal's to turn into a signal
+        )  # fmt: skip
+        os.close(theirs)
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # what a terminal says when nobody has it open any more
+            while piece := os.read(self._terminal, 65_536):
+                self._seen += piece
+
+    @property
+    def raw(self) -> str:
+        return self._seen.decode(errors="replace")
+
+    @property
+    def text(self) -> str:
+        return ANY.sub("", self.raw)
+
+    def sees(self, words: str, timeout_s: float = 40) -> None:
+        wait_for(lambda: words in self.text, lambda: f"{words!r} on the screen; there is:\n{self.text}", timeout_s)
+
+    def presses(self, key: bytes) -> None:
+        os.write(self._terminal, key)
+
+    def ends(self) -> int:
+        code = self.process.wait(40)
+        self._reading.join(10)
+        assert "Traceback" not in self.text
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(10)
+        os.close(self._terminal)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
+    with LocalNetwork(tmp_path_factory.mktemp("terminal")) as network:
+        network.start_orchestrator()
+        for name in ("ant", "bee"):
+            network.start_node(name, wait=False)
+        for name in ("ant", "bee"):
+            network.wait_node(name)
+        yield network
+
+
+def job_of(terminal: Terminal) -> str:
+    terminal.sees("-- running on")
+    return re.findall(r"sent as (job_\w+)", terminal.text)[0]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    (folder := tmp_path / "desk").mkdir()
+    return folder
+
+
+@pytest.mark.spec("J3", "J5", "J6")
+def test_a_person_sees_their_job_outlive_its_machine(network: LocalNetwork, desk: Path) -> None:
+    # given a job that saves its state, watched at a terminal
+    (desk / "steps.py").write_text(STEPS)
+    (desk / "data").write_bytes(os.urandom(3_000_000))
+    words = ("run", "--name", "steps", *SMALL, "--checkpoint-every", "1s", "--", "python3", "steps.py")
+    with contextlib.closing(Terminal(network, *words, cwd=desk)) as terminal:
+        job = job_of(terminal)
+        terminal.sees("half")
+        terminal.sees("· checkpoint")
+
+        # when its machine loses power
+        node = network.node_running(job)
+        node.kill_tree()
+
+        # then they read what was lost, where it goes on and from what, and at the end where the results are
+        assert terminal.ends() == 0
+        screen = terminal.text
+    other = "bee" if node.name == "ant" else "ant"
+    assert re.search(rf"{node.name} was lost after [0-9.]+ s \(.+\); another machine takes over", screen), screen
+    assert re.search(rf"going on at {other} from checkpoint \d+ \([0-9.]+ s of work kept\)", screen), screen
+    assert re.search(r"sending desk/.*MiB", screen), "a bar while the folder is sent"
+    assert re.search(rf"steps · [0-9.]+ s · running on {node.name}", screen), "a status line"
+    assert "-- results/steps/: 1 file" in screen and (desk / "results" / "steps" / "made").read_text() == "made"
+    assert COLOUR.search(terminal.raw), "a terminal has colours"
+    assert "the job is running" not in screen, "what the status line says is not said twice"
+    network.start_node(node.name)
+
+
+@pytest.mark.spec("J3", "J5")
+def test_ctrl_c_asks_and_can_stop_the_job(network: LocalNetwork, desk: Path) -> None:
+    with contextlib.closing(
+        Terminal(network, "run", *SMALL, "--", "sleep", "600", cwd=desk, env={"NO_COLOR": "1"})
+    ) as terminal:
+        job = job_of(terminal)
+
+        # when they press Ctrl-C, think again, and press it once more to stop it
+        terminal.presses(b"\x03")
+        terminal.sees("[d/s/k]")
+        terminal.presses(b"xk")
+        wait_for(lambda: "running on" in terminal.text.partition("keep\r\n")[2], "the status line again")
+        assert network.client().jobs.get(job).phase == "running"
+        terminal.presses(b"\x03")
+        wait_for(lambda: terminal.text.count("[d/s/k]") == 2, "the question again")
+        terminal.presses(b"s")
+
+        # then the job is stopped, and the command says so
+        assert terminal.ends() == 130
+    assert network.client().jobs.get(job).verdict == "cancelled"
+    assert f"{job} cancelled" in terminal.text
+    assert not COLOUR.search(terminal.raw), "who says NO_COLOR gets none"
+
+
+@pytest.mark.spec("J3", "J5")
+def test_a_second_ctrl_c_leaves_the_job_running(network: LocalNetwork, desk: Path) -> None:
+    with contextlib.closing(Terminal(network, "run", *SMALL, "--", "sleep", "600", cwd=desk)) as terminal:
+        job = job_of(terminal)
+        terminal.presses(b"\x03")
+        terminal.sees("[d/s/k]")
+        terminal.presses(b"\x03")
+
+        assert terminal.ends() == 130
+    assert f"{job} goes on without you" in terminal.text and f"holdfast logs -f {job}" in terminal.text
+    assert network.client().jobs.get(job).phase == "running"
+    network.client().jobs.stop(job)

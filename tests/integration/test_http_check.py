@@ -1,0 +1,201 @@
+"""Asking before sending: what a check says over HTTP, and that the machine it names was really asked."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from orchestrators import OrchestratorProcess
+from wire_node import WireNode
+
+from holdfast.client import Client
+from holdfast.client.async_client import AsyncClient
+from holdfast.errors import NotFound
+from holdfast.testing.processes import wait_for
+from holdfast.wire.http import CheckView, JobRequest
+
+pytestmark = pytest.mark.spec("H5")
+
+
+@pytest.fixture(scope="module")
+def orchestrator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrchestratorProcess]:
+    with OrchestratorProcess(tmp_path_factory.mktemp("check"), open_join=True) as running:
+        yield running.start()
+        assert running.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def client(orchestrator: OrchestratorProcess) -> Client:
+    return orchestrator.client()
+
+
+@pytest.fixture
+def node(orchestrator: OrchestratorProcess, client: Client) -> Iterator[WireNode]:
+    with WireNode(orchestrator.listen, name="worker") as node:
+        node.wait_welcome()
+        wait_for(lambda: client.check(["true"]).verdict == "now", "the node to be ready")
+        yield node
+    client.nodes.drain(node.id)
+
+
+def test_a_check_names_the_machine_and_asks_it_and_leaves_nothing_behind(client: Client, node: WireNode) -> None:
+    # given a machine with room
+    jobs = len(client.jobs.list().jobs)
+    events = len(list(client.events()))
+    # when a check is asked
+    view = client.check(["train"], name="asked", cpu=0.5)
+    # then it names the machine, what speaks against it, and the machine answered just now
+    assert (view.verdict, view.node, view.state) == ("now", node.id, "ready")
+    assert view.probe is not None and view.probe.answered
+    assert view.probe.round_trip_ms is not None and view.probe.round_trip_ms < 1_500
+    assert view.probe.silent_ms is not None and view.probe.silent_ms <= 1_500
+    assert set(view.cost) == {"load", "leftover", "waste", "spread", "avoid"}
+    assert view.free["cpu_milli"] >= 500
+    # and no job, attempt or event came of it
+    assert len(client.jobs.list().jobs) == jobs and len(list(client.events())) == events
+    assert not node.starts
+
+
+def test_a_machine_that_says_nothing_is_found_out_within_two_seconds(client: Client, node: WireNode) -> None:
+    # given a machine that froze a moment ago, and that the orchestrator still believes in
+    node.mute()
+    # when a check is asked
+    view = client.check(["train"])
+    # then it says that the machine does not answer, and how old its last word is
+    assert (view.verdict, view.node) == ("unhealthy", node.id)
+    assert view.probe is not None and not view.probe.answered and view.probe.silent_ms is not None
+    assert "does not answer" in view.says and view.instead is None
+
+
+def test_another_machine_that_answers_is_named(
+    client: Client, node: WireNode, orchestrator: OrchestratorProcess
+) -> None:
+    with WireNode(orchestrator.listen, name="other") as other:
+        other.wait_welcome()
+        wait_for(lambda: client.check(["true"], node=other.id).verdict == "now", "the other node to be ready")
+        node.mute()
+        # The one that is chosen is drawn by lot, so ask until it is the one that froze.
+        seen: list[CheckView] = []
+
+        def found() -> bool:
+            seen.append(client.check(["train", str(len(seen))]))
+            if seen[-1].node == other.id:
+                client.jobs.run(["next"], timeout_s=20, check=False)
+            return seen[-1].verdict == "unhealthy"
+
+        wait_for(found, "a check that chose the frozen machine")
+        assert seen[-1].instead is not None and "other" in seen[-1].instead
+        assert client.check(["train"], node="other").verdict == "now"
+        assert client.check(["train"], node=node.id).verdict in ("unhealthy", "waits")
+        client.nodes.drain(other.id)
+
+
+def test_what_would_wait_and_what_can_never_run_are_told_apart(client: Client, node: WireNode) -> None:
+    waits = client.check(JobRequest(["big"], cpu_milli=4_000, memory_mib=1))
+    never = client.check(["huge"], memory="900GiB")
+    assert never.verdict == "never" and never.code == "no_fit" and "memory" in never.nearest
+    assert client.check(["huge"], memory="900GiB", node=node.id).verdict == "never"
+    assert waits.verdict in ("now", "never")
+    client.nodes.drain(node.id)
+    drained = client.check(["small"], node=node.id)
+    assert (drained.verdict, drained.nearest) == ("waits", "draining")
+    assert client.check(["small"]).gates.get("draining", 0) >= 1
+    with pytest.raises(NotFound):
+        client.check(["small"], node="nobody")
+
+
+def test_a_check_that_makes_no_sense_is_refused_like_a_submission(client: Client, orchestrator) -> None:
+    with orchestrator.http() as http:
+        answer = http.post("/v1/check", json={"argv": [], "cpu_milli": -5})
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+    with orchestrator.http(Authorization="") as stranger:
+        assert stranger.post("/v1/check", json={"argv": ["x"]}).status_code == 401
+
+
+def test_a_watch_says_when_the_machine_falls_silent_and_when_it_is_gone(client: Client, node: WireNode) -> None:
+    seen: list[CheckView] = []
+    muted = threading.Event()
+
+    def watched() -> None:
+        for view in client.watch_check(["train"], node=node.id):
+            seen.append(view)
+            if view.verdict == "now" and not muted.is_set():
+                node.mute()
+                muted.set()
+            if view.verdict == "waits":
+                return
+
+    watcher = threading.Thread(target=watched, daemon=True)
+    watcher.start()
+    watcher.join(20)
+    assert not watcher.is_alive(), [view.verdict for view in seen]
+    verdicts = [view.verdict for view in seen]
+    assert verdicts[0] == "now" and "unhealthy" in verdicts and verdicts[-1] == "waits"
+    silent = [view.probe.silent_ms for view in seen if view.verdict == "unhealthy" and view.probe]
+    assert silent[-1] is not None and silent[-1] >= 1_400
+    assert "suspect" in seen[-1].nearest
+
+
+def test_the_async_client_checks_and_watches_as_well(client: Client, node: WireNode, orchestrator) -> None:
+    async def story() -> tuple[CheckView, CheckView]:
+        token = client._transport.endpoint.token
+        async with AsyncClient(orchestrator.url, token) as asked:
+            once = await asked.check(["train"])
+            async for view in asked.watch_check(["train"]):
+                return once, view
+        raise AssertionError("the watch ended")
+
+    once, first = asyncio.run(story())
+    assert (once.verdict, first.verdict) == ("now", "now")
+
+
+@pytest.mark.spec("J15")
+def test_estimates_are_given_before_and_while_it_runs_and_their_score_is_shown(
+    client: Client, node: WireNode, orchestrator: OrchestratorProcess
+) -> None:
+    # given nothing like it has run
+    assert client.check(["sum"], name="summing").estimate is not None
+    first = client.check(["sum"], name="summing").estimate
+    assert first is not None and first.end is None and "no estimate" in first.says
+    # when some have run
+    for _ in range(4):
+        client.jobs.run(["sum"], name="summing", timeout_s=20)
+    view = client.check(["sum"], name="summing")
+    # then start and end are foretold, from what they took
+    assert view.estimate is not None and view.estimate.runs == 4 and view.estimate.end is not None
+    assert view.estimate.end[0] <= view.estimate.end[1]
+    # and while one runs, its end is
+    node.released.clear()
+    job = client.jobs.submit(["sum"], name="summing")
+    wait_for(lambda: client.jobs.get(job.id).phase == "running", "the job to run")
+    shown, explained = client.jobs.get(job.id).estimate, client.jobs.explain(job.id).estimate
+    listed = next(one for one in client.jobs.list().jobs if one.id == job.id).estimate
+    assert shown is not None and explained is not None and listed is not None
+    assert shown.runs == 4
+    node.let_go()
+    client.jobs.wait(job.id, timeout_s=20)
+    # and how often it was right is counted, in the API, in checks, and in the metrics
+
+    def judged() -> bool:
+        client.jobs.run(["sum"], name="summing", timeout_s=20)
+        found = client.estimates().scores
+        return "end" in found and "start" in found and "end_running" in found
+
+    wait_for(judged, "every sort to be judged: of a few jobs a second it is")
+    scores = client.estimates().scores
+    end = scores["end"]
+    assert end.judged == end.right + end.early + end.late
+    assert client.check(["sum"]).scores == scores
+    with orchestrator.http() as http:
+        text = http.get("/metrics").text
+    assert f'holdfast_estimates_judged{{came="right",sort="end"}} {scores["end"].right}.0' in text
+
+
+def test_a_watch_is_a_stream_of_events_and_stands_in_the_description(orchestrator: OrchestratorProcess) -> None:
+    with orchestrator.http() as http:
+        paths = http.get("/schema/openapi.json").json()["paths"]
+        assert {"/v1/check", "/v1/check/watch", "/v1/estimates"} <= set(paths)
+        with http.stream("POST", "/v1/check/watch", json={"argv": ["x"]}) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            first = next(line for line in stream.iter_lines() if line.startswith("data:"))
+    assert '"verdict"' in first

@@ -1,0 +1,194 @@
+"""The planner: simulated worlds against what is known without them, and against themselves."""
+
+import math
+from functools import cache
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.model import Settings
+from holdfast.sim.planning import (
+    Cause,
+    Outcome,
+    Question,
+    best,
+    daly_every_ms,
+    daly_total_ms,
+    impossible,
+    intervals,
+    percentile,
+    runs_for,
+    summary,
+    young_ms,
+)
+from holdfast.sim.planning_world import play
+
+pytestmark = pytest.mark.spec("A6")
+
+MINUTE, HOUR = 60_000, 3_600_000
+SMALL_MS = 500
+"""What offering, starting and accepting take together on an idle network, with room to spare."""
+STEADY = Question(nodes=4, length_ms=48 * HOUR, mtbf_ms=12 * HOUR, return_ms=10 * MINUTE, every_ms=2 * HOUR,
+                  cost_ms=5 * MINUTE, prepare_ms=10_000, attempts=1_000)  # fmt: skip
+"""Spare machines, so that nobody waits: the formula's world."""
+
+
+@cache
+def worlds(question: Question, runs: int) -> tuple[Outcome, ...]:
+    return tuple(play(question, seed) for seed in range(runs))
+
+
+def test_without_churn_a_job_takes_its_length_and_the_overheads() -> None:
+    # given machines that never go
+    question = Question(3, 5 * HOUR, every_ms=HOUR, cost_ms=30_000, prepare_ms=20_000)
+
+    # when it is simulated
+    (outcome,) = worlds(question, 1)
+
+    # then the time is that of the work, of preparing once and of four checkpoints: the last hour is not saved
+    overheads = 20_000 + 4 * 30_000
+    assert 0 <= outcome.took_ms[0] - (5 * HOUR + overheads) < SMALL_MS
+    told = summary(question, [outcome])
+    assert told.goodput == pytest.approx(5 * HOUR / (5 * HOUR + overheads), abs=1e-4)
+    assert (told.falls, told.takeovers, told.failed, told.unfinished) == (0, 0, {}, 0)
+
+
+def test_every_millisecond_has_a_cause_and_the_useful_ones_are_the_jobs_length() -> None:
+    question = replace(STEADY, jobs=3, length_ms=20 * HOUR, mtbf_ms=6 * HOUR)
+    for outcome in worlds(question, 4):
+        assert sum(outcome.spent_ms.values()) == sum(outcome.took_ms)
+        assert outcome.spent_ms[Cause.USEFUL] == question.length_ms * len(outcome.took_ms)
+        assert outcome.falls > 0
+
+
+def test_a_job_that_saves_its_state_takes_what_dalys_formula_says() -> None:
+    # given machines that go at random, and spare ones
+    outcomes = worlds(STEADY, 60)
+    took = [ms for one in outcomes for ms in one.took_ms]
+    mean = sum(took) / len(took)
+
+    # when the formula is asked: after a loss, a few seconds until it is found, and preparing
+    restart = 10_000 + Settings.lan().silence_floor_ms
+    formula = daly_total_ms(STEADY.length_ms, STEADY.every_ms, STEADY.cost_ms, restart, STEADY.mtbf_ms)
+
+    # then they agree, within what sixty runs can tell
+    spread = math.sqrt(sum((ms - mean) ** 2 for ms in took) / len(took)) / math.sqrt(len(took))
+    assert len(took) == 60
+    assert abs(mean - formula) < 3 * spread + 0.01 * formula, (mean / formula, spread / formula)
+    assert mean > STEADY.length_ms * 1.05, "losses cost something"
+
+
+def test_what_is_lost_with_a_machine_is_computed_again() -> None:
+    # given jobs that lost machines
+    outcomes = [one for one in worlds(STEADY, 60) if one.takeovers]
+    assert len(outcomes) > 30
+    for one in outcomes:
+        # then each loss cost some work, and never more than lies between two checkpoints
+        redone = one.spent_ms[Cause.REDONE]
+        assert 0 < redone <= one.takeovers * (STEADY.every_ms + 1)
+    # and on average about half an interval, for a machine goes at any moment of it
+    lost = sum(one.spent_ms[Cause.REDONE] for one in outcomes) / sum(one.takeovers for one in outcomes)
+    assert 0.35 < lost / STEADY.every_ms < 0.6
+
+
+def test_a_lost_machine_is_found_as_quickly_as_the_settings_promise() -> None:
+    settings = Settings.lan()
+    outcomes = [one for one in worlds(STEADY, 60) if one.takeovers]
+    found = sum(one.spent_ms[Cause.DETECTING] for one in outcomes) / sum(one.takeovers for one in outcomes)
+    assert 500 < found <= settings.silence_ceiling_ms + settings.keepalive_ms
+
+
+def test_nothing_is_left_out_but_talk() -> None:
+    # given one machine that comes and goes: what happens does not hang on who is chosen
+    question = Question(1, 8 * MINUTE, mtbf_ms=3 * MINUTE, return_ms=30_000, every_ms=MINUTE, cost_ms=2_000,
+                        prepare_ms=3_000, attempts=100)  # fmt: skip
+    seen = 0
+    for seed in range(5):
+        # when the same world is played with all that is said, and without
+        whole, quick = play(question, seed, leaps=False), play(question, seed)
+        seen += whole.takeovers
+
+        # then it is the same story, told with a fraction of the events
+        assert whole.falls == quick.falls and whole.takeovers == quick.takeovers
+        assert whole.took_ms[0] == pytest.approx(quick.took_ms[0], abs=2_000)
+        assert whole.spent_ms[Cause.REDONE] == pytest.approx(quick.spent_ms[Cause.REDONE], abs=2_000)
+        assert whole.spent_ms[Cause.WAITING] == pytest.approx(quick.spent_ms[Cause.WAITING], abs=4_000)
+        assert quick.events < whole.events
+    assert seen > 3
+
+
+def test_more_churn_never_helps() -> None:
+    means = [summary(q, worlds(q, 12)).mean_ms for q in (
+        replace(STEADY, mtbf_ms=0), replace(STEADY, mtbf_ms=48 * HOUR), STEADY, replace(STEADY, mtbf_ms=6 * HOUR)
+    )]  # fmt: skip
+    assert means == sorted(means) and means[0] < means[-1]
+
+
+def test_a_seed_names_an_answer() -> None:
+    question = replace(STEADY, length_ms=10 * HOUR, mtbf_ms=4 * HOUR)
+    assert play(question, 3) == play(question, 3)
+    assert play(question, 3).took_ms != play(question, 4).took_ms
+
+
+def test_the_best_interval_lies_where_the_formula_puts_it() -> None:
+    # given a clear case: saving costs five minutes, machines last twelve hours
+    formula = daly_every_ms(STEADY.cost_ms, STEADY.mtbf_ms)
+    tried = [summary(replace(STEADY, every_ms=every), worlds(replace(STEADY, every_ms=every), 16))
+             for every in intervals(STEADY)]  # fmt: skip
+
+    # then the best of those that were tried is near the formula's, and the ends of the range are worse
+    assert 0.5 <= best(tried) / formula <= 2
+    assert min(tried[0].mean_ms, tried[-1].mean_ms) > min(one.mean_ms for one in tried)
+    assert STEADY.every_ms in {one.every_ms for one in tried}
+
+
+def test_without_checkpoints_a_job_starts_over() -> None:
+    question = Question(4, 6 * HOUR, mtbf_ms=12 * HOUR, return_ms=10 * MINUTE, attempts=1_000)
+    outcomes = [one for one in worlds(question, 30) if one.takeovers]
+    assert outcomes
+    assert all(
+        one.took_ms[0] >= question.length_ms + one.spent_ms[Cause.REDONE] > question.length_ms for one in outcomes
+    )
+    assert intervals(question) == []
+
+
+def test_jobs_wait_for_each_other_where_machines_are_few() -> None:
+    question = Question(2, HOUR, jobs=6)
+    (outcome,) = worlds(question, 1)
+    told = summary(question, [outcome])
+    assert told.all_p50_ms == pytest.approx(3 * HOUR, abs=10_000)
+    assert told.p50_ms == pytest.approx(2 * HOUR, abs=10_000)
+    assert told.node_hours == pytest.approx(6, abs=0.01)
+    assert told.goodput > 0.999, "waiting for a free machine is no loss of theirs"
+
+
+def test_a_job_that_cannot_succeed_is_told_as_that() -> None:
+    # given machines that go within minutes, and a network that takes such a job for the cause
+    question = Question(6, 4 * HOUR, mtbf_ms=4 * MINUTE, return_ms=MINUTE)
+    told = summary(question, worlds(question, 3))
+    assert told.succeeded == 0 and sum(told.failed.values()) + told.unfinished == 3
+    assert told.failed.get("poison")
+    assert best([told]) == 0
+
+
+def test_what_would_take_too_long_is_refused_in_words() -> None:
+    assert "50" in impossible(Question(200, HOUR, jobs=200))
+    assert "prepared" in impossible(Question(2, HOUR, prepare_ms=HOUR))
+    assert impossible(STEADY) == ""
+
+
+def test_the_number_of_runs_follows_from_the_work() -> None:
+    light, heavy = Question(5, HOUR), replace(STEADY, nodes=20, jobs=20)
+    for question in (light, heavy):
+        main, beside = runs_for(question, len(intervals(question)))
+        assert 3 <= main <= 200 and 0 <= beside <= main
+    assert runs_for(light, 0)[0] > runs_for(heavy, 5)[0]
+
+
+def test_formulas() -> None:
+    assert young_ms(2, 100) == 20
+    assert daly_every_ms(MINUTE, 24 * HOUR) == pytest.approx(young_ms(MINUTE, 24 * HOUR), rel=0.05)
+    assert daly_every_ms(3 * HOUR, HOUR) == HOUR
+    assert daly_total_ms(10 * HOUR, HOUR, 60_000, 0, 0) == 10 * HOUR + 9 * 60_000
+    assert daly_total_ms(10 * HOUR, HOUR, 0, 0, 10_000 * HOUR) == pytest.approx(10 * HOUR, rel=1e-3)
+    assert (percentile([3, 1, 2], 0.5), percentile([3, 1, 2], 0.95), percentile([], 0.5)) == (2, 3, 0)

@@ -1,0 +1,41 @@
+"""Tables in a small window: nothing is broken over lines, and what matters is still said."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from holdfast.cli import show
+from holdfast.wire.http import NodeView
+
+NODE = NodeView(
+    id="node_a34255b98ae84f5480fcc7d94d7a8c59", name="attic", state="ready", cause="it joined", draining=False,
+    connected=True, isolation="bubblewrap", version="1", arch="x86_64", cpu_model="", hostname="attic.example", site="",
+    total={"cpu_milli": 64_000, "memory_mib": 524_288, "gpus": 8}, free={"cpu_milli": 63_500, "memory_mib": 523_000},
+    gpus=[], attempts=["att_1.1"], load={}, joined_ms=0, state_since_ms=0,
+)  # fmt: skip
+
+
+@pytest.mark.spec("J3", "N4")
+def test_nodes_fit_80_columns_and_trouble_is_named_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a terminal of 80 columns, and nodes of which one is in trouble and one is not isolated
+    screen = io.StringIO()
+    monkeypatch.setattr(show, "console", lambda **_: Console(file=screen, width=80))
+    fields = {name: getattr(NODE, name) for name in NODE.__struct_fields__}
+    sick = NodeView(
+        **{**fields, "name": "a-name-of-sixteen-letters-and-more", "state": "quarantined", "cause": "bad disk"}
+    )
+    bare = NodeView(**{**fields, "name": "bare", "isolation": "none", "draining": True})
+
+    # when they are listed
+    show.nodes([NODE, sick, bare])
+    lines = screen.getvalue().splitlines()
+
+    # then each has one line that fits, with as much of its id as commands take
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    rows = [line for line in lines if "node_" in line]
+    assert len(rows) == 3
+    assert all("node_a34255b9 " in row for row in rows)
+    # and what is wrong is said
+    assert any("quarantined for" in line and "bad disk" in line for line in lines)
+    assert f"bare: {show.UNSAFE}" in screen.getvalue()

@@ -1,0 +1,53 @@
+"""How a command speaks of itself: what is hostile is cleaned, what is coloured is not coloured for everybody."""
+
+import errno
+import io
+
+import pytest
+
+from holdfast.cli import telling
+from holdfast.errors import NotFound
+
+pytestmark = pytest.mark.spec("J7")
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_an_error_that_quotes_a_stranger_draws_nothing_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    code = telling.told(NotFound("there is no job '\x1b[2J\x07\u202eevil'", hint="look\x1b[31m\nelsewhere\r"))
+
+    assert code == 66
+    said = capsys.readouterr().err
+    assert not {c for c in said if not c.isprintable()} - {"\n"}, repr(said)
+    assert "  elsewhere\n" in said, "each line of a hint stands below the other"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENOSPC, "disk_full"), (errno.EACCES, "file_unusable"), (errno.EROFS, "file_unusable")]
+)
+def test_what_the_machine_refuses_is_told_with_what_to_do(
+    number: int, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert telling.told(OSError(number, "the system's words", "a/file")) == 74
+    first, hint = capsys.readouterr().err.splitlines()
+    assert first == f"error: a/file: the system's words [{code}]"
+    assert hint.startswith("  ") and hint.strip()
+
+
+@pytest.mark.parametrize(
+    ("environ", "coloured", "live"),
+    [({}, True, True), ({"NO_COLOR": "1"}, False, True), ({"TERM": "dumb"}, False, False)],
+)
+def test_colours_and_live_lines_are_for_terminals_that_want_them(
+    environ: dict[str, str], coloured: bool, live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+    assert (telling.coloured(Screen()), telling.live(Screen())) == (coloured, live)
+    assert not telling.coloured(io.StringIO()) and not telling.live(io.StringIO())

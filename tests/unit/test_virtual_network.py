@@ -1,0 +1,328 @@
+"""`holdfast.testing.Network`: a whole network in virtual time, asked by the same clients, decided as in production."""
+
+import asyncio
+import hashlib
+import importlib
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+import holdfast.client.wishes
+from both_clients import KINDS, Driven
+from holdfast.errors import FunctionRaised, JobCancelled, JobFailed, Misuse, NotFound, Refused, WaitExpired
+from holdfast.testing import Body, Network, NetworkStuck, Run, network_answers, network_door, really
+from holdfast.wire import http
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.spec("J3")
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with Network(nodes=3, seed=1) as network:
+        yield network
+
+
+@pytest.fixture(params=KINDS)
+def client(request: pytest.FixtureRequest, network: Network) -> Iterator[Any]:
+    loop = asyncio.new_event_loop()
+    yield network.client() if request.param == "Client" else Driven(network.async_client(), loop)
+    loop.close()
+
+
+def holder(network: Network, job: str) -> Any:
+    network.until(lambda: any(job in node.running for node in network.nodes), seconds=60)
+    return next(node for node in network.nodes if job in node.running)
+
+
+@pytest.mark.spec("J5", "J3")
+def test_a_machine_dies_under_a_job_which_another_takes_over(network: Network, client: Any) -> None:
+    # given a job of twenty minutes, ten minutes in
+    network.when("train", takes="20m", prints="trained\n")
+    job = client.jobs.submit(["train", "--all"])
+    network.advance(minutes=10)
+
+    # when its machine loses power
+    first = holder(network, job.id)
+    first.kill()
+
+    # then it succeeds elsewhere, twenty minutes after that was noticed
+    done = job.wait()
+    assert (done.state, done.attempts_made) == ("succeeded", 2)
+    assert done.node != first.id
+    assert 30 * 60 < network.now_s < 31 * 60
+    assert "".join(line.text for line in done.logs(stream="stdout") if line.stream == "stdout") == "trained\n"
+    assert done.result_sha256 == hashlib.sha256(b"trained\n").hexdigest()
+
+
+@pytest.mark.spec("J6")
+def test_a_job_that_saves_goes_on_where_it_was(network: Network, client: Any) -> None:
+    network.when("train", takes="20m")
+    job = client.jobs.submit(["train"], checkpoint="1m")
+    network.advance(minutes=10)
+    holder(network, job.id).kill()
+
+    assert job.wait().state == "succeeded"
+    # twenty minutes of work, the failure, and at most one interval twice
+    assert 20 * 60 < network.now_s < 22 * 60
+
+
+@pytest.mark.spec("J7", "J10")
+def test_bodies_do_what_the_test_says(client: Any, network: Network, tmp_path: Path) -> None:
+    # given bodies stated, worked out from the attempt, and gone wrong
+    def flaky(run: Run) -> Body:
+        assert run.argv == ("flaky", "x")
+        return Body(takes="5s", fells_node=True) if run.attempt == 1 else Body(prints=f"on {run.node}\n")
+
+    network.when("flaky", flaky)
+    network.when("sum", lambda run: str(sum(map(int, run.argv[1:]))))
+    network.when("bad", lambda run: 1 / 0)
+    network.when("make", files={"out/model.bin": b"\x00\x01", "notes.txt": "fine"})
+
+    # then jobs do just that
+    assert client.jobs.run(["flaky", "x"]).attempts_made == 2
+    assert "".join(line.text for line in client.jobs.run(["sum", "1", "2"]).logs() if line.stream == "stdout") == "3"
+    with pytest.raises(JobFailed) as caught:
+        client.jobs.run(["bad"])
+    assert caught.value.job.exit_code == 1
+    assert any("ZeroDivisionError" in line.text for line in client.jobs.logs(caught.value.job.id, stream="stderr"))
+    client.jobs.run(["make"]).results(tmp_path / "to")
+    assert (tmp_path / "to" / "out" / "model.bin").read_bytes() == b"\x00\x01"
+    assert (tmp_path / "to" / "notes.txt").read_text() == "fine"
+
+
+def test_commands_can_really_be_run(client: Any, network: Network, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "double.py").write_text("import sys; open('out', 'w').write(sys.argv[1] * 2); print('ok')")
+    network.when("python3", really(takes="10m"))
+    job = client.jobs.run(["python3", "double.py", "ab"], folder=tmp_path / "code")
+    assert job.took_s > 600
+    job.results(tmp_path / "to")
+    assert (tmp_path / "to" / "out").read_text() == "abab"
+    # and an earlier job's files are the next one's input
+    network.when("cat", really())
+    read = client.jobs.run(["cat", "inputs/before/out"], inputs={"before": job.id})
+    assert any(line.text == "abab" for line in read.logs(stream="stdout"))
+
+
+def test_a_function_runs_and_returns_its_value(
+    network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "doubling.py").write_text("def double(x):\n    return x * 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    double = holdfast.function(client=network.client())(importlib.import_module("doubling").double)
+    assert double.remote(21) == 42
+    assert double.map([1, "a"]) == [2, "aa"]
+    assert asyncio.run(double.remote_async("b")) == "bb"
+    assert asyncio.run(double.map_async([3])) == [6]
+    with pytest.raises(FunctionRaised, match="TypeError"):
+        double.remote(None)
+
+
+@pytest.mark.spec("J14")
+def test_an_answer_that_gets_lost_is_asked_for_again_and_is_one_job(network: Network, client: Any) -> None:
+    network.door.lost = 2
+    job = client.jobs.submit(["once"])
+    assert len(client.jobs.list()) == 1
+    assert job.wait().state == "succeeded"
+
+
+@pytest.mark.spec("J14")
+def test_an_orchestrator_that_is_away_is_waited_for(network: Network, client: Any) -> None:
+    network.when("train", takes="1m")
+    job = client.jobs.submit(["train"])
+    network.kill_orchestrator()
+    network.advance(seconds=10)
+    network.start_orchestrator()
+    assert job.wait().state == "succeeded"
+    assert client.jobs.submit(["train"]).stop().state in ("cancelled", "queued", "assigned", "preparing", "stopping")
+
+
+@pytest.mark.spec("J8")
+def test_a_machine_behind_a_cut_comes_back_with_its_result(network: Network, client: Any) -> None:
+    network.when("once", takes="10m")
+    job = client.jobs.submit(["once"], recovery="never")
+    node = holder(network, job.id)
+    node.cut()
+    network.advance(minutes=2)
+    assert job.refresh().state != "running"
+    node.mend()
+    done = job.wait(check=False)
+    # what must not run twice did not, whatever became of it
+    assert done.attempts_made == 1
+
+
+@pytest.mark.spec("J12", "J13", "N7")
+def test_people_stop_move_drain_and_are_refused(network: Network, client: Any) -> None:
+    network.when("long", takes="10h")
+    job = client.jobs.submit(["long"])
+    first = holder(network, job.id)
+    target = next(node for node in network.nodes if node is not first)
+    assert client.jobs.move(job.id, target.id).move.to == target.id
+    assert client.jobs.wait_moved(job.id).node == target.id
+    client.nodes.drain(target.id)
+    network.advance(minutes=5)
+    assert job.refresh().node != target.id
+    with pytest.raises(WaitExpired):
+        job.wait(timeout_s=30)
+    job.stop()
+    with pytest.raises(JobCancelled):
+        job.wait()
+    with pytest.raises(Refused) as caught:
+        client.jobs.submit(["long"], cpu=64)
+    assert caught.value.code == "no_fit"
+    assert caught.value.failure is not None
+    with pytest.raises(Refused, match="it can be stdout"):
+        list(client.jobs.logs(job.id, stream="sideways"))
+    with pytest.raises(NotFound):
+        client.nodes.get("nobody")
+    with pytest.raises(NotFound):
+        client.arrays.get("arr_nothing")
+
+
+@pytest.mark.spec("H5")
+def test_a_check_says_what_a_submission_would_meet(network: Network, client: Any) -> None:
+    checked = client.check(["x"], cpu=2)
+    assert (checked.verdict, checked.probe.answered) == ("now", True)
+    assert client.check(["x"], cpu=64).verdict == "never"
+    assert next(iter(client.watch_check(["x"]))).verdict == "now"
+    assert client.estimates().scores is not None
+    newest = list(client.events())[-1].seq
+    assert [event.seq for event in client.events(tail=1)] == [newest]
+
+
+@pytest.mark.spec("J4")
+def test_what_is_followed_lets_time_pass(network: Network, client: Any) -> None:
+    network.when("long", takes="30m", prints="end\n")
+    job = client.jobs.submit(["long"])
+    lines = [line.text for line in job.logs(follow=True)]
+    assert lines[-1] == "succeeded"
+    assert "end\n" in lines
+    assert network.now_s > 30 * 60
+    kinds = [event.kind for event in client.events(job=job.id)]
+    assert (kinds[0], kinds[-1]) == ("job.queued", "job.ended")
+
+
+@pytest.mark.spec("J11")
+def test_the_same_seed_is_the_same_run() -> None:
+    def told(seed: int) -> tuple[str, str]:
+        with Network(nodes=4, seed=seed) as network:
+            client = network.client()
+            jobs = [client.jobs.submit(["work", str(n)]) for n in range(5)]
+            network.nodes[1].kill()
+            network.advance(minutes=1)
+            network.nodes[1].start()
+            states = " ".join(f"{job.id} {job.wait().node}" for job in jobs)
+            return network.fingerprint, states
+
+    first, again, other = told(5), told(5), told(6)
+    assert first == again
+    assert first[0] != other[0]
+
+
+def test_a_day_passes_in_no_time(network: Network) -> None:
+    began = time.process_time()
+    network.advance(days=1)
+    assert network.now_s > 86_400
+    assert time.process_time() - began < 5
+    assert all(node.ready for node in network.nodes)
+
+
+def test_what_makes_no_sense_is_said(network: Network) -> None:
+    with pytest.raises(Misuse, match="without nodes"):
+        Network(nodes=0)
+    with pytest.raises(Misuse, match="'cpus'"):
+        Network(nodes=[{"cpus": 3}])
+    with pytest.raises(Misuse, match="twice"):
+        network.when("a", Body(), takes="1s")
+    with pytest.raises(NetworkStuck, match="2 virtual seconds"):
+        network.until(lambda: False, seconds=2)
+    gpu = Network(nodes=[{"cpu": 1}, {"cpu": 8, "gpu": 2, "gpu_memory": "24GiB"}])
+    assert gpu.client().jobs.run(["x"], gpu=2, gpu_memory="20GiB").node == "node_2"
+
+
+def test_the_fixture_is_a_network_and_a_failure_shows_its_story(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest('pytest_plugins = ["holdfast.testing.network_plugin"]')
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.holdfast_network(nodes=2, seed=9)
+        def test_mine(holdfast_network):
+            assert len(holdfast_network.nodes) == 2
+            holdfast_network.client().jobs.run(["x"])
+
+        def test_other(holdfast_network):
+            holdfast_network.client().jobs.run(["x"], name="mine")
+            assert False
+        """
+    )
+    result = pytester.runpytest("-p", "no:cacheprovider", "--strict-markers")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*what happened in the network (seed 0)*", "*job.ended*succeeded*"])
+
+
+@pytest.mark.spec("J12")
+def test_an_interrupted_wait_leaves_the_job_alone(
+    network: Network, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given somebody who waits for a long job
+    network.when("long", takes="1h")
+    job = client.jobs.submit(["long"])
+    holder(network, job.id)
+
+    # when they press Ctrl-C
+    def interrupted(seconds: float, idle_s: float | None = None) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(network, "pass_time", interrupted)
+        with pytest.raises(KeyboardInterrupt, match=f"{job.id} goes on: only the waiting was interrupted"):
+            job.wait()
+
+    # then the job was not touched
+    assert job.refresh().state == "running"
+
+
+@pytest.mark.spec("J16")
+def test_arrays_batches_tokens_and_the_rest_are_answered_too(network: Network, client: Any) -> None:
+    network.when("odd", lambda run: int(run.argv[1]) % 2)
+    array = client.arrays.submit(["odd", "{item}"], ["0", "1", "2"])
+    assert array.wait().counts == {"failed": 1, "succeeded": 2}
+    network.when("odd", Body(prints="even now"))
+    assert array.retry().wait().counts == {"succeeded": 3}
+    assert array.stop().ended
+
+    taken = client.jobs.submit_many([["a"], ["b"], holdfast.client.wishes.requested(["c"], {"cpu": 900})])
+    assert [getattr(one, "code", "taken") for one in taken] == ["taken", "taken", "no_fit"]
+    again = taken[0].wait().rerun()
+    assert again.id != taken[0].id
+    assert len(client.jobs.list(limit=2)) == 2
+    token = client.tokens.create(uses=1, note="for a test")
+    client.tokens.revoke(token.id)
+    client.ping()
+    assert client.doctor().ok
+
+
+def test_it_answers_everything_that_an_orchestrator_answers() -> None:
+    # given the list of the API, as its types state it
+    said = re.findall(r"^    (GET|POST|DELETE) +(/\S+?)[,\s]", http.__doc__ or "", re.M)
+    assert len(said) > 25
+
+    # then each is answered here as well, but for what only a real process has
+    missing = [
+        f"{method} {path}"
+        for method, path in said
+        if path not in ("/metrics", "/healthz")
+        and not any(
+            one == method and re.fullmatch(pattern, path.replace("{stdout|stderr}", "stdout"))
+            for one, pattern, _ in network_door.ROUTES
+        )
+    ]
+    assert missing == []
+    assert all(hasattr(network_answers.Answers, name) for _, _, name in network_door.ROUTES)
