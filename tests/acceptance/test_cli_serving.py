@@ -2,10 +2,15 @@
 
 import contextlib
 import json
+import os
+import pty
 import re
+import select
 import socket
 import subprocess
+import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,14 +40,20 @@ def join_command(network: LocalNetwork) -> list[str]:
 
 
 @pytest.mark.spec("N1", "N6")
-def test_up_prints_a_join_command_that_works_as_printed(network: LocalNetwork, tmp_path: Path) -> None:
-    # given an orchestrator started with its data, addresses, store and preset named
+def test_what_up_prints_joins_a_machine_and_no_log_holds_a_token(network: LocalNetwork, tmp_path: Path) -> None:
+    # given an orchestrator started with its data, addresses, store and preset named, which prints into a file
     network.start_orchestrator(preset="test", store_url=f"sqlite:///{tmp_path}/elsewhere.db")
     assert (tmp_path / "elsewhere.db").exists()
+    command = join_command(network)
+    assert network.orchestrator is not None
+    assert command[-1] == "TOKEN"
+    assert "hf1_" not in network.orchestrator.output()
 
-    # when what it printed is typed on a machine
+    # when what it printed is typed on a machine, with a token made as it said
+    assert "  holdfast token new\n" in network.orchestrator.output()
+    token = network.cli("token", "new").stdout.split()[-1]
     unsafe = ["--unsafe-process-runtime"] if network.unsafe else []
-    node = network.start_cli(*join_command(network), *unsafe, log=tmp_path / "typed")
+    node = network.start_cli(*command[:-1], token, *unsafe, log=tmp_path / "typed")
 
     # then that machine is in the network, under the home that HOLDFAST_HOME names
     client = network.client()
@@ -50,6 +61,42 @@ def test_up_prints_a_join_command_that_works_as_printed(network: LocalNetwork, t
     uuid = (network.home / "node" / "uuid").read_text().strip()
     assert listed[0].id == "node_" + uuid.replace("-", "")
     assert node.running()
+
+
+@pytest.mark.spec("N1", "N6")
+def test_at_a_terminal_up_prints_a_join_command_that_works_as_printed(network: LocalNetwork, tmp_path: Path) -> None:
+    # given an orchestrator at a terminal
+    front, back = pty.openpty()
+    ports = [free_port() for _ in range(3)]
+    words = [sys.executable, "-m", "holdfast.cli", "up", "--data-dir", str(tmp_path / "data"), "--preset", "test"]
+    for flag, port in zip(("--http", "--listen", "--files"), ports, strict=True):
+        words += [flag, f"127.0.0.1:{port}"]
+    up = subprocess.Popen(words, stdin=back, stdout=back, stderr=back, env=network.environment(None))
+    os.close(back)
+    try:
+        # when the command that it prints is typed
+        command = found_in(front, r"  holdfast (node --orchestrator \S+ --token hf1_\S+)\r\n").split()
+        unsafe = ["--unsafe-process-runtime"] if network.unsafe else []
+        network.start_cli(*command, *unsafe, log=tmp_path / "typed")
+
+        # then the machine is in
+        token = (tmp_path / "data" / "admin.token").read_text().strip()
+        with Client(f"http://127.0.0.1:{ports[0]}", token) as client:
+            network.wait_for(lambda: [n for n in client.nodes.list() if n.connected], "the node to join")
+    finally:
+        up.terminate()
+        up.wait(30)
+        os.close(front)
+
+
+def found_in(terminal: int, pattern: str) -> str:
+    """What a terminal shows where the pattern has its group."""
+    shown, until = "", time.monotonic() + 30
+    while (found := re.search(pattern, shown)) is None:
+        ready, _, _ = select.select([terminal], [], [], max(0.0, until - time.monotonic()))
+        assert ready, f"never shown: {pattern}\n{shown}"
+        shown += os.read(terminal, 65536).decode(errors="replace")
+    return found[1]
 
 
 @pytest.mark.spec("N7")

@@ -1,6 +1,7 @@
 """`up` and `node`: the two commands that stay in the foreground and serve."""
 
 import os
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -112,6 +113,9 @@ def _announce(data: "Path", listen: str) -> None:
     join = f"holdfast node --orchestrator {nodes}"
     if endpoint["open_join"]:
         join += f" --token {invitation(endpoint['pin']).text}" if endpoint["pin"] else ""
+    elif not sys.stdout.isatty():
+        # What is printed ends in a journal or a file there, and whoever reads that could join.
+        join += " --token TOKEN\nwith a token made here by:\n  holdfast token new"
     else:
         try:
             token = (data / endpoint["token_file"]).read_text().strip()
