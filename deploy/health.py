@@ -31,7 +31,8 @@ def orchestrator(endpoint: dict[str, str]) -> str:
 
 def node(port: str) -> str:
     status = json.loads(ask(f"http://127.0.0.1:{port}/status"))
-    return f"the node answers; it holds {len(status.get('attempts', []))} attempt(s)"
+    line = "connected" if status["connected"] else "not connected to its orchestrator"
+    return f"the node answers; it is {line} and holds {len(status['held'])} attempt(s)"
 
 
 def main() -> int:

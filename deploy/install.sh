@@ -1,13 +1,14 @@
 #!/bin/sh
 # Installs Holdfast into a folder of its own, with a link to its command, and if asked for as a service.
 #
-#   sh install.sh                                    the command `holdfast`, from the package index
-#   sh install.sh --wheel holdfast-0.1.0-py3-none-any.whl
-#   sh install.sh --service node                     and a systemd service that offers this machine
-#   sh install.sh --service orchestrator --extras postgres
+#   sh install.sh --wheel FILE                       the command `holdfast`, from this wheel (`make wheel`)
+#   sh install.sh --wheel FILE --service node        and a systemd service that offers this machine
+#   sh install.sh --wheel FILE --service orchestrator --extras postgres
 #   sh install.sh --uninstall                        everything but data and settings; --purge: these as well
 #
-# Run again to upgrade: what is installed is replaced, settings and data stay, and running work goes on.
+# Run again to upgrade. Each install is an environment of its own in PREFIX/releases; PREFIX/current leads to the one in
+# use and is switched at once, when the new one is whole. What runs from an older one goes on running from it, so the
+# one before and those that processes run from are kept. Settings and data stay.
 set -eu
 
 prefix=/opt/holdfast
@@ -16,7 +17,7 @@ units=/etc/systemd/system
 settings=/etc/holdfast
 data="/var/lib/holdfast /var/lib/private/holdfast /var/lib/holdfast-node"
 wheel=
-package=holdfast
+package=
 extras=
 services=
 python=python3
@@ -31,9 +32,9 @@ usage() {
     cat <<'TEXT'
 Usage: sh install.sh [OPTIONS]
 
-  --wheel FILE         install this wheel; else the package `holdfast` by name
-  --version VERSION    install this version of the package
-  --extras NAMES       extras, with commas: neural, torch, postgres
+  --wheel FILE         install this wheel
+  --package NAME       or the package of this name, where pip finds packages; NAME==VERSION for one version
+  --extras NAMES       extras, with commas: neural, torch, postgres; an upgrade keeps those there are
   --service NAME       also install the systemd service `orchestrator` or `node`; can be given twice
   --prefix DIR         where it is installed            [/opt/holdfast]
   --bin DIR            where the command is linked      [/usr/local/bin]
@@ -52,7 +53,7 @@ need() { [ $# -ge 2 ] || fail "$1 takes a value" "Try --help."; }
 while [ $# -gt 0 ]; do
     case $1 in
         --wheel) need "$@"; wheel=$2; shift ;;
-        --version) need "$@"; package="holdfast==$2"; shift ;;
+        --package) need "$@"; package=$2; shift ;;
         --extras) need "$@"; extras=$2; shift ;;
         --service) need "$@"; services="$services $2"; shift ;;
         --prefix) need "$@"; prefix=$2; shift ;;
@@ -86,6 +87,8 @@ case $extras in *[!a-z,]*) fail "extras are names with commas between, not $extr
 runs_systemd() { [ -d /run/systemd/system ] && [ "$units" = /etc/systemd/system ] && command -v systemctl >/dev/null; }
 
 mark="$prefix/.installed-by-holdfast"
+releases="$prefix/releases"
+current="$prefix/current"
 
 uninstall() {
     for service in orchestrator node; do
@@ -96,7 +99,9 @@ uninstall() {
         say "removed $unit"
     done
     if runs_systemd; then systemctl daemon-reload; fi
-    if [ -L "$bin/holdfast" ] && [ "$(readlink "$bin/holdfast")" = "$prefix/bin/holdfast" ]; then rm -f "$bin/holdfast"; fi
+    if [ -L "$bin/holdfast" ]; then
+        case $(readlink "$bin/holdfast") in "$prefix"/*) rm -f "$bin/holdfast" ;; esac
+    fi
     if [ -e "$mark" ]; then
         rm -rf "$prefix"
         say "removed $prefix"
@@ -104,10 +109,37 @@ uninstall() {
         fail "$prefix was not made by this script, and stays" "Remove it yourself if it is to go."
     fi
     if [ "$purge" = yes ]; then
-        rm -rf "$settings"
+        # Only what this script put there: the folder may be anyone's.
+        rm -f "$settings/orchestrator.env" "$settings/node.env"
+        if [ -d "$settings" ] && ! rmdir "$settings" 2>/dev/null; then say "$settings holds other files, and stays"; fi
         if [ "$units" = /etc/systemd/system ]; then for folder in $data; do rm -rf "$folder"; done; fi
         say "removed settings and data"
     fi
+}
+
+# Makes an environment beside those that are there. Until it is whole nothing leads to it; if it fails it goes again.
+build_release() {
+    number=$(basename "$(readlink "$current" || echo 0)")
+    number=$((number + 1))
+    while [ -e "$releases/$number" ]; do number=$((number + 1)); done
+    release="$releases/$number"
+    trap 'rm -rf "$release"' EXIT
+    trap 'exit 130' INT TERM
+    "$python" -m venv "$release"
+    set -- --quiet --disable-pip-version-check
+    [ "$offline" = no ] || set -- "$@" --no-index
+    "$release/bin/python" -m pip install "$@" "$what" || fail "pip could not install $what" "What pip said stands above."
+    "$release/bin/holdfast" version >/dev/null || fail "what was installed does not run" "What it said stands above."
+}
+
+# The one before is kept to go back to, and what processes run from until they end: an agent starts shims from its own
+# files, and a shim outlives its agent.
+remove_old_releases() {
+    for old in "$releases"/*; do
+        case releases/${old##*/} in "releases/$number" | "$before") continue ;; esac
+        if grep -qsF "$old/" /proc/[0-9]*/cmdline; then continue; fi
+        rm -rf "$old"
+    done
 }
 
 install_program() {
@@ -119,29 +151,33 @@ install_program() {
     if [ -e "$prefix" ] && [ ! -e "$mark" ]; then
         [ -z "$(ls -A "$prefix")" ] || fail "$prefix is there already, and was not made by this script" "Choose another --prefix."
     fi
+    if [ -e "$bin/holdfast" ] && [ ! -L "$bin/holdfast" ]; then fail "$bin/holdfast is there already and is no link" "Choose another --bin."; fi
     what=$package
     if [ -n "$wheel" ]; then
         [ -f "$wheel" ] || fail "there is no wheel at $wheel"
         what=$(cd "$(dirname "$wheel")" && pwd)/$(basename "$wheel")
     fi
+    [ -n "$what" ] || fail "it is not said what to install" "Give --wheel FILE; \`make wheel\` makes one from a checkout."
+    # Those of the release before, or an orchestrator would lose its database's driver with an upgrade.
+    if [ -z "$extras" ] && [ -f "$current/extras" ]; then extras=$(cat "$current/extras"); fi
     if [ -n "$extras" ]; then
         case $what in
             *==*) what="${what%%==*}[$extras]==${what#*==}" ;;
             *) what="${what}[$extras]" ;;
         esac
     fi
-    mkdir -p "$prefix"
+    mkdir -p "$releases"
     : >"$mark"
-    [ -x "$prefix/bin/python" ] || "$python" -m venv "$prefix"
-    set -- --quiet --disable-pip-version-check
-    [ "$offline" = no ] || set -- "$@" --no-index
-    "$prefix/bin/python" -m pip install "$@" --upgrade "$what" || fail "pip could not install $what" "What pip said stands above."
-    if [ -n "$wheel" ]; then # one of the version that is there already is not the same wheel
-        "$prefix/bin/python" -m pip install "$@" --force-reinstall --no-deps "$what" || fail "pip could not install $what"
-    fi
+    build_release
+    printf '%s\n' "$extras" >"$release/extras"
+    before=$(readlink "$current" || true)
+    rm -f "$current.new"
+    ln -s "releases/$number" "$current.new"
+    trap - EXIT INT TERM
+    mv -fT "$current.new" "$current" # a rename: whoever starts the command meets the old one or the new one
     mkdir -p "$bin"
-    if [ -e "$bin/holdfast" ] && [ ! -L "$bin/holdfast" ]; then fail "$bin/holdfast is there already and is no link" "Choose another --bin."; fi
-    ln -sf "$prefix/bin/holdfast" "$bin/holdfast"
+    ln -sfn "$current/bin/holdfast" "$bin/holdfast"
+    remove_old_releases
     say "$("$bin/holdfast" version) in $prefix"
     command -v bwrap >/dev/null || say "bubblewrap is missing: a node needs it to isolate jobs (apt-get install bubblewrap)"
 }

@@ -261,7 +261,11 @@ def survives(own: Engine, up: str, kill: Callable[[str], object]) -> None:
 
 
 def compose() -> None:
-    """The compose file as it is written; only the images' names are given, since there is no registry here."""
+    """The compose file, with jobs that are not isolated: its nodes are started without `privileged`.
+
+    That wants every capability there is, which whoever runs this may not have; `image` runs nodes that isolate jobs,
+    with less. The images are ones made here, since there is no registry, and the port is another one.
+    """
     with engine() as own:
         if not own.run("docker", "images", "--quiet", "holdfast"):
             build(own)
@@ -273,7 +277,6 @@ def compose() -> None:
             "POSTGRES_PASSWORD": "a password of the check",
             "BASE": "holdfast-base",
             "HOLDFAST_HTTP_PORT": "17420",
-            # `privileged` wants every capability there is, which whoever runs this may not have.
             "HOLDFAST_NODE_PRIVILEGED": "false",
             "HOLDFAST_UNSAFE_PROCESS_RUNTIME": "true",
             "COMPOSE_PROJECT_NAME": "holdfastcheck",
@@ -326,8 +329,8 @@ def services() -> None:
 
 
 def fresh() -> None:
-    """The README's commands on a bare machine. All of them with FRESH=all: `make test` there takes as long as here."""
-    words = [] if os.environ.get("FRESH") == "all" else ["make demo"]
+    """The README's commands on a bare machine. `make test` takes as long there as here: FRESH=demo leaves it out."""
+    words = ["make demo"] if os.environ.get("FRESH") == "demo" else []
     subprocess.run([ROOT / "scripts" / "fresh_machine.sh", *words], check=True)
 
 

@@ -1,275 +1,21 @@
-"""A real way to cause each error that a person can cause: a command, a file, a request. See test_cli_errors.py.
+"""A real way to cause each error that a person can cause: a command, a file, a request. See test_cli_errors.py."""
 
-Commands run in this process, through the same front door as from a shell; what starts a machine's own process, or
-would leave something of it behind in this one, runs in a process of its own.
-"""
-
-import contextlib
-import io
-import multiprocessing
 import os
 import socket
-import ssl
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import Any
 
 import httpx
-from msgspec.structs import replace
+from error_world import Said, World, certificate, of_answer, of_error, of_text, tls_door
 
-from holdfast.cli import main
-from holdfast.client import Client
 from holdfast.errors import HoldfastError
 from holdfast.identity import tokens
-from holdfast.identity.certificates import Certificate
-from holdfast.model import Settings
-from holdfast.orchestrator.config import OrchestratorConfig
-from holdfast.testing.processes import LocalNetwork, free_port, wait_for
+from holdfast.testing.processes import free_port, wait_for
 
-SMALL = {"memory_mib": 64, "disk_mib": 16, "cpu_milli": 100}
 SMALL_FLAGS = ("--memory", "64MiB", "--disk", "16MiB", "--cpu", "100m")
-
-
-class Said(NamedTuple):
-    """What a person was told."""
-
-    code: str
-    says: str
-    hint: str
-    exit_code: int | None
-    """None: it was said over HTTP."""
-    status: int | None
-    whole: str
-
-
-def of_text(exit_code: int, text: str) -> Said:
-    """From what a command printed: the last line that ends with a code in brackets, and what stands indented below."""
-    lines = text.splitlines()
-    at = max((n for n, line in enumerate(lines) if line.rstrip().endswith("]") and "[" in line), default=None)
-    if at is None:
-        return Said("", text, "", exit_code, None, text)
-    says, _, code = lines[at].rstrip().rpartition("[")
-    hint = lines[at + 1].strip() if at + 1 < len(lines) and lines[at + 1].startswith("  ") else ""
-    return Said(code.rstrip("]"), says.strip(), hint, exit_code, None, text)
-
-
-def of_answer(answer: httpx.Response) -> Said:
-    view = answer.json()
-    return Said(view["code"], view["says"], view["hint"], None, answer.status_code, answer.text)
-
-
-def of_error(error: HoldfastError) -> Said:
-    return Said(error.code, error.says, error.hint, error.exit_code, None, str(error))
-
-
-class World:
-    """A network with two machines, and things that are no network."""
-
-    def __init__(self, network: LocalNetwork, folder: Path, used: str) -> None:
-        """`used`: a token that one machine has joined with, and no other may."""
-        self.network = network
-        self.used = used
-        self.folder = folder
-        self.url = network.client().url
-        self.token = (network.home / "orchestrator" / "admin.token").read_text().strip()
-        self.http = httpx.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=30, trust_env=False
-        )
-        self._numbers = iter(range(1_000_000))
-        self.liar = Liar()
-
-    @cached_property
-    def crowded(self) -> "Crowded":
-        return Crowded(self)
-
-    def close(self) -> None:
-        self.http.close()
-        if "crowded" in vars(self):
-            self.crowded.close()
-        self.liar.close()
-
-    def fresh(self) -> Path:
-        folder = self.folder / str(next(self._numbers))
-        folder.mkdir()
-        return folder
-
-    def typed(self, *words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Said:
-        return of_text(*typed(words, self.network.environment(env), cwd or self.network.desk))
-
-    def started(self, *words: str, env: dict[str, str] | None = None) -> Said:
-        """In a process of its own, for what serves: it must end by itself."""
-        out = self.fresh() / "out"
-        process = _fork.Process(target=aside, args=(words, self.network.environment(env), self.network.desk, out))
-        process.start()
-        process.join(60)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        return of_text(process.exitcode if process.exitcode is not None else -1, out.read_text())
-
-    def node(self, *words: str) -> Said:
-        home = ("--home", str(self.fresh())) if "--home" not in words else ()
-        where = ("--orchestrator", self.listen) if "--orchestrator" not in words else ()
-        # Without a sandbox on its PATH none is tried, which would take longer than all the rest.
-        env = {"PATH": str(self.fresh())}
-        unsafe = () if "--engine" in words else ("--unsafe-process-runtime", "--engine", "none")
-        return self.started("node", *where, *home, *unsafe, *words, env=env)
-
-    @property
-    def listen(self) -> str:
-        assert self.network.orchestrator is not None
-        return self.network.orchestrator.listen
-
-    def up(self, data: Path, *words: str) -> Said:
-        ports = [] if "--http" in words else ["--http", "127.0.0.1:0"]
-        ports += [] if "--listen" in words else ["--listen", "127.0.0.1:0"]
-        return self.started("up", "--data-dir", str(data), *ports, *words)
-
-    def job(self, *argv: str, **fields: Any) -> str:
-        answer = self.http.post("/v1/jobs", json={"argv": list(argv), **SMALL, **fields})
-        assert answer.status_code == 201, answer.text
-        return answer.json()["id"]
-
-    def ended(self, *argv: str, **fields: Any) -> str:
-        return self.wait(self.job(*argv, **fields))
-
-    def wait(self, job: str) -> str:
-        self.network.client().jobs.wait(job, timeout_s=60, check=False)
-        return job
-
-    def running(self, *argv: str, **fields: Any) -> tuple[str, str]:
-        """A job that runs, and the name of its node."""
-        job = self.job(*argv, **fields)
-        return job, self.network.node_running(job).name
-
-    def stop(self, job: str) -> None:
-        self.http.post(f"/v1/jobs/{job}/stop")
-        self.wait(job)
-
-    @cached_property
-    def maker(self) -> str:
-        """A job that made a megabyte."""
-        return self.ended("sh", "-c", "head -c 1000000 /dev/urandom > big")
-
-
-_fork = multiprocessing.get_context("forkserver")
-_fork.set_forkserver_preload(["error_causes", "holdfast.orchestrator.serve", "holdfast.node.run", "holdfast.node.link"])
-
-
-def aside(words: Sequence[str], env: dict[str, str], cwd: Path, out: Path) -> None:
-    """A command in this process and no other, its output in a file."""
-    file = os.open(out, os.O_WRONLY | os.O_CREAT, 0o600)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(cwd)
-    sys.argv = ["holdfast", *words]
-    main.main()
-
-
-def typed(words: Sequence[str], env: dict[str, str], cwd: Path) -> tuple[int, str]:
-    """A command through the front door, in this process; its exit code and what it printed."""
-    told = io.StringIO()
-    before, arguments, here = dict(os.environ), sys.argv, Path.cwd()
-    find = Client.find
-
-    def impatiently(*where: Any, **rest: Any) -> Client:
-        return find(*where, **{**rest, "patience_s": 0.2})
-
-    try:
-        os.environ.clear()
-        os.environ.update(env)
-        os.chdir(cwd)
-        sys.argv = ["holdfast", *words]
-        impatient = patch.object(Client, "find", impatiently)
-        with impatient, contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
-            main.main()
-    except SystemExit as end:
-        return int(end.code or 0), told.getvalue()
-    finally:
-        sys.argv = arguments
-        os.environ.clear()
-        os.environ.update(before)
-        os.chdir(here)
-
-
-class Liar:
-    """A server that answers whatever it is told to."""
-
-    def __init__(self, date: str = "") -> None:
-        """`date`: what time it says it is; else the right one."""
-
-        class Handler(BaseHTTPRequestHandler):
-            answer: tuple[int, bytes] = (200, b"")
-
-            def do_GET(self) -> None:
-                status, body = type(self).answer
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_HEAD = do_GET
-
-            def date_time_string(self, timestamp: float | None = None) -> str:
-                return date or super().date_time_string(timestamp)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Says nothing."""
-
-        self._handler = Handler
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def answers(self, status: int, body: bytes) -> str:
-        self._handler.answer = (status, body)
-        return self.url
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@contextlib.contextmanager
-def tls_door(folder: Path) -> Iterator[int]:
-    """A port at which a certificate is shown that nobody pinned."""
-    made = certificate(folder / "theirs")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made / "certificate.pem", made / "certificate.key")
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        over = threading.Event()
-
-        def serve() -> None:
-            while not over.is_set():
-                with (
-                    contextlib.suppress(OSError),
-                    door.accept()[0] as line,
-                    context.wrap_socket(line, server_side=True),
-                ):
-                    pass
-
-        threading.Thread(target=serve, daemon=True).start()
-        try:
-            yield door.getsockname()[1]
-        finally:
-            over.set()
-            with contextlib.suppress(OSError):
-                socket.create_connection(door.getsockname(), 1).close()
-
-
-def certificate(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    Certificate.load_or_make(folder, ["127.0.0.1"])
-    return folder
-
 
 Cause = Callable[[World], Said]
 CAUSES: dict[str, Cause] = {}
@@ -314,6 +60,19 @@ def _(w: World) -> Said:
 def _(w: World) -> Said:
     (desk := w.fresh()).joinpath("holdfast.toml").write_text("comand = ['true']")
     return w.typed("run", cwd=desk)
+
+
+@causes("job_file_outside")
+def _(w: World) -> Said:
+    (desk := w.fresh()).joinpath("holdfast.toml").write_text("command = ['true']\nfolder = '..'")
+    return w.typed("run", cwd=desk)
+
+
+@causes("plain_http")
+def _(w: World) -> Said:
+    (token := w.fresh() / "token").write_text("a token of a network far away")
+    env = {"HOLDFAST_HOME": str(w.fresh())}
+    return w.typed("context", "add", "lab", "--url", "http://lab.example", "--token-file", str(token), env=env)
 
 
 @causes("context_exists")
@@ -646,42 +405,6 @@ def _(w: World) -> Said:
 # --- an orchestrator with other settings ---
 
 
-class Crowded:
-    """One that takes two jobs in all, and one of an owner; and that reads from a bucket which does not let it."""
-
-    def __init__(self, w: World) -> None:
-        port, data = free_port(), w.fresh()
-        keys = {"AWS_ENDPOINT_URL": w.liar.url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-        self._process = _fork.Process(target=serve_crowded, args=(data, port, w.network.environment(keys)))
-        self._process.start()
-        wait_for((data / "endpoint.json").exists, "it to serve", 30)
-        token = (data / "admin.token").read_text().strip()
-        self._http = httpx.Client(
-            base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {token}"}, trust_env=False
-        )
-
-    def send(self, owner: str, **fields: Any) -> httpx.Response:
-        return self._http.post("/v1/jobs", json={"argv": ["true"], **fields}, headers={"X-Holdfast-Owner": owner})
-
-    def close(self) -> None:
-        self._http.close()
-        self._process.terminate()
-        self._process.join(20)
-
-
-def serve_crowded(data: Path, port: int, env: dict[str, str]) -> None:
-    from holdfast.orchestrator.serve import run_orchestrator
-
-    os.environ.clear()
-    os.environ.update(env)
-    settings = replace(Settings.test(), owner_live_jobs_max=1, live_jobs_max=2)
-    config = OrchestratorConfig(
-        data=data, http=f"127.0.0.1:{port}", nodes="127.0.0.1:0", settings=settings, s3_inputs=("s3://shut",),
-        log_level="error",
-    )  # fmt: skip
-    run_orchestrator(config)
-
-
 CAUSES["owner_limit"] = lambda w: of_answer([w.crowded.send(owner) for owner in "aa"][-1])
 CAUSES["network_full"] = lambda w: of_answer([w.crowded.send(owner) for owner in "abc"][-1])
 
@@ -692,26 +415,28 @@ def _(w: World) -> Said:
     return of_answer(w.crowded.send("d", inputs=[{"name": "a", "url": "s3://shut/key"}]))
 
 
-ELSEWHERE: dict[str, tuple[str, str]] = {
-    "folder_changed": ("unit/test_blobs_scanning.py", "FolderChanged"),
-    "incomplete": ("acceptance/test_cli_arrays.py", "did not arrive"),
-    "transfer_expired": ("integration/test_blobs_transfer.py", "TransferExpired"),
-    "not_moved": ("faults/test_moves.py", '"not_moved"'),
-    "not_finite": ("neural/test_training.py", "NotFinite"),
-    "network_state": ("neural/test_training.py", "StateError"),
-    "training_data": ("neural/test_training.py", "DataError"),
-    "moved_too_often": ("mutants/test_beside.py", "a_job_is_not_moved_for_ever"),
-    "uuid_in_use": ("integration/test_orchestrator_nodes.py", '"uuid_in_use"'),
-    "move_under_way": ("scenarios/move.txt", "refused move_under_way"),
-    "output_gone": ("integration/test_shelf.py", '"output_gone"'),
-    "blob_missing": ("integration/test_blobs_stores.py", "BlobMissing"),
-    "link_expired": ("unit/test_blobs_signing.py", '"link_expired"'),
-    "store_full": ("unit/test_blobs_folder.py", '"store_full"'),
-    "store_slow": ("unit/test_blobs_folder.py", "StoreSlow"),
-    "store_gone": ("integration/test_blobs_transfer.py", '"store_gone"'),
-    "store_refused": ("integration/test_blobs_stores.py", "StoreRefused"),
-    "leadership_lost": ("integration/test_orchestrator_faults.py", "leadership_lost"),
-    "version": ("migration/test_version_skew.py", "version"),
+ELSEWHERE = {
+    "folder_changed": "unit/test_blobs_scanning.py::test_a_file_that_never_rests_refuses_the_folder_or_is_left_out",
+    "incomplete": "acceptance/test_cli_arrays.py::test_results_of_an_array_come_later_and_go_on_where_they_were_cut",
+    "transfer_expired": "integration/test_blobs_transfer.py"
+    "::test_a_transfer_that_ends_for_no_fault_of_the_store_is_called_expired",
+    "not_moved": "faults/test_moves.py::test_a_target_that_dies_midway_leaves_the_job_where_it_is",
+    "not_finite": "neural/test_training.py::test_a_rate_that_explodes_is_refused_with_a_name",
+    "network_state": "neural/test_training.py::test_a_checkpoint_that_was_altered_or_does_not_fit_is_refused",
+    "training_data": "neural/test_training.py::test_data_that_cannot_feed_the_network_is_refused",
+    "moved_too_often": "mutants/test_beside.py::test_a_job_is_not_moved_for_ever",
+    "uuid_in_use": "integration/test_orchestrator_nodes.py::test_an_identity_belongs_to_its_first_key",
+    "move_under_way": "mutants/test_beside.py::test_a_job_that_is_being_moved_is_not_sent_elsewhere",
+    "output_gone": "integration/test_shelf.py::test_a_reader_who_comes_too_late_is_told_so",
+    "blob_missing": "integration/test_blobs_stores.py::test_bytes_come_back_and_keys_are_listed_and_deleted",
+    "link_expired": "unit/test_blobs_signing.py::test_an_expired_address_opens_nothing",
+    "store_full": "unit/test_blobs_folder.py::test_a_full_disk_is_called_full",
+    "store_slow": "unit/test_blobs_folder.py::test_a_slow_disk_is_called_slow",
+    "store_gone": "integration/test_blobs_transfer.py::test_patience_has_an_end_that_says_why",
+    "store_refused": "integration/test_blobs_stores.py::test_wrong_credentials_are_named_and_not_shown",
+    "leadership_lost": "integration/test_orchestrator_faults.py"
+    "::test_of_two_orchestrators_on_one_database_the_newer_leads",
+    "version": "migration/test_version_skew.py::test_a_node_may_be_one_release_ahead_and_no_more",
 }
 """Codes that take more than a command: a store that fails, a month that passes, two orchestrators. The test that causes
-it, and what it says of it."""
+it, which must name the code."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from error_causes import Liar, certificate, tls_door
+from error_world import Liar, certificate, tls_door
 
 from holdfast.testing.processes import LocalNetwork, free_port
 

@@ -142,6 +142,71 @@ def test_a_mistake_is_told_with_its_line_and_key(folder: Path, text: str, says: 
     assert "[bad_job_file]" in said
 
 
+@pytest.mark.spec("J1", "N6")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "folder = '..'",
+        "folder = '{above}'",
+        "folder = 'way-out'",
+        "array = '../items.txt'",
+        "array = 'link.txt'",
+        "requirements = '../requirements.txt'",
+        "dockerfile = '{above}/Dockerfile'",
+        "[input]\nk = '../.ssh'",
+        "[input]\nk = 'way-out/.ssh'",
+        "[input]\ndata = 'data'\nk = '{above}/.ssh/id'",
+        "[input]\n'k=../.ssh/id' = 'x'",
+        "[input]\nk = 'circle'",
+        "[input]\nk = 'job/../../.ssh'",
+    ],
+)
+def test_a_file_that_came_with_the_code_sends_nothing_from_outside_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    # given somebody else's folder, beside what is private
+    (clone := tmp_path / "clone").mkdir()
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "id").touch()
+    (clone / "way-out").symlink_to("..")
+    (clone / "link.txt").symlink_to("../.ssh/id")
+    (clone / "circle").symlink_to("circle")
+    monkeypatch.chdir(clone)
+    (clone / "holdfast.toml").write_text("command = 'true'\n" + text.format(above=tmp_path))
+
+    # when it is run, then it is refused, and the line is named
+    said = holdfast("run", check=78)
+    assert "[job_file_outside]" in said
+    assert "holdfast.toml, line 2: " in said
+
+
+@pytest.mark.spec("J1")
+def test_what_lies_in_the_folder_of_the_file_or_is_typed_may_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (clone := tmp_path / "clone").mkdir()
+    (clone / "near").symlink_to("src")
+    monkeypatch.chdir(clone)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    path = clone / "holdfast.toml"
+    path.write_text(
+        f"command = 'true'\nfolder = '{clone}'\narray = '-'\nrequirements = 'src/../r.txt'\n"
+        "[input]\na = 'near/x'\nb = 'https://e.example/../x'\nc = 'job:../x'\nd = 's3://b/../../x'\n"
+    )
+    assert len(job_file.read_job_file(path)["input"]) == 4
+
+    # and a flag may name anything, but a file does not send a home folder even where it lies in one
+    path.write_text("command = 'true'\n")
+    run = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    typed = run.make_context("run", ["--folder", "..", "--input", "k=../k"]).params
+    assert (typed["folder"], list(typed["input"])) == ("..", ["k=../k"])
+    path.write_text("folder = '.'\n")
+    monkeypatch.setenv("HOME", str(clone))
+    with pytest.raises(HoldfastError) as caught:
+        job_file.read_job_file(path)
+    assert caught.value.code == "job_file_outside"
+
+
 @pytest.mark.spec("J1")
 def test_a_flag_overrules_what_contradicts_it_in_the_file(folder: Path) -> None:
     # given a file that names requirements, and a folder

@@ -4,11 +4,15 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from holdfast.testing.processes import LocalNetwork
-from holdfast.testing.rehearsal import Rehearsal, Report
+from holdfast.cli.frame import app
+from holdfast.testing.processes import LocalNetwork, NotInTime
+from holdfast.testing.rehearsal import LATEST, Rehearsal, Report
 from holdfast.wire.http import JobRequest
 
 pytestmark = [pytest.mark.spec("A7"), pytest.mark.xdist_group("rehearsal")]
@@ -36,6 +40,9 @@ def test_a_job_that_bears_it_is_told_so(rehearsal: Rehearsal) -> None:
     assert report.torn is not None and report.torn.attempts >= 3
     assert report.calm.files.keys() == report.torn.files.keys() == {"made/answer"}
     assert [kill.recovered_s is not None for kill in report.kills] == [True, True]
+    # and the kills came while it worked, however long it took to get that far
+    assert 2.5 <= report.calm.worked_s <= report.calm.seconds
+    assert all(kill.after_s <= LATEST * report.calm.worked_s for kill in report.kills)
 
 
 def test_one_that_differs_by_itself_is_told_apart(rehearsal: Rehearsal) -> None:
@@ -106,3 +113,46 @@ def test_the_command_says_it_and_ends_accordingly(tmp_path: Path) -> None:
     # and one that does not end well ends with 1
     done = network.cli("rehearse", "--no-folder", "--memory", "64MiB", "--disk", "64MiB", "--", "false", check=1)
     assert "NOT SHOWN: it does not end well even in peace" in done.stdout
+
+
+class Brief:
+    """As much of a network as a kill needs. Its job is seen running, and has ended when its machine is looked for."""
+
+    def __init__(self) -> None:
+        self.jobs = self
+        self.nodes = SimpleNamespace(list=list, get=lambda name: None)
+        self._phases = iter(("running", "running", "uploading", "uploading"))
+
+    def client(self) -> "Brief":
+        return self
+
+    def get(self, job: str) -> Any:
+        phase = next(self._phases, "ended")
+        return SimpleNamespace(
+            phase=phase, attempts=[SimpleNamespace(phase=phase, revoked=False, started_ms=1, node="n")]
+        )
+
+
+def test_a_job_that_ends_while_its_machine_is_looked_for_is_not_waited_for() -> None:
+    # given a job that ends between the moment to kill and the kill
+    rehearsal = Rehearsal()
+    rehearsal.network.close()
+    brief: Any = Brief()
+    rehearsal.network = brief
+    # then that is a job that was quicker
+    assert rehearsal._kill("job_1", 0.0) is None
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_machine_that_is_too_slow_shows_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch, json: bool) -> None:
+    # given a machine on which nothing starts in time
+    def slow(self: Rehearsal) -> None:
+        raise NotInTime("waited 60 s in vain for node machine-1 to be ready")
+
+    monkeypatch.setattr(Rehearsal, "__enter__", slow)
+    # when something is rehearsed
+    done = CliRunner().invoke(app, ["rehearse", "--no-folder", *(["--json"] if json else []), "--", "true"])
+    # then nothing was shown, with the exit code for that, and no fault is claimed
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
+    assert "NOT SHOWN: this machine was too slow" in done.output and "Rehearse it again" in done.output
+    assert not json or done.stdout == ""

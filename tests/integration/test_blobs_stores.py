@@ -112,8 +112,9 @@ def test_bytes_come_back_and_keys_are_listed_and_deleted(store: BlobStore) -> No
         sha, data = fresh()
         key = incoming_key(UPLOADER, sha)
         assert await store.head(key) is None
-        with pytest.raises(BlobMissing):
+        with pytest.raises(BlobMissing) as missing:
             await store.get(key, bytes_max=10_000)
+        assert missing.value.code == "blob_missing"
         await store.put(key, data)
         assert await store.get(key, bytes_max=1000) == data
         with pytest.raises(Mismatch):
@@ -396,7 +397,7 @@ def test_wrong_credentials_are_named_and_not_shown(rclone_place: S3Place) -> Non
     store = S3Store(replace(rclone_place, secret_access_key="wrong-secret-0000"))
     with pytest.raises(StoreRefused) as caught:
         run(store.probe())
-    assert "wrong-secret" not in str(caught.value)
+    assert caught.value.code == "store_refused" and "wrong-secret" not in str(caught.value)
     assert rclone_place.secret_access_key not in repr(rclone_place)
 
 

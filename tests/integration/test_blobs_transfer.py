@@ -398,6 +398,13 @@ def test_a_whole_transfer_has_a_deadline_however_well_it_goes(
         run(send(package, door, patience=Patience(deadline_s=0.7, at_once=1, first_wait_s=0.01)))
 
 
+def test_a_transfer_that_ends_for_no_fault_of_the_store_is_called_expired(door: StoreDoor, package: Package) -> None:
+    door.expires_s = 0  # whatever address is given opens nothing any more
+    with pytest.raises(TransferExpired) as caught:
+        run(send(package, door, patience=Patience(give_up_s=0.4, first_wait_s=0.05, longest_wait_s=0.1)))
+    assert caught.value.code == "transfer_expired" and caught.value.hint
+
+
 # --- hostile answers ---
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.kernel import checking, estimates, explain
 from holdfast.kernel.commit import Batch
 from holdfast.kernel.decision import Send, Taken
-from holdfast.kernel.events import ExplainAsked, Led, Submitted, Tick
+from holdfast.kernel.events import CheckAsked, EstimatesAsked, ExplainAsked, Led, Submitted, Tick
 from holdfast.model import AttemptId, Instant, JobSpec, Owner, Settings, job_id
 from holdfast.orchestrator import failpoints, record
 from holdfast.orchestrator import loop as loop_module
-from holdfast.orchestrator.bells import Bells
+from holdfast.orchestrator.bells import JOURNAL, NEWS, Bells
 from holdfast.orchestrator.clock import LeaderClock
 from holdfast.orchestrator.logs import LogRefused, LogStore
 from holdfast.orchestrator.loop import Leader, Unavailable
@@ -287,6 +288,49 @@ def test_an_event_that_breaks_the_kernel_costs_only_itself(sqlite_url: str, monk
         await until(lambda: outside.ended and not leader.trouble)
         again = await leader.ask(submitted("kept"))
         assert isinstance(again, Taken) and again.again
+
+    with_leader(sqlite_url, story)
+
+
+@pytest.mark.spec("J14")
+def test_a_question_that_fails_costs_only_its_answer(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(leader: Leader, store: Moody, outside: Nowhere) -> None:
+        await leader.ask(submitted("kept"))
+        epoch = leader.epoch
+
+        def broken(*_: Any) -> Any:
+            raise ZeroDivisionError
+
+        # When the kernel fails on a question of any kind
+        for module, name in ((checking, "room_now"), (estimates, "of_live"), (explain, "of_live")):
+            monkeypatch.setattr(module, name, broken)
+        job = job_id("ann", "kept")
+        questions = [CheckAsked(Owner("ann"), JobSpec(("x",))), EstimatesAsked((job,)), ExplainAsked(job)]
+        answers, _ = await leader.ask_all([*questions, submitted("more")])
+        # Then whoever asked is told, whoever asked for something else has it, and nothing is rebuilt
+        assert [getattr(answer, "code", "") for answer in answers] == ["internal"] * 3 + [""]
+        assert isinstance(answers[3], Taken)
+        assert leader.epoch == epoch and not leader.trouble and not outside.ended
+        # And a question that fails on what it was not to do is no question
+        monkeypatch.setattr(checking, "room_now", lambda w, *_, **__: (w.note("job.queued", "?"), broken()))
+        with pytest.raises(Unavailable):
+            await leader.ask(questions[0])
+        await until(lambda: outside.ended and not leader.trouble)
+
+    with_leader(sqlite_url, story)
+
+
+@pytest.mark.spec("H5")
+def test_that_the_orchestrator_was_late_is_written_down_and_wakes_nobody_who_would_ask_it_more(
+    sqlite_url: str,
+) -> None:
+    async def story(leader: Leader, store: Moody, outside: Nowhere) -> None:
+        with leader.bells.listen(JOURNAL) as journal, leader.bells.listen(NEWS) as news:
+            leader.tell(Tick(500))
+            await asyncio.wait_for(journal.wait(), 5)
+            assert not news.is_set()
+            await leader.ask(submitted("one"))
+            assert news.is_set()
 
     with_leader(sqlite_url, story)
 

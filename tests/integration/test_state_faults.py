@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -362,3 +363,18 @@ def test_errors_do_not_quote_what_was_to_be_written(store_url: str) -> None:
         assert "happened" not in str(failure.value) and "happened" not in str(failure.value.__cause__)
     finally:
         store.close()
+
+
+@pytest.mark.spec("J14", "J7")
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_hold_every_script_is_refused_at_the_start(postgres_server: Any, encoding: str) -> None:
+    # Given a PostgreSQL database that is not in UTF8
+    name = f"other_{encoding.lower()}"
+    postgres_server.do(f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    try:
+        # When a store is opened on it, then it says what is wrong and what to do
+        with pytest.raises(StoreFailed, match=f"{name} has the encoding {encoding}") as refused:
+            Store.open(postgres_server.url(name))
+        assert refused.value.code == "store_failed" and "createdb -E UTF8 -T template0" in refused.value.hint
+    finally:
+        postgres_server.do(f"DROP DATABASE {name}")

@@ -3,7 +3,8 @@
     git archive COMMIT src | tar -x -C FOLDER
     PYTHONPATH=FOLDER/src .venv/bin/python tests/migration/record_wire.py
 
-writes tests/migration/wire/VERSION.json. Run once per release, and never again for an old one.
+writes tests/migration/wire/VERSION.json, the baseline for the next release. Run once per release, and never again for
+an old one.
 """
 
 import json

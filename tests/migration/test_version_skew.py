@@ -36,7 +36,7 @@ AFTER_NEXT = f"{MAJOR}.{MINOR + 2}.0"
 
 
 class Releases:
-    """This code under any version number."""
+    """This code under any version number. Nodes of it ask a refusing orchestrator again within a second."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,6 +50,10 @@ class Releases:
             text, changed = re.subn(r'(?m)^__version__ = ".*"$', f'__version__ = "{version}"', about.read_text())
             assert changed == 1
             about.write_text(text)
+            link = home / "holdfast" / "node" / "link.py"
+            text, changed = re.subn(r"(?m)^APART_REDIAL_MS = .*$", "APART_REDIAL_MS = 500", link.read_text())
+            assert changed == 1
+            link.write_text(text)
         return {"PYTHONPATH": str(home)}
 
 
@@ -127,6 +131,47 @@ def test_a_node_may_be_one_release_ahead_and_no_more(network: LocalNetwork, rele
     assert f"the node runs Holdfast {AFTER_NEXT} and the orchestrator {PRESENT}" in said
     assert f"upgrade the orchestrator to {MAJOR}.{MINOR + 2}, by way of {MAJOR}.{MINOR + 1}" in said
     assert {node.name for node in client.nodes.list()} == {"ahead"}
+
+
+def test_a_fleet_sits_out_an_orchestrator_that_was_upgraded_too_far_by_mistake(
+    network: LocalNetwork, releases: Releases
+) -> None:
+    # Given a network whose work may go on without contact for an hour, and a job that runs on its node
+    network.start_orchestrator("lan")
+    present = releases.environment(PRESENT)
+    node = network.start_node("a", env=present)
+    waits = "echo begun; until [ -e release ]; do sleep 0.05; done; echo done"
+    job = network.client().jobs.submit(["sh", "-c", waits]).id
+    network.node_running(job)
+    refused = f"the node runs Holdfast {PRESENT} and the orchestrator {AFTER_NEXT}"
+
+    # When an orchestrator two releases ahead is started over its data
+    assert network.orchestrator is not None and network.orchestrator.terminate() == 0
+    network.start_orchestrator("lan", env=releases.environment(AFTER_NEXT))
+
+    # Then the node is refused, and stays
+    network.wait_for(lambda: node.output().count(refused) == 1, "the node to be refused")
+    assert node.process.poll() is None
+
+    # When its agent is replaced meanwhile, then the new one, which finds the job, is refused and stays as well
+    node.signal(signal.SIGHUP)
+    node.process.wait(20)
+    node = network.start_node("a", env=present, wait=False)
+    network.wait_for(lambda: node.output().count(refused) == 2, "the new agent to be refused")
+    assert node.process.poll() is None
+
+    # When the orchestrator of before comes back
+    assert network.orchestrator.terminate() == 0
+    network.start_orchestrator("lan")
+    client = network.client()
+
+    # Then so does the node, with the job, which ends once
+    network.wait_node("a")
+    assert node.process.poll() is None
+    next(node.home.glob(f"attempts/att_{job.removeprefix('job_')}.1/work")).joinpath("release").touch()
+    ended = client.jobs.wait(job, timeout_s=30)
+    assert ended.verdict == "succeeded" and ended.attempts_made == 1
+    assert printed(client, job) == "begun\ndone\n"
 
 
 def test_what_only_a_newer_node_says_ends_no_session(network: LocalNetwork) -> None:

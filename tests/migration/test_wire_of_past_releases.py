@@ -1,4 +1,8 @@
-"""What earlier releases say on the wire still means the same, and what this one says they can read."""
+"""What recorded releases say on the wire still means the same, and what this code says they can read.
+
+What is recorded is 0.1.0, the present release: the baseline for the next release. Until there is one, this holds the
+code to what was recorded of it.
+"""
 
 import json
 from collections.abc import Iterator
@@ -79,7 +83,7 @@ def test_a_message_of_an_unknown_kind_is_told_from_one_that_says_nothing(frame: 
 
 @pytest.mark.parametrize("version", RECORDED)
 def test_no_field_of_an_earlier_protocol_was_removed_or_changed(version: str) -> None:
-    # Given the protocol of an earlier release
+    # Given the protocol of a recorded release
     then = descriptor_pb2.FileDescriptorProto.FromString(bytes.fromhex(RECORDED[version]["protocol"]))
     now = descriptor_pb2.FileDescriptorProto()
     pb.DESCRIPTOR.CopyToProto(now)

@@ -322,6 +322,16 @@ def test_a_result_on_its_way_is_not_thrown_away_by_a_move() -> None:
 
 
 @pytest.mark.spec("J12")
+def test_a_job_that_is_being_moved_is_not_sent_elsewhere() -> None:
+    network, _, there = moving()
+    network.join("node_c")
+    answer = move(network, "node_c")
+    assert isinstance(answer, Rejected) and answer.code == "move_under_way"
+    move_now = network.job().move
+    assert move_now is not None and move_now.to == there
+
+
+@pytest.mark.spec("J12")
 def test_a_job_is_not_moved_for_ever() -> None:
     network = network_of("node_a", "node_b")
     network.submit()

@@ -38,6 +38,12 @@ steps = st.one_of(
 )
 
 
+def remembered(network: Network) -> list[object]:
+    """What a later choice may depend on and no row holds."""
+    w = network.kernel._w
+    return [w.index.remembered(), w.could.remembered(), w.peek()]
+
+
 def played(story: list[tuple[str, object, object]]) -> Network:
     """A network in which all this happened."""
     network = Network(replace(SETTINGS, owner_live_jobs_max=6))
@@ -74,14 +80,14 @@ def finish_one(network: Network, which: int) -> None:
 def test_a_check_changes_nothing_and_says_where_a_submission_in_the_same_moment_goes(story, owner, need):
     # given a network with any past
     network = played(story)
-    before = network.kernel.digest()
+    before, known = network.kernel.digest(), remembered(network)
     spec = JobSpec(("true",), need=need)
     # when a check asks, twice
     first = network.tell(CheckAsked(Owner(owner), spec))
     again = network.tell(CheckAsked(Owner(owner), spec))
     # then nothing was decided, sent or changed, and the answer stands
     assert (first.changes, first.sends) == ((), ())
-    assert network.kernel.digest() == before
+    assert network.kernel.digest() == before and remembered(network) == known
     assert first.answer == again.answer
     said = first.answer
     assert isinstance(said, Checked)
@@ -102,10 +108,10 @@ def test_a_check_changes_nothing_and_says_where_a_submission_in_the_same_moment_
 @given(st.lists(steps, max_size=20), needs, st.integers(0, 5))
 def test_a_check_of_one_node_speaks_of_that_node_and_changes_nothing(story, need, which):
     network = played(story)
-    before = network.kernel.digest()
+    before, known = network.kernel.digest(), remembered(network)
     node = NodeId(f"node_{which}")
     answer = network.tell(CheckAsked(Owner("ann"), JobSpec(("true",), need=need), node=node)).answer
-    assert network.kernel.digest() == before
+    assert network.kernel.digest() == before and remembered(network) == known
     if node not in network.rows:
         assert isinstance(answer, Rejected) and answer.code == "no_such_node"
         return

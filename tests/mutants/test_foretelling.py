@@ -9,9 +9,10 @@ from heapq import heappop, heappush
 import pytest
 from by_hand import GOOD, Network, seen
 
-from holdfast.kernel.decision import Checked, Foretold, Verify
+from holdfast.kernel import estimates
+from holdfast.kernel.decision import Checked, Explanation, Foretold, Verify
 from holdfast.kernel.events import CheckAsked, EstimatesAsked, ExplainAsked, Verified
-from holdfast.model import Attempt, JobSpec, Need, Owner, Resources, job_id
+from holdfast.model import Attempt, Hardware, JobSpec, Need, Owner, Resources, job_id
 from holdfast.model.messages import HeldPhase, Start
 
 pytestmark = pytest.mark.spec("J15")
@@ -123,6 +124,67 @@ def test_a_long_queue_is_foretold_to_move_as_it_does():
     estimate = last.estimates[job_id("ann", "k203")]
     assert estimate.wait_ms == pytest.approx(500_000, rel=0.1)
     assert estimate.start is not None and estimate.start[0] < network.now + 500_000 < estimate.start[1]
+
+
+def crowded(nodes: int, each: int, waiting: int) -> Network:
+    """Machines full of small jobs that run, and so many that wait and want a whole machine each."""
+    network = Network()
+    room = Resources(1_000 * each, 1_024 * each, 1_000 * each)
+    for number in range(nodes):
+        network.join(f"node_{number:02}", hardware=Hardware(total=room), offered=room)
+    network.submit("first", name="n", need=CORE)
+    run(network, network.attempts("first")[0], 100, 10_000)
+    for turn in range(nodes * each):
+        network.submit(f"k{turn}", name="n", need=CORE)
+    for turn in range(waiting):
+        network.submit(f"large{turn}", need=Need(room))
+    assert len(network.kernel._w.queue) == waiting
+    return network
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    calls: list[str] = []
+    real = getattr(estimates, name)
+    monkeypatch.setattr(estimates, name, lambda *args, **more: (calls.append(name), real(*args, **more))[1])
+    return calls
+
+
+def test_a_rehearsal_looks_at_no_more_than_it_may_however_much_runs(monkeypatch: pytest.MonkeyPatch):
+    # given twelve machines with 200 jobs each, for which forty wait
+    network = crowded(12, 200, 40)
+    ends = counted(monkeypatch, "_ends")
+    # when one asks when it would start
+    estimate = checked(network, need=Need(Resources(200_000, 1_024, 1_000))).estimate
+    # then a part of it all was looked at
+    assert estimates.ATTEMPTS_REHEARSED <= len(ends) < estimates.ATTEMPTS_REHEARSED + 200
+    # and what is said is what follows for all: the line moves twelve machines at a time
+    assert estimate is not None and estimate.wait_ms == pytest.approx(40_000, rel=0.3)
+    # and so does every one that waits, whether it was rehearsed or not
+    for turn in range(0, 40, 7):
+        job = job_id("ann", f"large{turn}")
+        answer = network.tell(EstimatesAsked((job,))).answer
+        assert isinstance(answer, Foretold) and 5_000 <= answer.estimates[job].wait_ms <= 50_000
+
+
+def test_however_many_ask_the_queue_is_rehearsed_once_a_second(monkeypatch: pytest.MonkeyPatch):
+    # given some that wait
+    network = crowded(1, 4, 20)
+    rehearsals = counted(monkeypatch, "rehearse")
+    jobs = [job_id("ann", f"large{turn}") for turn in range(20)]
+    # when each is asked for, again and again, for somewhat more than a second
+    waits: list[int] = []
+    for _ in range(11):
+        for job in jobs:
+            answer = network.tell(EstimatesAsked((job,))).answer
+            assert isinstance(answer, Foretold) and job in answer.estimates
+        network.tell(EstimatesAsked(tuple(jobs)))
+        explained = network.tell(ExplainAsked(jobs[0])).answer
+        assert isinstance(explained, Explanation) and explained.estimate is not None
+        waits.append(explained.estimate.wait_ms)
+        network.now += 100
+    # then it was rehearsed twice, and what is told of it shrinks as time passes
+    assert len(rehearsals) == 2
+    assert waits[:10] == [waits[0] - 100 * turn for turn in range(10)] and waits[10] == waits[0]
 
 
 def test_the_time_limit_bounds_the_estimate():

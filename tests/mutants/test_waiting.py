@@ -1,6 +1,7 @@
 """Stories about waiting long: a large job among small ones, and a long job whose machines come and go."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from by_hand import SETTINGS, Network, seen
@@ -228,12 +229,20 @@ def test_a_long_job_on_a_link_that_drops_now_and_then_does_not_run_out_of_attemp
     assert network.job().live
 
 
-def dying_under(saves: bool, lives_ms: int) -> Network:
+LONG_MS = POISON_WINDOW_MS + 60_000
+
+
+def dying_under(
+    lives_ms: int = LONG_MS,
+    saves: bool = True,
+    said: FailureCode = FailureCode.RUNTIME_FAULT,
+    recovery: Recovery = Recovery.RESUME,
+) -> Network:
     """A job whose machine is gone three times. Another goes on each time, and the first comes back without its body."""
     network = Network(replace(SETTINGS, attempts_max=1))
     for number in range(4):
         network.join(f"node_{number}")
-    network.submit(recovery=Recovery.RESUME, checkpoint_ms=1_000)
+    network.submit(recovery=recovery, checkpoint_ms=1_000)
     for _ in range(3):
         if not network.job().live:
             break
@@ -244,7 +253,7 @@ def dying_under(saves: bool, lives_ms: int) -> Network:
         network.leave(running.node)
         del network.sessions[running.node]
         run_on(network, 600)
-        gone = seen(running, HeldPhase.FINISHED, failure=Failure(FailureCode.RUNTIME_FAULT))
+        gone = seen(running, HeldPhase.FINISHED, failure=Failure(said))
         network.join(running.node, held=(gone,))
     return network
 
@@ -252,7 +261,7 @@ def dying_under(saves: bool, lives_ms: int) -> Network:
 @pytest.mark.spec("J5", "J8")
 def test_a_long_job_whose_machines_die_and_come_back_empty_does_not_run_out_of_attempts() -> None:
     # given a job that saves its work and may not fail once, and machines that are each switched off now and then
-    network = dying_under(saves=True, lives_ms=POISON_WINDOW_MS + 60_000)
+    network = dying_under()
     # then the job goes on, and no machine that died was counted as a failure of it
     assert network.job().live
     assert network.job().failures == 0
@@ -260,10 +269,19 @@ def test_a_long_job_whose_machines_die_and_come_back_empty_does_not_run_out_of_a
 
 
 @pytest.mark.spec("J8")
-@pytest.mark.parametrize(("saves", "lives_ms"), [(False, POISON_WINDOW_MS + 60_000), (True, 60_000)])
-def test_a_job_under_which_machines_die_before_it_got_anywhere_is_given_up(saves: bool, lives_ms: int) -> None:
-    """It would start from the beginning for ever, or be what they die of."""
-    assert not dying_under(saves, lives_ms).job().live
+@pytest.mark.parametrize(
+    "story",
+    [
+        {"lives_ms": 60_000},
+        {"saves": False},
+        {"recovery": Recovery.RESTART},
+        {"said": FailureCode.UPLOAD_TIMEOUT},
+    ],
+    ids=["soon", "unsaved", "from the beginning", "delivers too late"],
+)
+def test_a_job_that_gets_nowhere_or_fails_by_itself_is_given_up(story: dict[str, Any]) -> None:
+    """It would start from the beginning for ever, fail again, or be what machines die of."""
+    assert not dying_under(**story).job().live
 
 
 @pytest.mark.spec("J8")

@@ -90,7 +90,7 @@ def test_a_rate_that_explodes_is_refused_with_a_name() -> None:
     network = Network.from_text(golden.LONG.replace("rate: 0.05", "rate: 1e9"))
     with pytest.raises(NotFinite) as refused:
         network.train_local(golden.data_for(network.graph), 60)
-    assert refused.value.operator in network.graph.by_name
+    assert refused.value.code == "not_finite" and refused.value.operator in network.graph.by_name
     assert "learning rate" in refused.value.hint
 
 
@@ -133,8 +133,9 @@ def test_data_that_cannot_feed_the_network_is_refused(tmp_path: Path) -> None:
         "no sample": {"wave": np.zeros((0, 9000)), "label": np.zeros(0, dtype=np.int64)},
     }
     for says, arrays_given in wrong.items():
-        with pytest.raises(DataError, match=says):
+        with pytest.raises(DataError, match=says) as refused:
             network.train_local(Data(arrays_given), 1)
+        assert refused.value.code == "training_data"
     np.savez(tmp_path / "uneven.npz", wave=good["wave"], label=good["label"][:5])
     (tmp_path / "broken.npz").write_bytes(b"PK\3\4 nothing")
     for name, says in {
@@ -197,8 +198,9 @@ def test_a_checkpoint_that_was_altered_or_does_not_fit_is_refused(tmp_path: Path
     refused(good, "described otherwise", SMALL.replace("seed: 3", "seed: 4"))
     refused(good, "needs", SMALL.replace("width: 32", "width: 64"))
     path.unlink()
-    with pytest.raises(StateError, match="cannot be read"):
+    with pytest.raises(StateError, match="cannot be read") as unreadable:
         network.load(path)
+    assert unreadable.value.code == "network_state"
 
 
 @pytest.mark.spec("V8")

@@ -16,7 +16,7 @@ from shipped import DEPLOY, ROOT
 
 import holdfast
 from holdfast.node.config import SETTINGS
-from holdfast.testing.processes import free_port
+from holdfast.testing.processes import LocalNetwork, free_port, wait_for
 
 pytestmark = pytest.mark.spec("N1", "N12")
 
@@ -80,10 +80,8 @@ def test_every_value_of_the_chart_can_be_set_and_is_used() -> None:
 
 class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        well = self.path in {"/healthz", "/status"}
-        self.send_response(200 if well else 404)
+        self.send_response(200 if self.path == "/healthz" else 404)
         self.end_headers()
-        self.wfile.write(b'{"attempts": []}')
 
     def log_message(self, format: str, *args: object) -> None:
         return
@@ -105,9 +103,24 @@ def health(home: Path, port: int) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_a_node_that_answers_is_well_and_a_silent_one_is_not(port: int, tmp_path: Path) -> None:
-    assert health(tmp_path, port) == (0, "the node answers; it holds 0 attempt(s)\n")
-    code, said = health(tmp_path, free_port())
+def test_a_node_that_answers_is_well_and_a_silent_one_is_not(tmp_path: Path) -> None:
+    # Given a node with a job
+    port = free_port()
+    with LocalNetwork(tmp_path / "network") as network:
+        orchestrator = network.start_orchestrator()
+        network.start_node("ant", flags=("--port", str(port)))
+        assert health(tmp_path, port) == (0, "the node answers; it is connected and holds 0 attempt(s)\n")
+        job = network.client().jobs.submit(["sleep", "60"], cpu_milli=100, memory_mib=64, disk_mib=16)
+        network.node_running(job.id)
+
+        # Then it is well and says what it holds, also while the orchestrator is away
+        assert health(tmp_path, port) == (0, "the node answers; it is connected and holds 1 attempt(s)\n")
+        orchestrator.kill()
+        wait_for(lambda: "it is not connected to its orchestrator" in health(tmp_path, port)[1], "the node to notice")
+        assert health(tmp_path, port)[0] == 0
+
+    # And one that is gone is not well
+    code, said = health(tmp_path, port)
     assert code == 1 and said.startswith("not well: ")
 
 

@@ -4,10 +4,11 @@ import os
 import stat
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
-from shipped import DEPLOY, ROOT, lend_packages
+from shipped import DEPLOY, ROOT
 
 import holdfast
 
@@ -16,6 +17,15 @@ pytestmark = [pytest.mark.spec("N1", "N12"), pytest.mark.xdist_group("wheel")]  
 SCRIPT = DEPLOY / "install.sh"
 QUICK = {"PIP_NO_INPUT": "1", "PIP_NO_COMPILE": "1", "PIP_NO_DEPS": "1"}
 """Its packages are lent, so nothing of them need be looked through."""
+LENDING_PYTHON = """#!/bin/sh
+# Python, whose new environments find their packages here: nothing is downloaded.
+if [ "$1 $2" = "-m venv" ]; then
+    {python} -m venv --without-pip "$3"
+    for folder in "$3"/lib/python3*/site-packages; do echo {packages} >"$folder/lent.pth"; done
+    exit
+fi
+exec {python} "$@"
+"""
 SHELL_SCRIPTS = sorted([*ROOT.glob("scripts/*.sh"), *DEPLOY.glob("*.sh")])
 
 
@@ -25,22 +35,26 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.prefix, self.bin = root / "opt" / "holdfast", root / "bin"
         self.units, self.settings = root / "units", root / "etc"
+        self.python = root / "python"
+        self.python.write_text(LENDING_PYTHON.format(python=sys.executable, packages=sysconfig.get_paths()["purelib"]))
+        self.python.chmod(0o755)
 
     def run(self, *words: str, code: int = 0) -> str:
         places = ["--prefix", self.prefix, "--bin", self.bin, "--unit-dir", self.units, "--settings", self.settings]
         done = subprocess.run(
-            ["sh", SCRIPT, *places, "--python", sys.executable, "--no-index", *words],
+            ["sh", SCRIPT, *places, "--python", self.python, "--no-index", *words],
             capture_output=True, text=True, timeout=120, env=os.environ | QUICK,
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def lend(self) -> None:
-        """An environment that finds its packages here: nothing is downloaded."""
-        self.prefix.mkdir(parents=True)
-        (self.prefix / ".installed-by-holdfast").touch()
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.prefix], check=True)
-        lend_packages(self.prefix)
+    @property
+    def releases(self) -> set[str]:
+        return {path.name for path in (self.prefix / "releases").iterdir()}
+
+    @property
+    def current(self) -> str:
+        return (self.prefix / "current").resolve().name
 
 
 @pytest.mark.parametrize("script", SHELL_SCRIPTS, ids=lambda path: path.name)
@@ -58,7 +72,6 @@ def test_the_fresh_machine_is_given_the_commands_that_the_readme_prints() -> Non
 
 def test_it_installs_upgrades_and_removes(wheel: Path, tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    machine.lend()
 
     # When it is run with a wheel and both services
     said = machine.run("--wheel", str(wheel), "--service", "node", "--service", "orchestrator")
@@ -68,7 +81,7 @@ def test_it_installs_upgrades_and_removes(wheel: Path, tmp_path: Path) -> None:
     shown = subprocess.run([machine.bin / "holdfast", "version"], capture_output=True, text=True, timeout=60)
     assert shown.stdout.startswith(f"holdfast {holdfast.__version__} ")
     text = (machine.units / "holdfast-node.service").read_text()
-    assert f"ExecStart={machine.prefix}/bin/holdfast node" in text
+    assert f"ExecStart={machine.prefix}/current/bin/holdfast node" in text
     assert f"EnvironmentFile={machine.settings}/node.env" in text
     assert stat.S_IMODE((machine.settings / "node.env").stat().st_mode) == 0o600
 
@@ -85,6 +98,53 @@ def test_it_installs_upgrades_and_removes(wheel: Path, tmp_path: Path) -> None:
     assert not list(machine.units.iterdir()) and (machine.settings / "node.env").exists()
     machine.run("--uninstall", "--purge")
     assert not machine.settings.exists()
+
+
+def test_an_upgrade_leaves_what_runs_on_the_files_it_was_started_from(wheel: Path, tmp_path: Path) -> None:
+    # Given an installed release, and a process that runs from it
+    machine = Machine(tmp_path)
+    machine.run("--wheel", str(wheel), "--extras", "postgres,neural")
+    assert machine.current == "1"
+    python = machine.prefix / "current" / "bin" / "holdfast"
+    started_by = python.read_text().splitlines()[0].removeprefix("#!")
+    assert started_by.startswith(f"{machine.prefix}/releases/1/"), "through the link it would change under a process"
+    with subprocess.Popen([started_by, "-c", "input()"], stdin=subprocess.PIPE) as running:
+        # When it is upgraded
+        machine.run("--wheel", str(wheel))
+
+        # Then the command is the new one, and the one before is kept
+        assert (machine.current, machine.releases) == ("2", {"1", "2"})
+        assert os.readlink(machine.bin / "holdfast") == f"{machine.prefix}/current/bin/holdfast"
+
+        # When it is upgraded again, then what the process runs from is still there
+        machine.run("--wheel", str(wheel))
+        assert (machine.current, machine.releases) == ("3", {"1", "2", "3"})
+        assert running.stdin is not None
+        running.stdin.close()
+        running.wait(20)
+
+    # When a wheel cannot be installed, then nothing has changed
+    (broken := tmp_path / wheel.name).write_bytes(b"no wheel")
+    assert "pip could not install" in machine.run("--wheel", str(broken), code=1)
+    assert (machine.current, machine.releases) == ("3", {"1", "2", "3"})
+
+    # When it is upgraded once more, then what nothing runs from has gone, but for the one before
+    machine.run("--wheel", str(wheel))
+    assert (machine.current, machine.releases) == ("4", {"3", "4"})
+    assert (machine.prefix / "current" / "extras").read_text() == "postgres,neural\n", "an upgrade lost the extras"
+
+
+def test_a_purge_takes_its_own_settings_and_no_others(tmp_path: Path) -> None:
+    # Given a folder of settings with the script's files, and others
+    machine = Machine(tmp_path)
+    (machine.settings / "folder").mkdir(parents=True)
+    for name in ("orchestrator.env", "node.env", "passwd", "folder/file"):
+        (machine.settings / name).write_text("mine\n")
+
+    # When everything is to go, then the others stay
+    assert "holds other files" in machine.run("--uninstall", "--purge")
+    assert {path.name for path in machine.settings.iterdir()} == {"passwd", "folder"}
+    assert (machine.settings / "folder" / "file").read_text() == "mine\n"
 
 
 def test_what_is_not_its_own_stays(tmp_path: Path) -> None:
@@ -107,6 +167,7 @@ def test_what_is_not_its_own_stays(tmp_path: Path) -> None:
         (["--python", "/bin/false"], "needs 3.11 or newer"),
         (["--python", "no-such-python"], "there is no no-such-python"),
         (["--wheel"], "--wheel takes a value"),
+        ([], "it is not said what to install"),
     ],
 )
 def test_a_mistake_is_named(words: list[str], said: str, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
     # Given the unit, with a program that is on this machine
     text = (DEPLOY / "systemd" / f"{name}.service").read_text()
     path = tmp_path / f"{name}.service"
-    path.write_text(text.replace("/opt/holdfast/bin/holdfast", str(shutil.which("true"))))
+    path.write_text(text.replace("/opt/holdfast/current/bin/holdfast", str(shutil.which("true"))))
 
     # Then systemd finds nothing in it to complain about
     env = os.environ | {"SYSTEMD_LOG_LEVEL": "warning", "PATH": os.environ["PATH"] + ":/usr/bin:/bin"}

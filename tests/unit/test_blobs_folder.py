@@ -156,8 +156,9 @@ def test_a_slow_disk_is_called_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(store, "_get", lambda key, bytes_max: over.wait(20))
 
     async def story() -> None:
-        with pytest.raises(StoreSlow):
+        with pytest.raises(StoreSlow) as caught:
             await store.get(incoming_key(UPLOADER, sha_of(b"")), bytes_max=1)
         over.set()
+        assert caught.value.code == "store_slow"
 
     run(story())

@@ -332,8 +332,9 @@ def restless(folder: Path) -> Meddler:
 
 
 def test_a_file_that_never_rests_refuses_the_folder_or_is_left_out(folder: Path) -> None:
-    with pytest.raises(FolderChanged, match=r"big\.bin"):
+    with pytest.raises(FolderChanged, match=r"big\.bin") as refused:
         scan(folder, strict=True, progress=restless(folder))
+    assert refused.value.code == "folder_changed"
     scanned = scan(folder, progress=restless(folder))
     assert ("data/big.bin", "was being written to") in [(left.path, left.why) for left in scanned.left_out]
     assert "data/small.txt" in paths(scanned.manifest)

@@ -1,10 +1,19 @@
 """What the doctor says of versions and of limits, and what it tells people to type."""
 
+import json
+import socket
+import threading
+from pathlib import Path
+
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 import holdfast
 from holdfast.checkup import machine, reach
+from holdfast.checkup.findings import Found
+from holdfast.cli.frame import app
+from holdfast.node.runtimes import engine_api
 from holdfast.wire.http import NodeView
 
 pytestmark = pytest.mark.spec("N8")
@@ -25,7 +34,8 @@ def test_one_release_everywhere_is_well() -> None:
 def test_another_release_is_named_with_who_has_it(orchestrator: str, node: str) -> None:
     found = reach._versions(orchestrator, [msgspec.structs.replace(NODE, version=node)])
     assert found.state == "warn" and "0.0.9" in found.says and ("ant" in found.says) == bool(node)
-    assert f"holdfast=={holdfast.__version__}" in found.do
+    # And what to do names a wheel: a package of this name on an index may be anyone's
+    assert "install.sh --wheel" in found.do and "pip install holdfast" not in found.do
 
 
 def test_a_network_without_nodes_cannot_run_anything() -> None:
@@ -45,3 +55,82 @@ def test_a_network_without_nodes_cannot_run_anything() -> None:
 )
 def test_each_hindrance_of_a_node_has_its_cure(limit: str, says: str, do: str) -> None:
     assert do in machine._limit_cure(limit, says)
+
+
+def examined(*words: str) -> dict[str, Found]:
+    done = CliRunner().invoke(app, ["doctor", "--json", *words])
+    assert done.exit_code in (0, 1), done.exception
+    return {found["name"]: msgspec.convert(found, Found) for found in json.loads(done.stdout)["findings"]}
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A home of its own, and no network."""
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+    for name in ("HOLDFAST_URL", "HOLDFAST_NODE_HOME", "HOLDFAST_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("version", ["x", "1.x", "", "9" * 5000])
+def test_an_engine_that_says_nonsense_is_a_finding(alone: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    # given a socket at which somebody names a version that is none
+    path = str(alone / "engine.sock")
+    monkeypatch.setattr(engine_api, "find_engine", lambda: path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+
+        def answers() -> None:
+            line, _ = listener.accept()
+            with line:
+                line.recv(1 << 16)
+                line.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps({"ApiVersion": version}).encode())
+
+        thread = threading.Thread(target=answers, daemon=True)
+        thread.start()
+        # when the machine is looked at
+        found = {one.name: one for one in machine.as_node(alone, is_node=False)}
+        thread.join(10)
+    # then that is told with what to do, and what comes after it is looked at
+    assert found["container engine"].state == "warn" and found["container engine"].do
+    assert "GPUs" in found
+
+
+def test_a_kernel_without_user_namespaces_has_its_cure(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "USER_NAMESPACES", alone / "missing")
+    monkeypatch.setattr(machine.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert "CONFIG_USER_NS" in machine._sandbox_cure()
+
+
+def test_a_home_behind_a_closed_door_is_a_finding(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a home whose folder this user may not enter
+    exists = Path.exists
+
+    def closed(path: Path) -> bool:
+        if path.is_relative_to(alone):
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", closed)
+    # when the machine is looked at
+    found = {one.name: one for one in machine.as_client(alone)}
+    # then
+    assert found["home folder"].state == "fail" and "Permission denied" in found["home folder"].says
+    assert "HOLDFAST_HOME" in found["home folder"].do and found["open files"].state != "fail"
+
+
+@pytest.mark.parametrize("wrong", [OSError(5, "Input/output error", "/proc/x"), ValueError("no number: 'x'")])
+def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_looked_at(
+    alone: Path, monkeypatch: pytest.MonkeyPatch, wrong: Exception
+) -> None:
+    # given a machine on which one of the checks goes wrong
+    def breaks(*_: object) -> Found:
+        raise wrong
+
+    monkeypatch.setattr(machine, "_gpus", breaks)
+    # when it is examined as a node
+    found = examined("--node")
+    # then the doctor says so and goes on
+    assert found["GPUs"].state == "fail" and str(wrong) in found["GPUs"].says and found["GPUs"].do
+    assert {"sandbox", "container engine", "agent", "place"} <= found.keys()

@@ -1,5 +1,6 @@
 """What `run` asks for is what its flags say, and what a person hears when the results do not arrive."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,12 @@ class Jobs:
     def __init__(self) -> None:
         self.asked: list[JobRequest] = []
         self.ended = JOB
+        self.answers = True
 
-    def submit(self, request: JobRequest, **fields: Any) -> JobView:
+    def submit(self, request: JobRequest, *items: Any, **fields: Any) -> JobView:
         self.asked.append(msgspec.structs.replace(request, **fields))
+        if not self.answers:
+            raise KeyboardInterrupt
         return JOB
 
     def results(self, job: str, **rest: Any) -> None:
@@ -38,7 +42,7 @@ class Client:
     """As much of one as `run` uses."""
 
     def __init__(self) -> None:
-        self.jobs = Jobs()
+        self.jobs = self.arrays = Jobs()
         self.content = self
 
     def send(self, folder: Path, **rest: Any) -> None:
@@ -113,6 +117,37 @@ def test_ctrl_c_while_the_folder_is_sent_sends_no_job(client: Client, tmp_path: 
     assert done.exit_code == 130
     assert "no job was sent" in done.output
     assert client.jobs.asked == []
+
+
+@pytest.mark.spec("J1", "J12")
+@pytest.mark.parametrize("flags", [[], ["--array", "items"], ["--key", "mine"]], ids=["job", "array", "own key"])
+def test_ctrl_c_while_the_job_is_sent_names_the_key_to_ask_again_with(client: Client, flags: list[str]) -> None:
+    # given a network that took the job but whose answer is not here yet
+    client.jobs.answers = False
+    Path("items").write_text("a\nb\n")
+    words = ["run", "--no-folder", "--detach", "--class", "never", *flags]
+
+    # when somebody loses patience
+    done = CliRunner().invoke(app, [*words, "--", "true"])
+
+    # then nobody says that nothing was sent, and the key that it went under is told
+    assert done.exit_code == 130
+    assert "may have been sent" in done.output and "no job was sent" not in done.output
+    found = re.search(r"--key (\w+)", done.output)
+    assert found is not None and found[1] == client.jobs.asked[0].key
+
+    # and whoever asks again with it asks for the very same job
+    client.jobs.answers = True
+    CliRunner().invoke(app, [*words, "--key", found[1], "--", "true"])
+    assert client.jobs.asked[1] == client.jobs.asked[0]
+
+
+@pytest.mark.spec("J1")
+def test_two_runs_without_a_key_are_two_jobs(client: Client) -> None:
+    run("--detach", "--", "true")
+    run("--detach", "--", "true")
+    first, second = (asked.key for asked in client.jobs.asked)
+    assert first and second and first != second
 
 
 @pytest.mark.spec("J10")

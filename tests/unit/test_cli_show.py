@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.cli import show
+from holdfast.client.objects import Node, bound
 from holdfast.errors import JobCancelled, JobFailed, exit_code_of, verdict_error
 from holdfast.wire.http import FailureView, JobView, NodeView
 
@@ -49,6 +50,22 @@ def test_what_a_node_says_of_itself_cannot_draw_on_the_screen(capsys: pytest.Cap
 
     assert len(printed.splitlines()) == 2
     assert not set(printed) & {"\x1b", "\x07", "\x9b", "\b", "\r"}
+
+
+@pytest.mark.spec("N5")
+def test_what_a_node_says_of_itself_is_shown_in_the_order_it_stands_in(capsys: pytest.CaptureFixture[str]) -> None:
+    # given a node whose name turns the letters around, hides some, and breaks the line where no newline is
+    evil = msgspec.structs.replace(NODE, name="ant\u202eydaer\u2066\u200b\u2028tail", attempts=["a"])
+
+    show.nodes([evil])
+    printed = capsys.readouterr().out
+
+    # then none of that reaches a screen, in a table or in a notebook
+    assert len(printed.splitlines()) == 2
+    for shown in (printed.replace("\n", ""), repr(bound(Node, evil, None)), bound(Node, evil, None)._repr_html_()):
+        assert "antydaer tail" in shown
+        assert shown.isprintable(), repr(shown)
+    assert show.clean("a\u202eb\xa0c\n", lines=True) == "ab c\n"
 
 
 @pytest.mark.spec("J4")

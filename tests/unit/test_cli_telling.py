@@ -2,10 +2,12 @@
 
 import errno
 import io
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from holdfast.cli import telling
+from holdfast.cli import arrays, running, telling
 from holdfast.errors import NotFound
 
 pytestmark = pytest.mark.spec("J7")
@@ -23,6 +25,23 @@ def test_an_error_that_quotes_a_stranger_draws_nothing_on_the_screen(capsys: pyt
     said = capsys.readouterr().err
     assert not {c for c in said if not c.isprintable()} - {"\n"}, repr(said)
     assert "  elsewhere\n" in said, "each line of a hint stands below the other"
+
+
+@pytest.mark.parametrize("what", [running, arrays])
+def test_why_results_did_not_arrive_draws_nothing_on_the_screen(
+    what: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given a node that refuses to hand its results out, in words of its own
+    def refuse(*_: object) -> None:
+        raise NotFound("ant\x1b[2J\u202eydaer has none")
+
+    monkeypatch.setattr(arrays, "bring", refuse)
+    monkeypatch.setattr("holdfast.cli.results.bring", refuse)
+
+    what._brought(None, SimpleNamespace(id="it", jobs=[SimpleNamespace(verdict="failed")]))
+
+    said = capsys.readouterr().err
+    assert "its results did not arrive: ant[2Jydaer has none [not_found]\n" in said
 
 
 @pytest.mark.parametrize(

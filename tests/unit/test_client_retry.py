@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from both_clients import KINDS, Driven
+from holdfast.checkup.reach import Reached
+from holdfast.cli import completing
 from holdfast.client import Client, Endpoint
 from holdfast.client.async_client import AsyncClient
 from holdfast.client.async_transport import AsyncTransport
@@ -325,6 +327,35 @@ def test_an_address_where_nobody_can_be_is_refused_at_once() -> None:
             Client(url)
         with pytest.raises(Misconfigured, match="no address"):
             AsyncClient(url)
+
+
+@pytest.mark.spec("N6")
+def test_a_token_goes_over_plain_http_to_this_machine_only() -> None:
+    for host in ("lab.example", "127.0.0.1.lab.example", "localhost.lab.example", "10.0.0.1", "0.0.0.0", "[fe80::1]"):
+        for make in (Client, AsyncClient):
+            with pytest.raises(Misconfigured, match="plain HTTP") as caught:
+                make(f"http://{host}:7420", "secret")
+            assert caught.value.code == "plain_http"
+            assert "secret" not in f"{caught.value.says} {caught.value.hint}"
+    for host in ("127.0.0.1", "127.9.9.9", "[::1]", "localhost", "LOCALHOST"):
+        Client(f"http://{host}:7420", "secret").close()
+    # and nothing is said where nothing could be read
+    Client("http://lab.example:7420").close()
+    Client("https://lab.example:7420", "secret").close()
+
+
+@pytest.mark.spec("N6")
+def test_neither_doctor_nor_the_shell_sends_a_token_over_plain_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialled: list[object] = []
+    monkeypatch.setattr("socket.create_connection", lambda *where, **_: dialled.append(where))
+    monkeypatch.setenv("HOLDFAST_URL", "http://lab.example:7420")
+    monkeypatch.setenv("HOLDFAST_ADMIN_TOKEN", "secret")
+
+    found = Reached(Endpoint("http://lab.example:7420", "secret"))._token()
+    assert found.state == "fail" and "plain HTTP" in found.says and "https://" in found.do
+    with pytest.raises(Misconfigured, match="plain HTTP"):
+        completing._asked("/v1/nodes")
+    assert dialled == []
 
 
 def test_bytes_that_cannot_be_read_are_said_to_be_garbled(client_of: ClientOf) -> None:

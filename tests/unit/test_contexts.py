@@ -62,6 +62,37 @@ def test_a_token_is_given_to_its_own_network_only(environ: dict[str, str]) -> No
     assert find(LAB, environ=environ).token == "lab-secret"
 
 
+def test_the_token_of_the_environment_goes_to_the_address_of_the_environment(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    # given an environment that names a network, its token and its certificate
+    (tmp_path / "a.pem").write_text("A-PEM")
+    of_a = {"HOLDFAST_ADMIN_TOKEN": "a-secret", "HOLDFAST_CERTIFICATE": str(tmp_path / "a.pem")}
+    at_a = {**environ, **of_a, "HOLDFAST_URL": "https://a.example/"}
+
+    # then they go there, also where the same address is typed
+    for typed in (None, "https://a.example", "https://a.example/"):
+        assert (find(typed, environ=at_a).token, find(typed, environ=at_a).certificate) == ("a-secret", "A-PEM")
+
+    # and to no other that is typed: not to a stranger's, not to a context's, not to this machine's
+    for typed, token, certificate in (
+        ("https://b.example", "", ""),
+        (LAB, "lab-secret", "LAB-PEM"),
+        (LOCAL, "local-secret", "PEM"),
+    ):
+        assert (find(typed, environ=at_a).token, find(typed, environ=at_a).certificate) == (token, certificate)
+    in_a_file = {**environ, "HOLDFAST_URL": "https://a.example", "HOLDFAST_ADMIN_TOKEN_FILE": str(tmp_path / "a.pem")}
+    assert find("https://b.example", environ=in_a_file).token == ""
+
+    # and where the environment names no network, they are for the one that is typed, but a context has its own
+    nowhere = {**environ, **of_a}
+    assert (find("https://b.example", environ=nowhere).token, find(LAB, environ=nowhere).token) == (
+        "a-secret",
+        "lab-secret",
+    )
+    assert find(LAB, environ=nowhere).certificate == "LAB-PEM"
+
+
 def test_the_file_is_private_and_one_that_is_not_is_refused(environ: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / contexts.FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

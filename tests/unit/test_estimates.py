@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from holdfast.kernel.queue import Queue
 from holdfast.model import JobId, Need, Owner, Resources
+from holdfast.policy import forecast
 from holdfast.policy.estimates import STRETCH_MAX, STRETCH_MIN, Spread, adapted, left, mean_ms, spread
-from holdfast.policy.forecast import Room, Wanted, starts
+from holdfast.policy.forecast import ENDINGS_MAX, Room, Wanted, starts
 
 pytestmark = pytest.mark.spec("J15")
 
@@ -179,3 +180,25 @@ def test_the_order_that_is_foretold_is_the_order_in_which_they_are_served(jobs, 
         mine = [job for job in served if job.startswith(one) or (job == "new" and one == owner)]
         assert mine == [job for job in foretold if job in mine]
     assert len(served) == len(foretold)
+
+
+def test_a_rehearsal_takes_no_more_steps_than_it_may(monkeypatch: pytest.MonkeyPatch):
+    """Sixty-four rooms full of small things, and a long line of which nobody finds room before nearly all have ended;
+    in the other line somebody may find room at every ending."""
+    looks = 0
+    served = forecast._served
+
+    def counted(line, *more):
+        nonlocal looks
+        looks += 1
+        return served(line, *more)
+
+    monkeypatch.setattr(forecast, "_served", counted)
+    rooms = [Room((0, 0, 0, 0), [(1 + 64 * n + i, (100, 100, 1, 0)) for n in range(256)]) for i in range(64)]
+    everywhere = frozenset(range(64))
+    large = [Wanted(f"large{n}", (25_600, 25_600, 1, 0), everywhere, 1_000) for n in range(128)]
+    assert starts(rooms, large) == {}
+    assert looks == 64
+    looks, endless = 0, [*large, Wanted("nowhere", (1, 1, 1, 0), frozenset(), 1_000)]
+    assert starts(rooms, endless) == {}
+    assert looks == 64 + ENDINGS_MAX

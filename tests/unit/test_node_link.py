@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import grpc.aio
@@ -86,6 +87,60 @@ def test_a_node_that_finds_the_line_full_stays_away_for_a_while(monkeypatch: pyt
         await server.stop(0)
 
     asyncio.run(story())
+
+
+class Refuses(NodeLinkServicer):
+    """An orchestrator that refuses everybody for good. It counts how often it was dialled."""
+
+    def __init__(self, code: str) -> None:
+        self._code = code
+        self.dialled = 0
+        self.often = asyncio.Event()
+
+    async def Control(self, request_iterator: Any, context: Any) -> None:
+        self.dialled += 1
+        await context.write(convert.orchestrator_to_frame(Refusal(self._code, "go away", final=True)))
+        if self.dialled == 3:
+            self.often.set()
+
+
+async def dial(code: str, epoch_seen: int, held: tuple[Any, ...]) -> int:
+    """How often a node with such a home dialled until it gave up (RefusedForGood) or was seen to go on."""
+    server, refuses = grpc.aio.server(), Refuses(code)
+    add_NodeLinkServicer_to_server(refuses, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    agent: Any = SimpleNamespace(hello=lambda: SimpleNamespace(epoch_seen=epoch_seen, held=held))
+    line = link.Link(f"127.0.0.1:{port}", None, NodeKey.make(), agent, agent)
+    dialling = asyncio.create_task(line.run())
+    often = asyncio.create_task(refuses.often.wait())
+    try:
+        await asyncio.wait((dialling, often), timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        line.say_goodbye()
+        await asyncio.wait_for(dialling, 20)
+    finally:
+        often.cancel()
+        await server.stop(0)
+    return refuses.dialled
+
+
+@pytest.mark.spec("N9", "N12")
+@pytest.mark.parametrize(("epoch_seen", "held"), [(1, ()), (0, ("an attempt",))])
+def test_a_node_of_the_network_sits_out_an_orchestrator_of_another_release(
+    epoch_seen: int, held: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given a node that had a session before, or finds work of its own
+    monkeypatch.setattr(link, "APART_REDIAL_MS", 20)
+    # when it is told, again and again, that its release does not fit, then it goes on asking, and says so once
+    assert asyncio.run(dial("version", epoch_seen, held)) >= 3
+    assert len([line for line in caplog.messages if "go away" in line]) == 1
+
+
+@pytest.mark.spec("N12")
+@pytest.mark.parametrize(("code", "epoch_seen"), [("version", 0), ("token_revoked", 1)])
+def test_a_new_node_of_another_release_gives_up_and_so_does_any_that_is_not_wanted(code: str, epoch_seen: int) -> None:
+    with pytest.raises(link.RefusedForGood, match="go away"):
+        asyncio.run(dial(code, epoch_seen, ()))
 
 
 @pytest.mark.spec("A11")

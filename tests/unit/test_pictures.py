@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "docs" / "pictures"
 NAMES = ("demo", "data-way", "job-states", "takeover", "fences", "content", "plan")
 
-pytestmark = [pytest.mark.spec("N8"), pytest.mark.xdist_group("pictures")]
+pytestmark = pytest.mark.xdist_group("pictures")
 
 
 @pytest.fixture(scope="module")

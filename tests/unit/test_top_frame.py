@@ -1,15 +1,26 @@
 """Frames of `holdfast top` and estimates in words: they fit any window, and nobody draws on it but us."""
 
 import io
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from holdfast.cli import foretelling
+from holdfast.cli import foretelling, top
 from holdfast.cli.top_frame import Seen, frame, shares
-from holdfast.wire.http import EstimateView, EventView, JobView, NodeView, ProgressView, ScoreView
+from holdfast.wire.http import (
+    EstimatesView,
+    EstimateView,
+    EventView,
+    JobList,
+    JobView,
+    NodeView,
+    ProgressView,
+    ScoreView,
+)
 
 pytestmark = pytest.mark.spec("J15", "A5")
 
@@ -112,3 +123,46 @@ def test_the_score_says_how_often_it_was_right_and_how_often_it_should_be():
     score = {"start": ScoreView(8, 1, 1, 10), "end": ScoreView(0, 0, 0, 0)}
     assert foretelling.scores(score) == "right so far: starts 8 of 10; meant: 4 of 5"
     assert foretelling.scores({}) == "none was judged so far"
+
+
+@pytest.mark.parametrize(("more", "title"), [(False, "running (3) "), (True, "running (3+) ")])
+def test_a_number_that_is_not_all_of_them_says_so(more: bool, title: str) -> None:
+    what = msgspec.structs.replace(seen(1, 3, 0, 0), more_running=more)
+    assert any(title in line for line in drawn(what, 80, 40))
+
+
+class Pages:
+    """A network in which the jobs of one phase fill more than a page."""
+
+    url = "http://127.0.0.1:1"
+
+    def __init__(self, full: str) -> None:
+        self.jobs = self.nodes = self
+        self._full = full
+
+    def list(self, phase: str = "", limit: int = 0) -> Any:
+        if not phase:
+            return []
+        number = top.BUSY_PHASES.index(phase) if phase in top.BUSY_PHASES else 9
+        return JobList([job(number, phase)], "further" if phase == self._full else None)
+
+    def estimates(self) -> EstimatesView:
+        return EstimatesView({})
+
+
+@pytest.mark.parametrize(
+    ("full", "more"), [*((phase, (True, False)) for phase in top.BUSY_PHASES), ("queued", (False, True))]
+)
+def test_more_of_any_phase_is_seen(full: str, more: tuple[bool, bool]) -> None:
+    client: Any = Pages(full)
+    what = top.look(client, [])
+    assert (what.more_running, what.more_queued) == more
+    assert len(what.running) == len(top.BUSY_PHASES) and len(what.queued) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "columns"), [("", 0), ("junk", 0), ("-5", 0), ("8.5", 0), ("²", 0), ("80", 80), ("9" * 5000, 0)]
+)
+def test_a_width_that_is_no_number_counts_as_none(monkeypatch: pytest.MonkeyPatch, said: str, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", said)
+    assert top._wished_columns() == columns

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkup.findings import Found, State
+from holdfast.checkup.findings import Found, State, looked
 from holdfast.quantities import spoken_bytes
 
 CLIENT = "this machine"
@@ -29,14 +29,17 @@ INODES_LEAST = 1_000
 INODES_GOOD = 20_000
 FILES_LEAST, FILES_GOOD = 256, 1_024
 ENGINE_S = 3.0
+USER_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 
 
 def as_client(home: Path) -> Iterator[Found]:
     """What every command needs."""
     yield _python()
-    yield _folder("home folder", home, "HOLDFAST_HOME")
-    yield _folder("temporary files", Path(tempfile.gettempdir()), "TMPDIR")
-    yield _open_files()
+    yield from looked(CLIENT, "home folder", lambda: _folder("home folder", home, "HOLDFAST_HOME"), "fail")
+    yield from looked(
+        CLIENT, "temporary files", lambda: _folder("temporary files", Path(tempfile.gettempdir()), "TMPDIR"), "fail"
+    )
+    yield from looked(CLIENT, "open files", _open_files, "fail")
 
 
 def _python() -> Found:
@@ -49,11 +52,12 @@ def _python() -> Found:
 
 def _folder(name: str, folder: Path, variable: str) -> Found:
     """Whether something can be written there, and how much."""
-    place = next(path for path in (folder, *folder.parents) if path.exists())
+    place = folder
     elsewhere = f"make room there, or choose another place with {variable}=DIR"
-    if not place.is_dir():
-        return Found(CLIENT, name, "fail", f"{place} is no folder", f"Move it away, or set {variable}=DIR.")
     try:
+        place = next(path for path in (folder, *folder.parents) if path.exists())
+        if not place.is_dir():
+            return Found(CLIENT, name, "fail", f"{place} is no folder", f"Move it away, or set {variable}=DIR.")
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")
         room = os.statvfs(place)
@@ -96,11 +100,11 @@ def _open_files() -> Found:
 def as_node(home: Path, *, is_node: bool) -> Iterator[Found]:
     """`home`: the node's folder. To be called while this process has one thread: a sandbox is tried."""
     serious: State = "fail" if is_node else "warn"
-    yield from _sandbox(serious)
-    yield _engine()
-    yield _gpus(serious)
+    yield from looked(NODE, "sandbox", lambda: _sandbox(serious), serious)
+    yield from looked(NODE, "container engine", _engine, serious)
+    yield from looked(NODE, "GPUs", lambda: _gpus(serious), serious)
     if is_node:
-        yield _agent(home)
+        yield from looked(NODE, "agent", lambda: _agent(home), serious)
 
 
 def _sandbox(serious: State) -> Iterator[Found]:
@@ -142,7 +146,9 @@ def _sandbox_cure() -> str:
     ):  # fmt: skip
         if os.geteuid() != 0 and Path(path).exists() and Path(path).read_text().strip() != wanted:
             return do
-    if Path("/proc/sys/user/max_user_namespaces").read_text().strip() == "0":
+    if not USER_NAMESPACES.exists():
+        return "Run it as root, or with a kernel that has user namespaces (CONFIG_USER_NS): this one has none."
+    if USER_NAMESPACES.read_text().strip() == "0":
         return "sysctl -w user.max_user_namespaces=10000"
     return "Run it as root, or in a container with --privileged: namespaces must be allowed."
 
@@ -182,6 +188,9 @@ def _engine() -> Found:
         return Found(NODE, name, "warn", f"nobody answers at {path}: {why}", do)
     least = ".".join(map(str, API_LEAST))
     spoken = str(version.get("ApiVersion", "0.0"))
+    if not all(part.isdecimal() for part in spoken.split(".")[:2]):
+        do = "Look who listens there; DOCKER_HOST names another socket."
+        return Found(NODE, name, "warn", f"{path} speaks API {spoken!r}, which is no version", do)
     if tuple(int(part) for part in spoken.split(".")[:2]) < API_LEAST:
         return Found(NODE, name, "warn", f"{path} speaks API {spoken}; {least} is the oldest", "Upgrade the engine.")
     return Found(NODE, name, "ok", f"{path}, version {version.get('Version', 'unknown')}")

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import holdfast
 from holdfast.checkup.findings import Found
 from holdfast.client.answers import trust
+from holdfast.client.endpoint import guarded
+from holdfast.errors import Misconfigured
 from holdfast.quantities import counted, spoken_ms
 
 if TYPE_CHECKING:
@@ -153,7 +155,10 @@ class Reached:
             do = "Give --token-file FILE or HOLDFAST_ADMIN_TOKEN: it is admin.token in the orchestrator's folder."
             return Found(GROUP, "token", "fail", "there is none", do)
         try:
+            guarded(self.endpoint, self.host)
             status = self._asked("/v1/jobs?limit=1", self.endpoint.token)[0].status
+        except Misconfigured as wrong:
+            return Found(GROUP, "token", "fail", wrong.says, wrong.hint)
         except (OSError, HTTPException) as wrong:
             return Found(GROUP, "token", "fail", f"no answer to a question with it: {wrong}", "Run this again.")
         if status in (401, 403):
@@ -239,5 +244,8 @@ def _versions(orchestrator: str, nodes: "Sequence[NodeView]") -> Found:
         return Found(GROUP, "versions", "ok", f"{here} everywhere")
     named = ", ".join(f"{who} has {version}" for who, version in other[:3])
     more = f", and {len(other) - 3} more" if len(other) > 3 else ""
-    do = f"Releases that follow each other work together; upgrade one by one: pip install holdfast=={here}"
+    do = (
+        "Releases that follow each other work together; upgrade one by one, each with the wheel of the newest: "
+        "sh deploy/install.sh --wheel FILE, or pip install FILE"
+    )
     return Found(GROUP, "versions", "warn", f"{here} here; {named}{more}", do)

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from holdfast.cleaning import clean
+
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.client.array_results import Collected
@@ -74,7 +76,7 @@ def summary(array: "ArrayView") -> str:
     from holdfast.cli.array_watching import spoken_counts
     from holdfast.quantities import counted
 
-    name = f" ({_clean(array.name)})" if array.name else ""
+    name = f" ({clean(array.name)})" if array.name else ""
     return f"{array.id}{name}: {counted(array.items, 'item')}: {spoken_counts(array.counts)}"
 
 
@@ -91,7 +93,7 @@ def _brought(client: "Client", array: "ArrayView") -> "tuple[Collected | None, H
         collected = bring(client, array.id)
     except HoldfastError as trouble:
         trouble.hint = f"{trouble.hint} Then get them with: holdfast results {array.id}".strip()
-        typer.echo(f"-- its results did not arrive: {trouble.says} [{trouble.code}]", err=True)
+        typer.echo(f"-- its results did not arrive: {clean(trouble.says)} [{trouble.code}]", err=True)
         return None, trouble
     typer.echo(f"-- {says(collected)}", err=True)
     return collected, incomplete(collected) if collected.missing else None
@@ -187,9 +189,3 @@ def show_array(client: "Client", array: str, *, json: bool, phase: str | None = 
         return
     typer.echo(summary(view))
     table(client, view, [], phase=phase, limit=limit)
-
-
-def _clean(text: str) -> str:
-    from holdfast.cli.show import clean
-
-    return clean(text)

@@ -67,9 +67,9 @@ def check(
 ) -> None:
     """Say whether a job would run now, where, and how long it would take.
 
-    Takes the flags of `run`, and sends nothing: no folder, no job. It says which machine the job would be given to and
-    why that one, asks that machine whether it is well this second, and says when the job would start and end. If it
-    would not run now: what it would wait for, or what is missing for ever.
+    Takes the flags of `run` that a machine could mind, and sends nothing: no folder, no job. It says which machine the
+    job would be given to and why that one, asks that machine whether it is well this second, and says when the job
+    would start and end. If it would not run now: what it would wait for, or what is missing for ever.
 
     Exit codes: 0 it would run now; 75 it would wait; 65 no machine could ever hold it, or it would be refused;
     69 the machine it would be given to does not answer, or nobody does. With --watch, that of the last line.
@@ -143,7 +143,7 @@ def health(view: "CheckView") -> str:
     if probe is None:
         return ""
     last = "is not connected" if probe.silent_ms is None else f"last heard {spoken_ms(probe.silent_ms)} ago"
-    return f"in {probe.round_trip_ms} ms, {last}" if probe.answered else f"not within 1.5 s; {last}"
+    return f"in {probe.round_trip_ms} ms, {last}" if probe.answered else f"not in time; {last}"
 
 
 def free(view: "CheckView") -> str:

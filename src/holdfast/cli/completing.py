@@ -47,11 +47,12 @@ def _asked(path: str) -> Any:
     from http.client import HTTPConnection, HTTPSConnection
     from urllib.parse import urlsplit
 
-    from holdfast.client.endpoint import find
+    from holdfast.client.endpoint import find, guarded
 
     endpoint = find()
     address = urlsplit(endpoint.url)
     host, port = address.hostname or "", address.port
+    guarded(endpoint, host)
     if address.scheme == "https":
         import ssl
 

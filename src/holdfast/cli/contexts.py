@@ -116,7 +116,8 @@ def add_context(
       holdfast context add lab --url https://lab.example --use --force
     """
     from holdfast.client import contexts
-    from holdfast.client.endpoint import home
+    from holdfast.client.answers import checked
+    from holdfast.client.endpoint import Endpoint, home
     from holdfast.errors import Misuse
 
     contexts.checked_name(name)
@@ -129,6 +130,7 @@ def add_context(
         token=_content(token_file, "token").strip() if token_file else "",
         certificate=_content(certificate, "certificate") if certificate else "",
     )
+    checked(Endpoint(added.url, added.token))
     with contexts.changing(home()) as known:
         if name in known.contexts and not force:
             raise Misuse(f"there is a context {name!r} already", hint="--force replaces it.", code="context_exists")

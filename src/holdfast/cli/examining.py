@@ -55,7 +55,7 @@ def _examined(node: bool, url: str | None, token_file: str | None, *, quiet: boo
     from pathlib import Path
 
     from holdfast.checkup import machine
-    from holdfast.checkup.findings import report
+    from holdfast.checkup.findings import looked, report
     from holdfast.client.endpoint import home
 
     own = home()
@@ -64,13 +64,14 @@ def _examined(node: bool, url: str | None, token_file: str | None, *, quiet: boo
 
     def steps() -> "Iterator[Found]":
         yield from machine.as_client(own)
-        yield from machine.as_node(node_home, is_node=node or (node_home / "uuid").exists())
+        # Of a folder that this user may not enter, nobody can say here that it is a node's.
+        yield from machine.as_node(node_home, is_node=node or os.path.exists(node_home / "uuid"))
         if unknown is not None:
             yield unknown
         if endpoint is not None:
-            from holdfast.checkup.reach import Reached
+            from holdfast.checkup.reach import GROUP, Reached
 
-            yield from Reached(endpoint).examine()
+            yield from looked(GROUP, "way to it", lambda at=endpoint: Reached(at).examine(), "fail")
 
     screen = Screen(endpoint.url if endpoint else "")
     findings: list[Found] = []

@@ -3,7 +3,7 @@ and key it is.
 
 A key is a flag of `run` without its dashes; `command` is what stands after `--`; `input` and `env` are tables, because
 their flags can be given many times. Values are written as flags take them. A file may come with someone else's code:
-nothing in it says where a job goes or what proves who asks.
+nothing in it says where a job goes or what proves who asks, and nothing outside of its own folder is named by it.
 """
 
 import re
@@ -119,6 +119,9 @@ KEYS: dict[str, Key] = {
     "input": Key("input", _pairs, "table: NAME = WHAT"),
     "env": Key("env", _variables, "table: NAME = VALUE"),
 }
+PATHS = frozenset({"dockerfile", "requirements", "folder", "array"})
+NO_PATHS = ("http://", "https://", "s3://", "job:")
+"""How inputs begin that are not of this machine."""
 EITHER = (frozenset({"image", "dockerfile", "requirements"}), frozenset({"folder", "no_folder"}))
 """Parameters that contradict each other: a flag of one overrules what the file says of another."""
 
@@ -136,14 +139,41 @@ def read_job_file(path: Path) -> dict[str, Any]:
         if name not in KEYS:
             raise _refused(f"{where}: there is no such key", near(name))
         try:
-            said[KEYS[name].parameter] = KEYS[name].read(value)
+            said[KEYS[name].parameter] = words = KEYS[name].read(value)
+            strays = [one for one in _named(name, words) if _strays(path.parent, one)]
         except ValueError as wrong:
             raise _refused(f"{where}: {wrong}") from None
         except HoldfastError as wrong:
             raise _refused(f"{where}: {wrong.says}", wrong.hint) from None
+        if strays:
+            raise Misconfigured(
+                f"{where}: {strays[0]} is not inside the folder of {path.name}, so the file cannot have it sent",
+                hint=f"If it is you who wants that: take the line out, and type it as a flag, --{name}. If the file "
+                "is somebody else's, ask what they want with it.",
+                code="job_file_outside",
+            )
     if "checkpoint_every" in said:
         said.setdefault("checkpoint", True)
     return said
+
+
+def _named(key: str, words: Any) -> list[str]:
+    """What of this machine a key names."""
+    if key == "input":
+        whats = [text.partition("=")[2] for text in words]
+        return [what for what in whats if not what.startswith(NO_PATHS)]
+    return [words] if key in PATHS and (key, words) != ("array", "-") else []
+
+
+def _strays(folder: Path, named: str) -> bool:
+    """Whether it leads out of the folder, links followed; or is a folder with somebody's whole home in it."""
+    inside = folder.resolve()
+    try:
+        place = (inside / named).resolve()
+    except (OSError, RuntimeError):
+        # Links in a circle.
+        return True
+    return not place.is_relative_to(inside) or Path.home().resolve().is_relative_to(place)
 
 
 def _content(path: Path) -> str:

@@ -124,7 +124,7 @@ def _advice(answer: "Plan") -> Iterator[str]:
             "send shorter jobs."
         )
     if set(here.failed) - {"poison"}:
-        yield f"\nJobs used up their {question.attempts} attempts; `holdfast run --attempts` allows more."
+        yield "\nJobs used up their attempts; `holdfast run --attempts` allows more, `--checkpoint-every` needs fewer."
     if here.unfinished:
         yield "\nSome jobs had not finished after thirty times their length: save more often."
     waits = here.spent_ms.get(Cause.WAITING.value, 0)

@@ -87,10 +87,10 @@ def plan(
 ) -> None:
     """Say how long jobs take on nodes that come and go.
 
-    Also what that costs, and how often to save. Nothing is run and no network is needed: worlds are simulated with the
-    code that decides in a real one. Machines lose their power at random moments and come back; the answer is what then
-    happened to the jobs. Several checkpoint intervals are tried on the same worlds, and the best is named beside what
-    the formula of Young and Daly says.
+    Also what that costs. Nothing is run and no network is needed: worlds are simulated with the code that decides in a
+    real one. Machines lose their power at random moments and come back; the answer is what then happened to the jobs.
+    With --checkpoint-every also how often to save: several intervals are tried on the same worlds, and the best is
+    named beside what the formula of Young and Daly says.
 
     Examples:
       holdfast plan --nodes 20 --churn 10%/day --job-length 10h
@@ -117,7 +117,7 @@ def plan(
         cost_ms=duration_ms(checkpoint_cost),
         prepare_ms=duration_ms(prepare),
         jobs=jobs,
-        attempts=attempts or attempts_of(preset),
+        attempts=attempts,
         preset=preset,
     )
     answer = asked(question, seed, runs, price)
@@ -168,12 +168,6 @@ def _return(back: str | None, seen: Seen | None) -> int:
     if back is not None:
         return 0 if back == "never" else duration_ms(back)
     return seen.return_ms if seen is not None and seen.return_ms else duration_ms(RETURN)
-
-
-def attempts_of(preset: str) -> int:
-    from holdfast.model import Settings
-
-    return Settings.preset(preset).attempts_max
 
 
 def _duration(flag: str, text: str) -> int:

@@ -112,13 +112,30 @@ def _sent(
     client: "Client", request: "JobRequest", packing: "Packing", items: list[str] | None
 ) -> "tuple[JobView | None, ArrayView | None]":
     """What goes along, and then the job; or, where there are items, the array of them."""
+    from secrets import token_hex
+    from shlex import quote
+
+    from msgspec.structs import replace
+
+    # Drawn here and not by the client: whoever interrupts the sending is told it, to ask again with it.
+    key = request.key or token_hex(16)
+    request = replace(request, key=key)
     try:
         fields = packing.send(client)
+    except KeyboardInterrupt:
+        typer.echo("\nno job was sent; what has arrived of its files will not be sent again", err=True)
+        raise typer.Exit(130) from None
+    try:
         if items is None:
             return client.jobs.submit(request, **fields), None
         return None, client.arrays.submit(request, items, **fields)
     except KeyboardInterrupt:
-        typer.echo("\nno job was sent; what has arrived of its files will not be sent again", err=True)
+        what = "job" if items is None else "array"
+        typer.echo(
+            f"\nit may have been sent: no answer came yet. The same command with --key {quote(key)} asks again, "
+            f"and there will be one {what}, not two",
+            err=True,
+        )
         raise typer.Exit(130) from None
 
 
@@ -191,6 +208,7 @@ def _conclude(client: "Client", job: "JobView", *, results: bool, json: bool) ->
 
 def _brought(client: "Client", job: "JobView") -> "tuple[Synced | None, HoldfastError | None]":
     """The results of a job that ended, or why they are not here. The verdict is said in either case."""
+    from holdfast.cleaning import clean
     from holdfast.cli import telling
     from holdfast.cli.results import bring, says
     from holdfast.errors import HoldfastError
@@ -199,7 +217,7 @@ def _brought(client: "Client", job: "JobView") -> "tuple[Synced | None, Holdfast
         synced = bring(client, job.id)
     except HoldfastError as trouble:
         trouble.hint = f"{trouble.hint} Then get them with: holdfast results {job.id}".strip()
-        telling.say(f"-- its results did not arrive: {trouble.says} [{trouble.code}]")
+        telling.say(f"-- its results did not arrive: {clean(trouble.says)} [{trouble.code}]")
         return None, trouble
     telling.say(f"-- {says(synced)}")
     return synced, None

@@ -1,10 +1,9 @@
 """How answers look to a person: tables, timelines, one-line verdicts. Asks nobody anything.
 
-What nodes and jobs say of themselves is cleaned of control characters before it reaches a terminal: a
-machine nobody controls must not be able to draw on the screen of whoever lists it.
+What nodes and jobs say of themselves is cleaned before it reaches a terminal: a machine nobody controls must not be
+able to draw on the screen of whoever lists it.
 """
 
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cleaning import clean
 from holdfast.cli import foretelling
 from holdfast.quantities import counted, spoken_bytes, spoken_cores, spoken_mib, spoken_ms
 from holdfast.wire.http import ArrayItem, EventView, ExplainView, FailureView, JobView, NodeView
@@ -33,15 +33,6 @@ STYLES = {
     "ready": "green", "succeeded": "green", "running": "cyan", "probation": "yellow", "suspect": "yellow",
     "quarantined": "red", "lost": "red", "failed": "red", "cancelled": "yellow", "queued": "yellow",
 }  # fmt: skip
-
-_COLOUR = r"\x1b\[[0-9;]*m"
-_CONTROL = re.compile(rf"({_COLOUR})|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-
-
-def clean(text: str, *, colours: bool = False, lines: bool = False) -> str:
-    """`text` without control characters; colours and line breaks only where they are wanted."""
-    kept = _CONTROL.sub(lambda m: (m[1] or "") if colours else "", text)
-    return kept if lines else kept.replace("\n", " ").replace("\r", " ")
 
 
 class _Screen(Console):

@@ -9,6 +9,8 @@ import os
 import sys
 from typing import IO, Any
 
+from holdfast.cleaning import clean
+
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 """As the shell names what SIGPIPE ended: whoever read this has read enough."""
@@ -57,15 +59,11 @@ def told(error: BaseException) -> int:
 
 
 def _shown(says: str, code: str, hint: str, exit_code: int) -> int:
-    say(f"error: {_clean(says)} [{code}]", colour="red")
+    # An error may quote what a machine nobody controls said.
+    say(f"error: {clean(says)} [{code}]", colour="red")
     for line in hint.splitlines():
-        say(f"  {_clean(line)}")
+        say(f"  {clean(line)}")
     return exit_code
-
-
-def _clean(text: str) -> str:
-    """An error may quote what a machine nobody controls said."""
-    return "".join(c for c in text.replace("\n", " ") if c.isprintable() or c == "\t")
 
 
 def _fault(error: BaseException) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 BUSY_PHASES = ("assigned", "preparing", "running", "uploading")
 LISTED = 50
+COLUMNS_MAX = 10_000
 EVENTS_KEPT, EVENTS_ONCE = 60, 15
 BEAT_S = 1.0
 """Between two frames in which nothing happens: ages and loads change all the same."""
@@ -70,8 +71,14 @@ def _once(client: "Client", *, json: bool) -> None:
     out = show.console()
     # What is piped has no window: everything that was found is shown.
     rows = out.size.height if sys.stdout.isatty() else 10_000
-    width = out.size.width if sys.stdout.isatty() else int(os.environ.get("COLUMNS") or out.size.width)
+    width = out.size.width if sys.stdout.isatty() else _wished_columns() or out.size.width
     out.print(frame(seen, width, rows), width=width)
+
+
+def _wished_columns() -> int:
+    """How wide a pipe shall be; 0: nobody says, or it is no number."""
+    said = os.environ.get("COLUMNS", "")
+    return min(int(said), COLUMNS_MAX) if said.isdecimal() and len(said) < 10 else 0
 
 
 def look(client: "Client", events: "list[EventView]") -> "Seen":
@@ -81,8 +88,11 @@ def look(client: "Client", events: "list[EventView]") -> "Seen":
 
     nodes = client.nodes.list()
     busy: list[JobView] = []
+    more_running = False
     for phase in BUSY_PHASES:
-        busy += client.jobs.list(phase=phase, limit=LISTED).jobs
+        page = client.jobs.list(phase=phase, limit=LISTED)
+        busy += page.jobs
+        more_running |= page.next is not None
     queued = client.jobs.list(phase="queued", limit=LISTED)
     busy.sort(key=lambda job: (-job.submitted_ms, job.id))
     # A job that went on between two questions is in two lists.
@@ -90,7 +100,10 @@ def look(client: "Client", events: "list[EventView]") -> "Seen":
     waiting = [job for job in queued.jobs if job.id not in {one.id for one in running}]
     waiting.sort(key=lambda job: (_starts(job), job.submitted_ms, job.id))
     scores = client.estimates().scores
-    return Seen(client.url, now_ms(), list(nodes), running, waiting, queued.next is not None, events, scores)
+    more_queued = queued.next is not None
+    return Seen(
+        client.url, now_ms(), list(nodes), running, waiting, more_queued, events, scores, more_running=more_running
+    )
 
 
 def _starts(job: "JobView") -> float:

@@ -27,7 +27,7 @@ class Seen(msgspec.Struct, frozen=True):
     at_ms: int
     nodes: list[NodeView]
     running: list[JobView]
-    """Everything that some machine works on, newest first."""
+    """What machines work on, newest first."""
     queued: list[JobView]
     """Those that should start first stand first."""
     more_queued: bool
@@ -36,6 +36,8 @@ class Seen(msgspec.Struct, frozen=True):
     scores: dict[str, ScoreView]
     trouble: str = ""
     """Why this is not the present; empty: it is."""
+    more_running: bool = False
+    """Machines work on more than are listed."""
 
 
 def frame(seen: Seen, width: int, height: int) -> RenderableType:
@@ -48,7 +50,8 @@ def frame(seen: Seen, width: int, height: int) -> RenderableType:
     wide = width >= WIDE
     parts: list[RenderableType] = [_head(seen, nodes, width)]
     parts += [_title(f"machines ({len(nodes)})", width), _nodes(nodes[: max(0, rows[0] - 1)], wide)]
-    parts += [_title(f"running ({len(seen.running)})", width)]
+    running = f"{len(seen.running)}{'+' if seen.more_running else ''}"
+    parts += [_title(f"running ({running})", width)]
     parts += [_jobs(seen.running[: max(0, rows[1] - 1)], names, wide, seen.at_ms)]
     waiting = f"{len(seen.queued)}{'+' if seen.more_queued else ''}"
     parts += [_title(f"waiting ({waiting})", width), _queue(seen.queued[: max(0, rows[2] - 1)], seen.at_ms, wide)]

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from holdfast.client.endpoint import Endpoint
+from holdfast.client.endpoint import Endpoint, guarded
 from holdfast.client.retry import Patience, Retries
 from holdfast.client.sse import EventReader, ServerEvent, TooLong
 from holdfast.client.steps import Answer, Ask, Pause, Send, Steps
@@ -217,7 +217,7 @@ def garbled(url: str, cause: httpx.DecodingError) -> Garbled:
 
 
 def checked(endpoint: Endpoint) -> Endpoint:
-    """Misconfigured where nobody could be asked at this address."""
+    """Misconfigured where nobody could be asked at this address, or not safely."""
     try:
         url = httpx.URL(endpoint.url)
     except httpx.InvalidURL:
@@ -227,7 +227,7 @@ def checked(endpoint: Endpoint) -> Endpoint:
             f"{endpoint.url[:200]!r} is no address of an orchestrator",
             hint="Write it like http://127.0.0.1:7420.",
         )
-    return endpoint
+    return guarded(endpoint, url.host)
 
 
 def unreachable(url: str, cause: httpx.TransportError) -> RequestError:

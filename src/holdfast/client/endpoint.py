@@ -10,7 +10,8 @@ given by itself counts more than a context.
 
 `HOLDFAST_HOME` takes the place of ~/.holdfast. The token and certificate of this machine's orchestrator, or of a
 context, are used for its own address only: they are never sent or applied to an address that came from somewhere
-else. Nor does a context get the token of the environment, which was meant for another.
+else. Nor does a context get the token of the environment, which was meant for another; and where HOLDFAST_URL says for
+which, no address gets it but that one. Over plain HTTP a token goes to this machine only (`guarded`).
 """
 
 import os
@@ -46,7 +47,8 @@ def find(
     certificate_file: str | Path | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Endpoint:
-    address = (url or environ.get("HOLDFAST_URL") or "").rstrip("/")
+    typed, said = (url or "").rstrip("/"), environ.get("HOLDFAST_URL", "").rstrip("/")
+    address = typed or said
     contexts = read(home(environ))
     name = "" if address else environ.get("HOLDFAST_CONTEXT") or contexts.current or LOCAL
     if not name:
@@ -57,9 +59,35 @@ def find(
         if name != LOCAL:
             # What the environment says of tokens and certificates was said of another network.
             environ = {}
+    elif typed and typed != said and (said or known.get("token")):
+        # They were said of HOLDFAST_URL; and where that is not set, a network with a token of its own needs no other.
+        environ = {}
     pem_file = certificate_file or environ.get("HOLDFAST_CERTIFICATE")
     certificate = _text(pem_file, "certificate") if pem_file else str(known.get("certificate") or "")
     return Endpoint(address, _token(known, token_file, environ), certificate, name)
+
+
+def guarded(endpoint: Endpoint, host: str) -> Endpoint:
+    """Misconfigured where its token could be read on the way. Called by all that send one; `host`: as they dial it."""
+    if endpoint.token and not endpoint.url.lower().startswith("https:") and not _is_here(host):
+        raise Misconfigured(
+            f"{endpoint.url[:200]} is plain HTTP to another machine: all on the way could read the admin token",
+            hint="Write https://, and pin the orchestrator's certificate.pem with HOLDFAST_CERTIFICATE=FILE; or "
+            "go through `ssh -L 7420:127.0.0.1:7420 HOST` to http://127.0.0.1:7420.",
+            code="plain_http",
+        )
+    return endpoint
+
+
+def _is_here(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return False
 
 
 def local_folder(contexts: Contexts, environ: Mapping[str, str] = os.environ) -> Path:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from holdfast.cleaning import clean
 from holdfast.client.objects import state_of, took_ms
 from holdfast.quantities import spoken_ms
 from holdfast.wire.http import ArrayView, JobView, NodeView
@@ -83,7 +84,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], count: int, more:
 
 
 def _text(text: str) -> str:
-    return escape(text if len(text) <= WORDS_MAX else text[: WORDS_MAX - 1] + "…")
+    shown = clean(text)
+    return escape(shown if len(shown) <= WORDS_MAX else shown[: WORDS_MAX - 1] + "…")
 
 
 def _code(text: str) -> str:

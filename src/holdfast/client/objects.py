@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from holdfast.cleaning import clean
 from holdfast.errors import Misuse
 from holdfast.quantities import spoken_ms
 from holdfast.wire.http import ArrayView, ErrorView, EventView, ExplainView, JobList, JobView, LogLine, NodeView
@@ -77,7 +78,7 @@ class JobShown(JobView, frozen=True, dict=True):
         took = took_ms(self)
         rest = f" after {spoken_ms(took)}" if took is not None else f" on {self.node}" if self.node else ""
         why = f": {self.failure.code}" if self.failure else f": {self.waiting}" if self.waiting else ""
-        return f"<{type(self).__name__} {self.id}{name} {self.state}{rest}{why}>"
+        return clean(f"<{type(self).__name__} {self.id}{name} {self.state}{rest}{why}>")
 
     def _repr_html_(self) -> str:
         from holdfast.client import html
@@ -155,7 +156,7 @@ class ArrayShown(ArrayView, frozen=True, dict=True):
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         counts = ", ".join(f"{count} {state}" for state, count in self.counts.items())
-        return f"<{type(self).__name__} {self.id}{name} {self.items} items: {counts}>"
+        return clean(f"<{type(self).__name__} {self.id}{name} {self.items} items: {counts}>")
 
     def _repr_html_(self) -> str:
         from holdfast.client import html
@@ -214,7 +215,7 @@ class AsyncArray(ArrayShown, frozen=True, dict=True):
 class NodeShown(NodeView, frozen=True, dict=True):
     def __repr__(self) -> str:
         busy = f", holds {len(self.attempts)}" if self.attempts else ""
-        return f"<{type(self).__name__} {self.name or self.id} {self.state}{busy}>"
+        return clean(f"<{type(self).__name__} {self.name or self.id} {self.state}{busy}>")
 
     def _repr_html_(self) -> str:
         from holdfast.client import html

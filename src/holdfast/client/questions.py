@@ -85,6 +85,11 @@ def job(job: str) -> Steps[JobView]:
     return (yield Ask(JobView, "GET", f"/v1/jobs/{segment(job)}"))
 
 
+def _look(job: str) -> Steps[JobView]:
+    """As often as one likes: without what is foretold of it, which costs the orchestrator more than the rest."""
+    return (yield Ask(JobView, "GET", f"/v1/jobs/{segment(job)}", {"estimate": False}))
+
+
 def jobs(owner: str | None, phase: str | None, limit: int | None, after: str | None) -> Steps[JobList]:
     params = {"owner": owner, "phase": phase, "limit": limit, "after": after}
     return (yield Ask(JobList, "GET", "/v1/jobs", params))
@@ -141,7 +146,7 @@ def wait(job_id: str, timeout_s: float | None, check: bool) -> Steps[JobView]:
             hint=f"It goes on. `holdfast job explain {view.id}` says what it waits for.",
         )
 
-    view = yield from _until(job_id, lambda: job(job_id), ended, timeout_s, expired)
+    view = yield from _until(job_id, lambda: _look(job_id), ended, timeout_s, expired)
     error = verdict_error(view) if check else None
     if error is not None:
         raise error
@@ -159,7 +164,7 @@ def wait_moved(job_id: str, timeout_s: float | None) -> Steps[JobView]:
         hint = f"It goes on. `holdfast job explain {view.id}` says what it waits for."
         return WaitExpired(f"the move of {view.id} is still {state} after {timeout_s:g} s", hint=hint)
 
-    return (yield from _until(job_id, lambda: job(job_id), over, timeout_s, expired))
+    return (yield from _until(job_id, lambda: _look(job_id), over, timeout_s, expired))
 
 
 def _until(

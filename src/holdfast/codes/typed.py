@@ -40,6 +40,16 @@ ROWS = (
         "Correct the line that the message names, or write a new one: `holdfast init --force`.",
     ),
     Row(
+        "job_file_outside", 78, None, "the job file names something outside of its own folder",
+        "a job file may come with somebody else's code, and must not have your other files, or your home folder, sent",
+        "If you want it sent, take it out of the file and type it as a flag; if not, ask whose file it is.",
+    ),
+    Row(
+        "plain_http", 78, None, "the admin token would go over the network unencrypted",
+        "the address begins with http:// and is another machine's, and there is a token to send",
+        "Use https:// and the orchestrator's certificate, or a tunnel to loopback: `ssh -L 7420:127.0.0.1:7420 HOST`.",
+    ),
+    Row(
         "no_endpoint", 78, None, "nobody said where the orchestrator is, and none runs here",
         "there is no --url, no HOLDFAST_URL, no context, and no orchestrator of this user on this machine",
         "Start one with `holdfast up`, or say where it is with --url or HOLDFAST_URL.",

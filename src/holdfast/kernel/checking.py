@@ -45,7 +45,7 @@ def check(w: World, asked: CheckAsked) -> Answer:
         return _goes_to(w, job, lane, member)
     if asked.node is not None:
         return _not_on(w, job, lane, asked.node)
-    miss = never_fits(w, asked.spec.need)
+    miss = never_fits(w, asked.spec.need, asking=True)
     if miss:
         never = no_fit(miss)
         return Checked("never", never.says, never.code, nearest=miss)

@@ -205,9 +205,9 @@ def choose(w: World, job: Job, lane: LaneKey, asking: bool = False) -> Member | 
     draw = w.peek() if asking else w.draw()
     found: list[Member] = []
     if job.avoid:
-        found = w.index.candidates(need, draw, {*ruled_out, *job.avoid})
+        found = w.index.candidates(need, draw, {*ruled_out, *job.avoid}, asking)
     if not found:
-        found = w.index.candidates(need, draw, ruled_out)
+        found = w.index.candidates(need, draw, ruled_out, asking)
     if not found:
         return room_held(w, job, lane) if w.reserved else None
     if len(found) == 1:

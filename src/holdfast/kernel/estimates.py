@@ -22,6 +22,7 @@ from holdfast.model import (
     JobId,
     JobSpec,
     Need,
+    Node,
     NodeId,
     NodeState,
     Owner,
@@ -35,7 +36,11 @@ from holdfast.policy.forecast import Room, Wanted, starts
 
 NODES_REHEARSED = 64
 JOBS_REHEARSED = 128
-"""A rehearsal of so many takes milliseconds. A larger network is rehearsed in part, with as much less of its queue."""
+ATTEMPTS_REHEARSED = 1_000
+"""A rehearsal of so many takes some ten milliseconds, whatever the network holds. A larger one is rehearsed in part,
+with as much less of its queue."""
+SHARED_MS = 1_000
+"""Whoever asks within so long of somebody else hears of the same rehearsal."""
 ORDERED_MAX = 2_048
 KEPT_EVERY_MS = 250
 """What is foretold is kept and judged of one job in so long at most: submitting stays cheap under any load."""
@@ -70,7 +75,7 @@ def of_live(w: World, job_id: JobId, waits: "dict[str, int] | None" = None) -> E
     leader = max((a for a in w.attempts_of(job_id) if a.may_win), key=_how_far, default=None)
     if leader is None:
         alone = waits is None
-        waits = rehearse(w) if waits is None else waits
+        waits = _waits(w) if waits is None else waits
         point = waits.get(job_id)
         if point is None and alone:
             point = _beyond(w, waits, w.queue.turn_of(job_id) if job_id in w.queue else 0)
@@ -85,7 +90,7 @@ def of_all(w: World, jobs: "tuple[JobId, ...]") -> dict[JobId, Estimate]:
     if len(jobs) == 1:
         alone = of_live(w, jobs[0])
         return {} if alone is None else {jobs[0]: alone}
-    waits = rehearse(w) if any(job in w.queue for job in jobs) else {}
+    waits = _waits(w) if any(job in w.queue for job in jobs) else {}
     found = ((job, of_live(w, job, waits)) for job in jobs)
     return {job: estimate for job, estimate in found if estimate is not None}
 
@@ -192,14 +197,36 @@ def _wait_ms(w: World, job: Job, lane: LaneKey) -> int | None:
 
 
 def _beyond(w: World, waits: dict[str, int], turn: int) -> int | None:
-    """Of one who waits behind all that were rehearsed: as if the line went on moving at that speed."""
-    place = turn // _share(w)
-    return max(waits.values()) * place // len(waits) if waits and place > len(waits) else None
+    """Of one who was not rehearsed. Behind all that were: as if the line went on moving at that speed. Among them,
+    where only some were: as long as the one whose turn is next to its own."""
+    share = _rehearsed(w)[1]
+    place = turn // share
+    if waits and place > len(waits):
+        return max(waits.values()) * place // len(waits)
+    return sorted(waits.values())[max(0, place - 1)] if waits and share > 1 else None
 
 
-def _share(w: World) -> int:
-    """One machine in so many is rehearsed, with one waiting job in so many."""
-    return max(1, len(w.nodes) // NODES_REHEARSED)
+def _rehearsed(w: World) -> tuple[list[Node], int]:
+    """The machines that are rehearsed, and one in how many that is: one waiting job in so many goes with them."""
+    working: list[Node] = []
+    looked_at = attempts = 0
+    for node in islice(w.nodes.values(), NODES_REHEARSED):
+        looked_at += 1
+        if node.state in _WORKING and not node.draining:
+            working.append(node)
+            attempts += len(w.fleet[node.id].held)
+            if attempts >= ATTEMPTS_REHEARSED:
+                break
+    return working, max(1, len(w.nodes) // max(1, looked_at))
+
+
+def _waits(w: World) -> dict[str, int]:
+    """In how long those who wait find room: one rehearsal for all who ask, however many and however often."""
+    known = w.rehearsed
+    if known is None or w.now - known[0] >= SHARED_MS:
+        known = w.rehearsed = (w.now, rehearse(w))
+    passed = w.now - known[0]
+    return {job: max(0, ms - passed) for job, ms in known[1].items()} if passed else known[1]
 
 
 def rehearse(
@@ -209,7 +236,7 @@ def rehearse(
     usual = _network(w).took_ms
     if not usual:
         return {}
-    nodes = [n for n in islice(w.nodes.values(), NODES_REHEARSED) if n.state in _WORKING and not n.draining]
+    nodes, share = _rehearsed(w)
     rooms = [Room(w.free_on(node), [_ends(w, a, usual) for a in w.held_by(node.id)]) for node in nodes]
     kinds = [w.fleet[node.id].kind for node in nodes]
     ids = [node.id for node in nodes]
@@ -224,7 +251,6 @@ def rehearse(
             )
         return known
 
-    share = _share(w)
     order = w.queue.in_order(min(ORDERED_MAX, JOBS_REHEARSED * share), _weight_of, newcomer)
     mine = newcomer[0] if newcomer is not None else JobId("")
     line: list[Wanted] = []

@@ -163,9 +163,9 @@ def shortfall(node: Node, room: Resources, need: Need) -> tuple[str, int]:
     return f"{name}: {gaps[name][1]} free of {gaps[name][0]} wanted", sum(short.values())
 
 
-def never_fits(w: World, need: Need) -> str:
+def never_fits(w: World, need: Need, asking: bool = False) -> str:
     """Empty if some node that joined could hold the need when idle; else the nearest miss, in words."""
-    if w.could.candidates(need, 0, ()):
+    if w.could.candidates(need, 0, (), asking):
         return ""
     shapes = islice(w.shapes, SHAPES_LOOKED_AT)
     nearest = min(shapes, key=lambda shape: _gap(shape[0], shape[1], need), default=None)

@@ -42,7 +42,7 @@ from holdfast.kernel.events import (
     Verified,
 )
 from holdfast.kernel.explain import explain, never_fits
-from holdfast.kernel.world import PACES_MAX, World
+from holdfast.kernel.world import World
 from holdfast.model import (
     Attempt,
     AttemptId,
@@ -89,8 +89,7 @@ class Kernel:
         w = kernel._w
         if meta is not None:
             w.load(meta)
-        newest = sorted(paces, key=_age)[-PACES_MAX:]
-        for row in [*nodes, *tokens, *newest, *jobs, *attempts]:
+        for row in [*nodes, *tokens, *sorted(paces, key=_age), *jobs, *attempts]:
             w.load(row)
         for job in sorted(jobs, key=lambda j: (j.submitted_ms, j.id)):
             w.deadlines.add(job.queue_until_ms, "job", job.id)
@@ -142,6 +141,11 @@ class Kernel:
     def at_stake(self) -> bool:
         """Whether any job lives: the clock is kept on record while one does."""
         return bool(self._w.jobs)
+
+    @property
+    def changing(self) -> bool:
+        """Whether the last event decided something, also if it failed before it came to its end."""
+        return bool(self._w.changes or self._w.sends)
 
     def load_of(self, node: NodeId) -> "tuple[bool, object]":
         """Connected or not, and the last reported load: for people, not for decisions."""

@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from msgspec.structs import replace
 
-from holdfast.kernel.world import World
+from holdfast.kernel.world import COMMAND, World
 from holdfast.model import Attempt, Job, JobSpec, Owner, Pace
 
 PEERS_KEPT = 15
@@ -32,7 +32,7 @@ def _named(owner: str, name: str) -> str:
 @lru_cache(maxsize=4_096)
 def _commanded(owner: str, argv: tuple[str, ...], image: str) -> str:
     words = "\0".join((owner, image, *argv)).encode("utf-8", "surrogatepass")
-    return f"command_{sha256(words).hexdigest()[:24]}"
+    return f"{COMMAND}{sha256(words).hexdigest()[:24]}"
 
 
 def kind_of_work(job: Job) -> str:

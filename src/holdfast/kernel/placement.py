@@ -228,6 +228,10 @@ class Index(Generic[S]):
     def __len__(self) -> int:
         return self._total
 
+    def remembered(self) -> dict[Need, tuple[int, ...]]:
+        """Of which needs something is remembered, and how its kinds are weighed: later choices depend on it."""
+        return {need: demand.sums for need, demand in self._demands.items()}
+
     # --- coming, going and changing ---
 
     def open(self, seat: S, free: Free) -> None:
@@ -314,21 +318,24 @@ class Index(Generic[S]):
 
     # --- finding ---
 
-    def candidates(self, need: Need, draw: int, without: Container[NodeId]) -> list[S]:
-        """Some nodes on which the need fits now; empty only if there is none at all outside `without`."""
+    def candidates(self, need: Need, draw: int, without: Container[NodeId], asking: bool = False) -> list[S]:
+        """Some nodes on which the need fits now; empty only if there is none at all outside `without`. `asking`:
+        somebody only wants to know, so nothing is remembered of it."""
         demand = self._demands.get(need)
         if demand is None:
             demand = self._demand(need)
+            if not asking:
+                if len(self._demands) >= DEMANDS_KEPT:
+                    self._demands.clear()
+                self._demands[need] = demand
         if not demand.kinds:
             return []
         return self._draw(demand, draw, without) or self._search(demand, draw, without)
 
     def _demand(self, need: Need) -> Demand[S]:
-        if len(self._demands) >= DEMANDS_KEPT:
-            self._demands.clear()
         want = need.resources
         kinds = sorted((k for k in self._sizes if kind_serves(k, need)), key=lambda k: (k.gpu_memory_mib, k))
-        demand = self._demands[need] = Demand(
+        return Demand(
             want.cpu_milli,
             want.memory_mib,
             want.disk_mib,
@@ -341,7 +348,6 @@ class Index(Generic[S]):
             ),
             tuple(accumulate(self._sizes[kind] for kind in kinds)),
         )
-        return demand
 
     def _draw(self, demand: Demand[S], draw: int, without: Container[NodeId]) -> list[S]:
         """A few random nodes from cells in which the need fits for certain, kinds in proportion to their size. Only

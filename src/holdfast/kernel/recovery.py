@@ -49,6 +49,9 @@ AVOID_MAX = 16
 FREE_OF_CHARGE = {FailureCode.REFUSED, FailureCode.DRAINED, FailureCode.SUPERSEDED}
 """Failures that say nothing about the job: they do not count towards its attempts."""
 
+LOST_WITH_MACHINE = {FailureCode.NODE_LOST, FailureCode.RUNTIME_FAULT, FailureCode.ORPHANED}
+"""What is said of a body whose machine was switched off or cut off, by the orchestrator or by the machine later."""
+
 
 def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: bool) -> None:
     """An attempt that could have won did not. `still_held`: the node must be told to clean up."""
@@ -78,7 +81,7 @@ def go_on(w: World, attempt: Attempt, failure: Failure) -> None:
         return
     rivals = [a for a in w.attempts_of(job.id) if a.id != attempt.id and a.may_win]
     well = any(healthy(w, a) for a in rivals)
-    churned = well and churn(attempt, rivals)
+    churned = well and job.spec.attempts_max is None and churn(attempt, failure, rivals)
     # One that was made beside another, or to move it, costs nothing as long as the other goes on.
     counts = failure.code not in FREE_OF_CHARGE and not churned and (attempt.purpose is Purpose.PLACED or not well)
     avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-AVOID_MAX:]
@@ -103,13 +106,16 @@ def go_on(w: World, attempt: Attempt, failure: Failure) -> None:
         seek(w, job.id)
 
 
-def churn(attempt: Attempt, rivals: list[Attempt]) -> bool:
-    """Whether its machine was lost long after the body began, with saved work that another took over: such a loss is no
-    failure of the job, and what failed before is forgiven. A job of weeks meets dozens of them."""
-    if attempt.started_ms is None or not attempt.captures:
+def churn(attempt: Attempt, failure: Failure, rivals: list[Attempt]) -> bool:
+    """Whether the body was lost with its machine long after it began, and another goes on from what it had saved.
+
+    Such a loss is no failure of the job, and what failed before is forgiven: a job of weeks meets dozens of them."""
+    heirs = [a for a in rivals if a.resumed is not None and a.resumed.attempt == attempt.id]
+    if failure.code not in LOST_WITH_MACHINE or attempt.started_ms is None or not heirs:
         return False
-    lost_ms = min((a.offered_ms for a in rivals if a.offered_ms > attempt.offered_ms), default=attempt.started_ms)
-    return lost_ms - attempt.started_ms > POISON_WINDOW_MS
+    # What it saved last is proof that it ran until then; when it was lost is not known so well.
+    saved_ms = max(a.resumed.made_ms for a in heirs if a.resumed is not None)
+    return saved_ms - attempt.started_ms > POISON_WINDOW_MS
 
 
 # --- deadlines ---

@@ -7,6 +7,7 @@ stored rows into an empty world. What is not in rows (sessions, rhythm, load, wh
 """
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import TypeVar
 
 import msgspec
@@ -46,6 +47,10 @@ K = TypeVar("K")
 
 PACES_MAX = 20_000
 """Kinds of job of which is known how long they take; the ones that were not met for longest are forgotten."""
+COMMAND = "command_"
+COMMANDS_MAX = 5_000
+"""Of these, kinds that are only a command (their ids begin with COMMAND) are counted apart: a sweep makes one for every
+value that it tries, and must not push out names and arrays, by which stragglers are found."""
 
 # A member of an enumeration is looked up through its class at every use; these are on the path of every decision.
 _JOB_ENDED = JobPhase.ENDED
@@ -148,7 +153,9 @@ class World:
         self.pinned: dict[NodeId, dict[JobId, None]] = {}
         """Who waits for room on one node and no other (kernel.moving)."""
         self.paces: dict[str, Pace] = {}
-        """What jobs of a kind took lately, the longest not met first (kernel.peers)."""
+        """What jobs of a kind took lately (kernel.peers)."""
+        self._met: tuple[dict[str, Pace], dict[str, Pace]] = ({}, {})
+        """The same, the longest not met first: what has a name or an array, and what is only a command."""
         self.freed: dict[NodeId, None] = {}
         """Nodes on which room appeared since the queue was last served."""
         self.went: dict[NodeId, Instant] = {}
@@ -158,6 +165,8 @@ class World:
         """When what a job took, and what it took to get ready, was last written for estimates (kernel.peers)."""
         self.foretold_ms = Instant(0)
         """When something was last foretold that is to be judged (kernel.estimates)."""
+        self.rehearsed: tuple[Instant, dict[str, int]] | None = None
+        """The last rehearsal of the queue that was made for questions, and when; no decision depends on it."""
         self.woke_ms = Instant(0)
         self.forgive_until_ms = Instant(0)
         """After a long freeze of the orchestrator itself: streams that broke meanwhile are nobody's fault."""
@@ -258,10 +267,15 @@ class World:
         self.tokens[token.id] = token
 
     def _load_pace(self, pace: Pace) -> None:
-        self.paces.pop(pace.id, None)
-        self.paces[pace.id] = pace
-        if len(self.paces) > PACES_MAX:
-            del self.paces[next(iter(self.paces))]
+        """The store keeps and loads the same ones: the newest by (seq, id), so a rebuild knows what was known here."""
+        commanded = pace.id.startswith(COMMAND)
+        met = self._met[commanded]
+        met.pop(pace.id, None)
+        met[pace.id] = self.paces[pace.id] = pace
+        if len(met) > (COMMANDS_MAX if commanded else PACES_MAX):
+            seq = next(iter(met.values())).seq
+            oldest = min(old.id for old in takewhile(lambda old: old.seq == seq, met.values()))
+            del met[oldest], self.paces[oldest]
 
     def _load_job(self, job: Job) -> None:
         old = self.jobs.get(job.id)

@@ -59,6 +59,9 @@ AWAY_REDIAL_MS_MAX = 5_000
 CROWD_REDIAL_MS = 5_000
 """Told that there is no room in the line, a node stays away for a while: each try costs the orchestrator a handshake,
 and thousands of nodes that try every second would leave it time for nothing else."""
+APART_REDIAL_MS = 120_000
+"""Told that the releases do not work together, a node of this network asks again only every one to two minutes: first a
+person has to act. That is well within the hour for which its work goes on without contact."""
 STEADY_S = 10.0
 """A session that stood this long was a good one: back-off starts anew."""
 GOODBYE_S = 2.0
@@ -137,7 +140,11 @@ class Link:
                 self._sayings.put_nowait(None)
 
     async def run(self) -> None:
-        """Hold a session until goodbye is said. RefusedForGood or Untrusted where that is hopeless."""
+        """Hold a session until goodbye is said. RefusedForGood or Untrusted where that is hopeless.
+
+        A node that belongs to the network sits out an orchestrator of another release: it was perhaps started by
+        mistake, and a fleet that had ended itself by then would have to be started by hand, machine by machine.
+        """
         failures = 0
         known = False
         last = ""
@@ -145,11 +152,13 @@ class Link:
         met = clock()
         while not self._goodbye:
             begun = clock()
-            crowded = False
+            crowded = apart = False
             try:
                 why = await self._session()
-            except RefusedForGood:
-                raise
+            except RefusedForGood as wrong:
+                if wrong.code != "version" or not (known or self._belongs()):
+                    raise
+                why, apart = f"{wrong.says}; asked again every {APART_REDIAL_MS / 60_000:g} min", True
             except Untrusted as wrong:
                 # Once the orchestrator was there, a stranger at its address is an attack or a mishap to sit out.
                 if not known:
@@ -165,7 +174,16 @@ class Link:
                 log.warning("no session with %s: %s", self.address, why)
             last = why
             if not self._goodbye:
-                await asyncio.sleep(redial_ms(failures, clock() - met, crowded, secrets.randbits(64)) / 1000)
+                draw = secrets.randbits(64)
+                wait_ms = redial_ms(failures, clock() - met, crowded, draw)
+                if apart:
+                    wait_ms = backoff_ms(1, APART_REDIAL_MS, APART_REDIAL_MS, draw)
+                await asyncio.sleep(wait_ms / 1000)
+
+    def _belongs(self) -> bool:
+        """Whether this node had a session before, if only an earlier agent's: its home tells."""
+        hello = self._hears.hello()
+        return self._up or hello.epoch_seen > 0 or bool(hello.held)
 
     def _close(self, why: str) -> None:
         if self._up:

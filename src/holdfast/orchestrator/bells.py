@@ -9,6 +9,9 @@ from contextlib import contextmanager
 
 JOURNAL = "journal"
 """Rung whenever a journal entry was committed."""
+NEWS = "news"
+"""The same, but not for an entry that only says that the orchestrator was late: whoever asks it something each time
+this rings must not be what makes it late the next time."""
 
 
 class Bells:

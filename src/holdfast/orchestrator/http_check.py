@@ -12,16 +12,16 @@ from litestar.datastructures import State
 from litestar.response import Stream
 
 from holdfast.boottime import boottime_ms
-from holdfast.kernel.decision import Checked, Foretold, Rejected
+from holdfast.kernel.decision import Answer, Checked, Foretold, Rejected
 from holdfast.kernel.events import CheckAsked, EstimatesAsked, Submitted
 from holdfast.model import NodeId, Resources
 from holdfast.orchestrator.asked import submission
 from holdfast.orchestrator.asked_files import resolved
-from holdfast.orchestrator.bells import JOURNAL, heard
+from holdfast.orchestrator.bells import NEWS, heard
 from holdfast.orchestrator.clock import wall_ms
 from holdfast.orchestrator.front import Front, Refused, acting_for, error_of
 from holdfast.orchestrator.loop import Unavailable
-from holdfast.orchestrator.probing import Probe
+from holdfast.orchestrator.probing import WATCHERS_MAX, Probe
 from holdfast.orchestrator.streams import ALIVE, END, sse
 from holdfast.orchestrator.views import estimate_view, resources_view, scores_view
 from holdfast.wire.http import CheckView, EstimatesView, JobRequest, ProbeView
@@ -30,7 +30,9 @@ BEAT_S = 1.0
 """Between two lines of a watch in which nothing happens."""
 GAP_S = 0.2
 """Between two lines in any case: a busy journal does not make a check dearer."""
-WATCHERS_MAX = 64
+PAUSE = 20
+"""A watcher waits so many times as long as its check took the leader."""
+TOO_MANY = f"{WATCHERS_MAX} checks are being watched already"
 SOME_FOLDER = "0" * 64
 """Stands for the folder that would go along: nobody sends one for a question."""
 OTHERS_ASKED = 2
@@ -50,8 +52,8 @@ async def watch(data: JobRequest, request: Request, state: State, node: str | No
     front: Front = state.front
     event = await _asked(front, data, request)
     only = await _node(front, node)
-    if front.probes.watchers >= WATCHERS_MAX:
-        raise Unavailable("busy", f"{WATCHERS_MAX} checks are being watched already")
+    if front.probes.checks.watchers >= WATCHERS_MAX:
+        raise Unavailable("busy", TOO_MANY)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return Stream(_beats(front, event, only), media_type="text/event-stream", headers=headers)
 
@@ -61,6 +63,8 @@ async def estimates(state: State) -> EstimatesView:
     """How often estimates of starts and ends were right."""
     front: Front = state.front
     answer = await front.leader.ask(EstimatesAsked())
+    if isinstance(answer, Rejected):
+        raise Refused(error_of(answer))
     return EstimatesView(scores_view(answer.scores) if isinstance(answer, Foretold) else {})
 
 
@@ -78,42 +82,52 @@ async def _node(front: Front, named: str | None) -> NodeId | None:
 
 
 async def _beats(front: Front, event: Submitted, only: NodeId | None) -> AsyncIterator[bytes]:
-    front.probes.watchers += 1
+    checks = front.probes.checks
+    if checks.watchers >= WATCHERS_MAX:
+        # Several may have come through the door before the first of them was counted here.
+        yield sse(CheckView("unknown", TOO_MANY, wall_ms(), "busy"), "1")
+        yield END
+        return
+    checks.watchers += 1
     number, said, said_ms = 0, (), 0
     try:
         yield ALIVE
-        with front.bells.listen(JOURNAL) as bell:
+        with front.bells.listen(NEWS) as bell:
             while not front.stopping():
                 bell.clear()
                 try:
                     view = await _checked(front, event, only)
                 except Unavailable as not_now:
                     view = CheckView("unknown", not_now.says, wall_ms(), not_now.code)
+                except Refused as refused:
+                    view = CheckView("unknown", refused.view.says, wall_ms(), refused.view.code)
                 # Ages and round trips are no news by themselves.
                 about = (view.verdict, view.node, view.state, view.nearest, view.instead, view.code)
                 if about != said or boottime_ms() - said_ms >= (BEAT_S - GAP_S) * 1000:
                     number, said, said_ms = number + 1, about, boottime_ms()
                     yield sse(view, str(number))
-                await asyncio.sleep(GAP_S)
-                await heard(bell, BEAT_S - GAP_S)
+                pause_s = max(GAP_S, PAUSE * _cost_s(front))
+                await asyncio.sleep(pause_s)
+                await heard(bell, max(0.0, BEAT_S - pause_s))
         yield END
     finally:
-        front.probes.watchers -= 1
+        checks.watchers -= 1
 
 
 async def _checked(front: Front, event: Submitted, only: NodeId | None) -> CheckView:
     found, foretold = await asyncio.gather(
-        front.leader.ask(CheckAsked(event.owner, event.spec, only)), front.leader.ask(EstimatesAsked())
+        _answer(front, CheckAsked(event.owner, event.spec, only)), front.leader.ask(EstimatesAsked())
     )
-    if isinstance(found, Rejected):
-        raise Refused(error_of(found))
+    for answer in (found, foretold):
+        if isinstance(answer, Rejected):
+            raise Refused(error_of(answer))
     assert isinstance(found, Checked) and isinstance(foretold, Foretold)
     probe = None if found.node is None else await front.probes.ask(found.node, front.leader.epoch)
     verdict, says, instead = found.verdict, found.says, None
     if found.verdict == "now" and probe is not None and not probe.answered:
-        instead = None if only is not None else await _another(front, event, found)
+        instead, asked = (None, None) if only is not None else await _another(front, event, found)
         verdict = "unhealthy"
-        says = f"it would be given to {found.label}, but that does not answer now; {_after(instead)}"
+        says = f"it would be given to {found.label}, but that does not answer now; {_after(instead, asked)}"
     return CheckView(
         verdict,
         says,
@@ -134,27 +148,44 @@ async def _checked(front: Front, event: Submitted, only: NodeId | None) -> Check
     )
 
 
+async def _answer(front: Front, asked: CheckAsked) -> Answer:
+    """What the kernel says, when it is this check's turn."""
+    async with front.probes.checks.turn(lambda: _cost_s(front)):
+        return await front.leader.ask(asked)
+
+
+def _cost_s(front: Front) -> float:
+    return front.leader.question_s.get(CheckAsked, 0.0)
+
+
 def _probed(probe: Probe | None) -> ProbeView | None:
     return None if probe is None else ProbeView(probe.answered, probe.round_trip_ms, probe.silent_ms)
 
 
-def _after(instead: str | None) -> str:
-    if instead is None:
-        return "no other machine with room answers either"
-    return f"{instead} has room and answers: the job would be moved there once the first is given up"
+def _after(instead: str | None, asked: int | None) -> str:
+    """What is known of others, of which so many were asked in vain; None: nobody looked for any."""
+    if instead is not None:
+        return f"{instead} has room and answers: the job would be moved there once the first is given up"
+    if asked is None:
+        return "no other was asked"
+    if not asked:
+        return "no other machine has room now"
+    return "nor does the other one that was asked" if asked == 1 else f"nor do the {asked} others that were asked"
 
 
-async def _another(front: Front, event: Submitted, first: Checked) -> str | None:
-    """Another machine that has room and answers."""
+async def _another(front: Front, event: Submitted, first: Checked) -> tuple[str | None, int | None]:
+    """Another machine that has room and answers, and how many did not when they were asked; None: none was."""
     passed = [first.node] if first.node is not None else []
-    for _ in range(OTHERS_ASKED):
-        found = await front.leader.ask(CheckAsked(event.owner, event.spec, without=tuple(passed)))
-        if not isinstance(found, Checked) or found.node is None:
-            return None
+    for asked in range(OTHERS_ASKED):
+        found = await _answer(front, CheckAsked(event.owner, event.spec, without=tuple(passed)))
+        if not isinstance(found, Checked):
+            return None, asked or None
+        if found.node is None:
+            return None, asked
         if (await front.probes.ask(found.node, front.leader.epoch)).answered:
-            return found.label
+            return found.label, asked
         passed.append(found.node)
-    return None
+    return None, OTHERS_ASKED
 
 
 ROUTES = [check, watch, estimates]

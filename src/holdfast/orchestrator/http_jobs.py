@@ -168,10 +168,11 @@ def _progress(front: Front, attempts: list[Attempt]) -> list[ProgressView]:
 
 
 @get("/v1/jobs/{job:str}")
-async def show_job(job: str, request: Request, state: State) -> JobView:
+async def show_job(job: str, request: Request, state: State, estimate: bool = True) -> JobView:
+    """`estimate`: with when it will start and end. Whoever asks again and again until it has ended needs none."""
     front: Front = state.front
     found = await front.reading.job(job, acting_for(request))
-    foretold = await estimates_of(front, [found] if found.live else [])
+    foretold = await estimates_of(front, [found] if found.live and estimate else [])
     return _with_estimate(await _shown(front, found), foretold)
 
 
@@ -200,6 +201,8 @@ async def explain_job(job: str, request: Request, state: State) -> ExplainView:
         answer = await front.leader.ask(ExplainAsked(found.id))
         if isinstance(answer, Explanation):
             return explain_view(answer)
+        if isinstance(answer, Rejected) and answer.code != "not_live":
+            raise Refused(error_of(answer))
         found = await front.reading.job(found.id, None)
     verdict = found.verdict.value if found.verdict else "unknown"
     return ExplainView(found.id, found.phase.value, "", None, f"nothing: it has ended ({verdict})", [], {}, "", 0)

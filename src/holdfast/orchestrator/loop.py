@@ -5,8 +5,9 @@ It decides nothing. What it owes to `kernel.commit.CommitLoop`:
     1. every event is applied with the leader's time, and lateness is told before the event it may concern;
     2. one batch at a time goes to the store, under this leader's epoch, also when it has no rows;
     3. nothing leaves before its batch is durable: answers, sends, bells;
-    4. a failed commit, or a kernel that breaks, ends leadership: everybody waiting is told to try again, all
-       sessions are closed, and the state is rebuilt from the store under a higher epoch, as often as it takes.
+    4. a failed commit, or a kernel that breaks on more than a question, ends leadership: everybody waiting is told to
+       try again, all sessions are closed, and the state is rebuilt from the store under a higher epoch, as often as it
+       takes.
 
 Everything but the store's own calls runs in the event loop's thread.
 """
@@ -17,17 +18,18 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from holdfast.boottime import boottime_ms
 from holdfast.kernel.commit import Batch, CommitLoop
-from holdfast.kernel.decision import Answer, Done, Send, Taken
-from holdfast.kernel.events import AnyEvent, Led, Tick
+from holdfast.kernel.decision import Answer, Done, Rejected, Send, Taken
+from holdfast.kernel.events import AnyEvent, CheckAsked, EstimatesAsked, ExplainAsked, Led, Tick
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Entry, Job, JobId, Settings
-from holdfast.orchestrator.bells import JOURNAL, Bells
+from holdfast.model import Entry, Instant, Job, JobId, Settings
+from holdfast.orchestrator.bells import JOURNAL, NEWS, Bells
 from holdfast.orchestrator.clock import LeaderClock
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.metrics import Metrics
@@ -49,6 +51,8 @@ CROWD_MS_MAX = 120_000
 stranger who fills the line can hold up deadlines no longer than that."""
 TICK_GAP_S = 0.005
 """A deadline that stays due cannot spin the loop."""
+QUESTIONS = (CheckAsked, EstimatesAsked, ExplainAsked)
+"""Events that change nothing."""
 
 
 class Unavailable(Exception):
@@ -103,6 +107,8 @@ class Leader:
         self.epoch = 0
         self.trouble = "starting"
         """Why nobody can be served right now; empty while leading."""
+        self.question_s: dict[type, float] = {}
+        """What the last question of each kind took of the loop's time."""
         self.crowded: Callable[[], bool] = lambda: False
         """Whether nodes wait to be let in; the door says so."""
         self._outside = outside
@@ -198,7 +204,10 @@ class Leader:
         try:
             if late_ms:
                 loop.offer(Tick(late_ms), now)
-            loop.offer(event, now, ticket)
+            if isinstance(event, QUESTIONS):
+                self._question(loop, event, now, ticket)
+            else:
+                loop.offer(event, now, ticket)
         except Exception as cause:
             log.exception("the kernel broke on %s", type(event).__name__)
             self._loop = None
@@ -208,6 +217,21 @@ class Leader:
         self.behind_commit += 1
         self.metrics.applied(event)
         self._gathered.set()
+
+    def _question(self, loop: CommitLoop, event: AnyEvent, now: Instant, ticket: tuple[int, int] | None) -> None:
+        """One that fails changed nothing, so the kernel can be trusted as before: only whoever asked hears of it."""
+        began = time.perf_counter()
+        try:
+            loop.offer(event, now, ticket)
+        except Exception:
+            if loop.kernel.changing:
+                raise
+            log.exception("the kernel has no answer to %s", type(event).__name__)
+            if ticket is not None:
+                self._answered(
+                    ticket, Rejected("internal", "the orchestrator failed on this question; its log says more")
+                )
+        self.question_s[type(event)] = time.perf_counter() - began
 
     # --- leading ---
 
@@ -306,15 +330,8 @@ class Leader:
         failpoint("publish.before_answers")
         for ticket, answer in batch.answers:
             assert isinstance(ticket, tuple)
-            waiting = self._waiting.get(ticket[0])
-            if waiting is None:
-                continue
-            waiting.answers[ticket[1]] = answer
-            if isinstance(answer, Taken) and isinstance(job := batch.rows.get(("job", answer.job)), Job):
-                waiting.jobs[answer.job] = job
-            waiting.missing -= 1
-            if waiting.missing == 0 and not waiting.done.done():
-                waiting.done.set_result(None)
+            row = batch.rows.get(("job", answer.job)) if isinstance(answer, Taken) else None
+            self._answered(ticket, answer, row if isinstance(row, Job) else None)
         failpoint("publish.before_sends")
         for send in batch.sends:
             try:
@@ -326,8 +343,21 @@ class Leader:
         entries = [row for row in batch.rows.values() if isinstance(row, Entry)]
         if entries:
             self.bells.ring(JOURNAL)
+        if any(entry.kind != "orchestrator.late" for entry in entries):
+            self.bells.ring(NEWS)
         for topic in {entry.job for entry in entries if entry.job}:
             self.bells.ring(topic)
+
+    def _answered(self, ticket: tuple[int, int], answer: Answer | None, job: Job | None = None) -> None:
+        waiting = self._waiting.get(ticket[0])
+        if waiting is None:
+            return
+        waiting.answers[ticket[1]] = answer
+        if job is not None:
+            waiting.jobs[job.id] = job
+        waiting.missing -= 1
+        if waiting.missing == 0 and not waiting.done.done():
+            waiting.done.set_result(None)
 
     def _drop(self, cause: BaseException) -> None:
         """Leadership is over: forget the kernel and everything it decided that did not become durable."""

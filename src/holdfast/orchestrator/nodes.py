@@ -19,13 +19,14 @@ import holdfast
 from holdfast.identity.proof import new_nonce, proven
 from holdfast.kernel.events import NodeBroke, NodeJoined, NodeSaid
 from holdfast.model import NodeId
-from holdfast.model.messages import Hello, Leaving, Refusal, Report
+from holdfast.model.messages import Hello, Leaving, Pong, Refusal, Report
 from holdfast.orchestrator.admission import Line, LineFull
 from holdfast.orchestrator.bulk import LogIntake, why_unwanted
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.fleet import Fleet
 from holdfast.orchestrator.loop import Leader, Unavailable
 from holdfast.orchestrator.metrics import Metrics
+from holdfast.orchestrator.probing import probes
 from holdfast.orchestrator.sessions import SESSIONS_MAX, Session, Sessions
 from holdfast.wire import convert, limits, versions
 from holdfast.wire.checks import BadMessage, UnknownMessage
@@ -188,6 +189,10 @@ class Nodes:
             self._sessions.heard(session, message)
             if isinstance(message, Report):
                 self._fleet.said(node, message)
+            if isinstance(message, Pong) and probes(message.nonce):
+                # Somebody wanted to know whether it is there: what is believed of the node must not depend on that.
+                await pace.wait()
+                continue
             try:
                 await self._leader.room()
                 self._leader.tell(NodeSaid(session.number, node, message))

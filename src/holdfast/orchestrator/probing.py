@@ -5,7 +5,8 @@ asked now shows that it is well now. Nothing is decided from it: the kernel has 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -13,11 +14,16 @@ from holdfast.kernel.decision import ToSession
 from holdfast.model import NodeId
 from holdfast.model.messages import Ping
 from holdfast.orchestrator.fleet import Fleet
+from holdfast.orchestrator.loop import Unavailable
 
 PROBE_S = 1.5
 """A line around the world answers in a third of this; whoever waits at a prompt waits no longer."""
 FIRST_NONCE = 2**61
-"""Probes of probation count up from 1; the kernel takes an answer to this one for no answer of its own."""
+"""Probes of probation count up from 1; whatever answers a number above this one is no news for the kernel."""
+WATCHERS_MAX = 64
+CHECKS_WAITING_MAX = WATCHERS_MAX + 32
+REST = 3
+"""For so many times as long as a check took the leader, it is asked no other: checks get a quarter of it at most."""
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -29,14 +35,44 @@ class Probe(msgspec.Struct, frozen=True):
     """Since its last word of any kind; None: it is not connected."""
 
 
+def probes(nonce: int) -> bool:
+    """Whether this is the number of a probe of ours, and not of one of the kernel's."""
+    return nonce > FIRST_NONCE
+
+
+class Checks:
+    """Bounds what checks cost the leader, however many are asked and watched."""
+
+    def __init__(self) -> None:
+        self.watchers = 0
+        """Checks that are being watched: each asks a node every second."""
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def turn(self, cost_s: Callable[[], float]) -> AsyncIterator[None]:
+        """One check at a time asks the leader, and few wait for that. `cost_s`: what the last one took of its time."""
+        if self._waiting >= CHECKS_WAITING_MAX:
+            raise Unavailable("busy", f"{self._waiting} checks wait to be answered already")
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            # Whoever was answered need not wait for the rest that the leader gets.
+            asyncio.get_running_loop().call_later(REST * cost_s(), self._turn.release)
+
+
 class Probes:
     def __init__(self, tell: Callable[[ToSession], None], fleet: Fleet) -> None:
         self._tell = tell
         self._fleet = fleet
         self._nonce = FIRST_NONCE
         self._asked: dict[tuple[str, int], asyncio.Future[float]] = {}
-        self.watchers = 0
-        """Checks that are being watched: each asks a node every second."""
+        self.checks = Checks()
         self._under_way: dict[str, asyncio.Task[Probe]] = {}
 
     async def ask(self, node: str, epoch: int, timeout_s: float = PROBE_S) -> Probe:

@@ -6,9 +6,13 @@ it serves. It knows amounts and durations only; who is first in line and what th
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from operator import ge
 from typing import NamedTuple
 
 Amounts = tuple[int, int, int, int]
+
+ENDINGS_MAX = 1_500
+"""A rehearsal looks no further than so many moments at which something ends: each costs a look at the whole line."""
 
 
 class Room(NamedTuple):
@@ -26,21 +30,26 @@ class Wanted(NamedTuple):
 
 
 def starts(rooms: Sequence[Room], waiting: Sequence[Wanted], until: str = "") -> dict[str, int]:
-    """In how many milliseconds each of those waiting finds room; who never does is left out. `until`: whose answer is
-    enough."""
+    """In how many milliseconds each of those waiting finds room; who does not, as far as is looked, is left out.
+    `until`: whose answer is enough."""
     free = [list(room.free) for room in rooms]
     ends = [(at, place, amounts) for place, room in enumerate(rooms) for at, amounts in room.ends]
     heapify(ends)
     line = list(waiting)
     found: dict[str, int] = {}
+    least = [min(amounts) for amounts in zip(*(wanted.amounts for wanted in line), strict=True)]
     for place in range(len(rooms)):
         line = _served(line, place, 0, free, ends, found)
-    while line and ends and until not in found:
+    for _ in range(ENDINGS_MAX):
+        if not (line and ends) or until in found:
+            break
         now, place, amounts = heappop(ends)
         _add(free[place], amounts)
         while ends and ends[0][:2] == (now, place):
             _add(free[place], heappop(ends)[2])
-        line = _served(line, place, now, free, ends, found)
+        # What serves not even the smallest wishes serves nobody: most endings give back less than those in line want.
+        if all(map(ge, free[place], least)):
+            line = _served(line, place, now, free, ends, found)
     return found
 
 

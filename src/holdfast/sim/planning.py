@@ -61,8 +61,8 @@ class Question(msgspec.Struct, frozen=True):
     """To make ready what a body needs, on any node."""
     jobs: int = 1
     """Submitted at the same moment; one node runs one of them at a time."""
-    attempts: int = 6
-    """Failures after which a job is given up, as the network's `attempts_max`."""
+    attempts: int | None = None
+    """Failures after which a job is given up, as its owner says; None: as the network does."""
     preset: str = "lan"
 
 

@@ -148,7 +148,19 @@ def _postgresql(url: URL) -> Engines:
         "keepalives_count": 3,
         "tcp_user_timeout": 2 * STALLED_WRITER_MS,
     }
-    return Engines(
-        _engine(url, connections=1, connect_args=connect_args),
-        _engine(url, connections=READERS, isolation_level="AUTOCOMMIT", connect_args=connect_args),
-    )
+    writer = _engine(url, connections=1, connect_args=connect_args)
+    reader = _engine(url, connections=READERS, isolation_level="AUTOCOMMIT", connect_args=connect_args)
+    for engine in (writer, reader):
+        # First of all listeners: SQLAlchemy's own already reads text, which comes as bytes out of SQL_ASCII.
+        event.listen(engine, "connect", _refuse_other_encodings, insert=True)
+    return Engines(writer, reader)
+
+
+def _refuse_other_encodings(connection: Any, _record: Any) -> None:
+    """People's words are in any script: a database that cannot hold them would fail in the middle of work."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise StoreFailed(
+            f"the database {connection.info.dbname} has the encoding {encoding}, and the store needs UTF8",
+            hint="Make one that has it: createdb -E UTF8 -T template0 NAME.",
+        )

@@ -21,15 +21,18 @@ from sqlalchemy import (
     bindparam,
     cast,
     column,
+    delete,
     func,
     literal,
     literal_column,
+    not_,
     select,
     tuple_,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from holdfast.kernel.world import COMMAND
 from holdfast.state.tables import attempts, entries, jobs, keeps, leader, meta, nodes, notes, paces, storable, tokens
 
 BIGGEST = 2**63 - 1
@@ -99,8 +102,20 @@ live_attempts: Select[str] = select(attempts.c.doc).where(attempts.c.phase != _E
 the_meta: Select[str] = select(meta.c.doc)
 
 
-def newest_paces(limit: int) -> Select[str]:
-    return select(paces.c.doc).order_by(paces.c.seq.desc()).limit(limit)
+def newest_paces(limit: int, commands: bool) -> Select[str]:
+    """Of what is only a command, or of all else."""
+    return _paces(paces.c.doc, commands).limit(limit)
+
+
+def forget_paces(kept: int, commands: bool, limit: int) -> UpdateBase:
+    """Remove those that `newest_paces` would not load, at most `limit` at once."""
+    return delete(paces).where(paces.c.id.in_(_paces(paces.c.id, commands).offset(kept).limit(limit)))
+
+
+def _paces(what: ColumnElement[str], commands: bool) -> Select[str]:
+    """Newest first, in the order in which the kernel forgets them. Several may have one number."""
+    prefixed = (paces.c.id >= COMMAND) & (paces.c.id < COMMAND + "\U0010ffff")
+    return select(what).where(prefixed if commands else not_(prefixed)).order_by(paces.c.seq.desc(), paces.c.id.desc())
 
 
 every_note: Select[str, str] = select(notes.c.id, notes.c.doc)

@@ -18,15 +18,18 @@ from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from holdfast.kernel.decision import Row
-from holdfast.kernel.world import PACES_MAX
+from holdfast.kernel.world import COMMANDS_MAX, PACES_MAX
 from holdfast.model import Attempt, Entry, Job, JoinToken, Keep, Meta, Node, Pace
 from holdfast.state import migrate, statements, tables
 from holdfast.state.engines import Engines, open_engines
 from holdfast.state.errors import LeadershipLost, StoreFailed
 from holdfast.state.records import RowT, by_table, row_of
-from holdfast.state.writing import Batch, Lead, writer_of
+from holdfast.state.writing import Batch, Lead, forget, writer_of
 
 T = TypeVar("T")
+
+FORGET_EVERY = 2_000
+"""After so many written paces those are removed that no rebuild would load: so the table has a bound."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -51,6 +54,7 @@ class Store:
         self._dialect = engines.writer.dialect.name
         self._where = engines.writer.url.render_as_string(hide_password=True)
         self._writer = writer_of(engines.writer)
+        self._paces_written = 0
 
     @classmethod
     def open(cls, url: str) -> "Store":
@@ -81,7 +85,20 @@ class Store:
 
     def commit(self, rows: Iterable[Row], epoch: int) -> None:
         """All of the rows, durably, or none of them."""
-        self._write(by_table(rows), epoch)
+        batch = by_table(rows)
+        self._write(batch, epoch)
+        self._paces_written += len(batch.get(tables.paces, ()))
+        if self._paces_written >= FORGET_EVERY:
+            self._paces_written = 0
+            self._forget_paces(epoch)
+
+    def _forget_paces(self, epoch: int) -> None:
+        """More than were written since the last time, and never so many that a commit waits for long."""
+        kept = ((COMMANDS_MAX, True), (PACES_MAX, False))
+        try:
+            forget(self._engines.writer, epoch, [statements.forget_paces(*each, 2 * FORGET_EVERY) for each in kept])
+        except SQLAlchemyError as error:
+            raise self._failed("written to", error) from error
 
     def write_note(self, subject: str, text: str, epoch: int) -> None:
         """Leave something for whoever leads next, in place of what stood there; fenced like any commit."""
@@ -112,7 +129,10 @@ class Store:
                     nodes=_rows(view, Node, statements.every_node),
                     tokens=_rows(view, JoinToken, statements.every_token),
                     meta=None if meta is None else row_of(Meta, meta),
-                    paces=_rows(view, Pace, statements.newest_paces(PACES_MAX)),
+                    paces=(
+                        *_rows(view, Pace, statements.newest_paces(PACES_MAX, commands=False)),
+                        *_rows(view, Pace, statements.newest_paces(COMMANDS_MAX, commands=True)),
+                    ),
                     notes={row.id: row.doc for row in view.execute(statements.every_note)},
                 )
 

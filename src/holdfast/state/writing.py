@@ -4,11 +4,11 @@ Both return whose epoch leads, and have written the batch if and only if it is t
 driver takes them, past SQLAlchemy's work on each value: that was most of the processor time of a commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import Connection, Engine, Table, UpdateBase
 from sqlalchemy.dialects import sqlite
 
 from holdfast.state import statements
@@ -60,6 +60,14 @@ class Postgres:
         sent: dict[str, Any] = {table.name: _encode(batch.get(table, ())).decode() for table in tables}
         with self._engine.connect() as connection:
             return Lead(*connection.execute(self._puts[tables], {**sent, "epoch": epoch}).one())
+
+
+def forget(engine: Engine, epoch: int, removals: Iterable[UpdateBase]) -> None:
+    """Remove what nobody reads any more; nothing unless this epoch leads. Too rare to be a part of every commit."""
+    with engine.begin() as transaction:
+        if _lead(transaction).epoch == epoch:
+            for removal in removals:
+                transaction.execute(removal)
 
 
 def _lead(transaction: Connection) -> Lead:

@@ -22,13 +22,13 @@ import msgspec
 
 from holdfast.client import Client
 from holdfast.quantities import counted
-from holdfast.testing.processes import LocalNetwork, wait_for
+from holdfast.testing.processes import LocalNetwork, NodeProcesses, wait_for
 from holdfast.wire.http import JobRequest, JobView
 
 SPARE = 1
 """Machines beside those that will be killed."""
 EARLIEST, LATEST = 0.15, 0.85
-"""When a kill comes, as a share of what the undisturbed run took."""
+"""When a kill comes, as a share of how long the undisturbed run worked."""
 PATIENCE_S = 6 * 3600.0
 SHORTEST_S = 0.5
 """A run shorter than this is over before anybody could be killed at a chosen moment."""
@@ -52,6 +52,8 @@ class Run(msgspec.Struct, frozen=True):
     stdout: str
     """sha256 of what the attempt that counts printed."""
     failure: str = ""
+    worked_s: float = 0.0
+    """Of `seconds`, how long its last attempt worked: without the wait before and the preparing."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -111,7 +113,7 @@ class Rehearsal:
             says = f"it takes {calm.seconds:.2f} s: it is over before its machine could die at a chosen moment"
             return Report("undisturbed", says, "Give it more to do, or trust that it is short.", (), calm)
         self._have_machines(kills + SPARE)
-        spans = [self._chance.uniform(EARLIEST, LATEST) * calm.seconds for _ in range(kills)]
+        spans = [self._chance.uniform(EARLIEST, LATEST) * calm.worked_s for _ in range(kills)]
         torn, struck = self._run(request, f"with {counted(kills, 'machine')} killed under it", spans)
         if not struck:
             says = "it ended before its machine could be killed"
@@ -169,7 +171,9 @@ class Rehearsal:
         wait_for(lambda: time.time() >= due or self._ended(job), "the moment to kill", span + 60)
         if self._ended(job):
             return None
-        node = self.network.node_running(job)
+        node = self._machine_of(job)
+        if node is None:
+            return None
         self._told(f"kill -9: all of {node.name}, {span:.1f} s into the work")
         killed = time.time()
         node.kill_tree()
@@ -190,6 +194,22 @@ class Rehearsal:
         if recovered is not None:
             self._told(f"it runs again elsewhere, {recovered:.2f} s later")
         return Kill(node.name, span, recovered)
+
+    def _machine_of(self, job: str) -> NodeProcesses | None:
+        """The one that works on it now. None: the job ended before one was seen to, as a short one may."""
+
+        def at_work() -> tuple[NodeProcesses | None] | None:
+            view = self.client.jobs.get(job)
+            if view.phase == "ended":
+                return (None,)
+            under_way = [a.node for a in view.attempts if a.phase == "running" and not a.revoked]
+            names = {node.id: node.name for node in self.client.nodes.list()}
+            found = self.network.nodes.get(names.get(under_way[-1], "")) if under_way else None
+            return (found,) if found is not None else None
+
+        found = wait_for(at_work, f"{job} to run on some machine, or to end", PATIENCE_S)
+        assert found is not None
+        return found[0]
 
     def _ended(self, job: str) -> bool:
         return self.client.jobs.get(job).phase == "ended"
@@ -215,7 +235,13 @@ class Rehearsal:
                     self.client.content.fetch(view.files.manifest, folder)
                     files = hashes(Path(folder))
             stdout = view.result_sha256 or ""
-        return Run(view.id, view.verdict or "", seconds, view.attempts_made, files, stdout, failure)
+        worked = _worked_s(view)
+        return Run(view.id, view.verdict or "", seconds, view.attempts_made, files, stdout, failure, worked)
+
+
+def _worked_s(view: JobView) -> float:
+    spans = [(a.ended_ms - a.started_ms) / 1000 for a in view.attempts if a.started_ms and a.ended_ms]
+    return spans[-1] if spans else 0.0
 
 
 def hashes(folder: Path) -> dict[str, str]:

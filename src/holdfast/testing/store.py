@@ -44,6 +44,7 @@ from holdfast.model import (
     Verdict,
 )
 from holdfast.state import LeadershipLost, Snapshot, Store, StoreFailed
+from holdfast.state import store as store_room
 
 BATCH_ROWS = 40
 """Rows in one batch of the writer that is killed: enough that a torn batch would show."""
@@ -182,6 +183,34 @@ class StoreConformance:
         store.commit([Pace("name_a", 9, (10, 20, 30))], epoch)
 
         assert store.load_live().paces == (Pace("name_a", 9, (10, 20, 30)), Pace("arr_b", 5, (7,)))
+
+    @pytest.mark.spec("J14", "J9")
+    def test_of_too_many_kinds_the_newest_are_loaded_and_the_others_removed(
+        self, store: Store, epoch: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Given a store that loads three kinds of work and two commands
+        monkeypatch.setattr(store_room, "PACES_MAX", 3)
+        monkeypatch.setattr(store_room, "COMMANDS_MAX", 2)
+        rows = [Pace(id, seq, (7,)) for seq in (2, 3, 1) for id in (f"name_z{seq}", f"arr_{seq}", f"command_{seq}")]
+        newest = ["name_z3", "arr_3", "name_z2", "command_3", "command_2"]
+
+        # When more are written, then those with the highest numbers are loaded, and of one number the higher ids
+        store.commit(rows, epoch)
+        assert [pace.id for pace in store.load_live().paces] == newest
+
+        # When it was written to often enough, then the others are no longer there, however many would be loaded
+        monkeypatch.setattr(store_room, "FORGET_EVERY", 2)
+        store.commit([Pace("name_z3", 4, (7, 8)), Pace("command_3", 4, (7, 8))], epoch)
+        monkeypatch.setattr(store_room, "PACES_MAX", 100)
+        monkeypatch.setattr(store_room, "COMMANDS_MAX", 100)
+        assert [pace.id for pace in store.load_live().paces] == newest
+
+        # When an orchestrator that no longer leads would remove some, then it removes nothing
+        store.take_lead("another")
+        monkeypatch.setattr(store_room, "PACES_MAX", 1)
+        store._forget_paces(epoch)
+        monkeypatch.setattr(store_room, "PACES_MAX", 100)
+        assert [pace.id for pace in store.load_live().paces] == newest
 
     @pytest.mark.spec("J14")
     def test_an_empty_store_has_nothing_and_says_so(self, store: Store) -> None:
