@@ -24,7 +24,7 @@ from holdfast.codes import failed, rows
 from holdfast.errors import exit_code_of, verdict_error
 from holdfast.model import MEANINGS, Blame, FailureCode
 from holdfast.orchestrator.front import STATUS
-from holdfast.testing.processes import LocalNetwork
+from holdfast.testing.processes import LocalNetwork, wait_for
 
 pytestmark = [pytest.mark.spec("J7", "J3"), pytest.mark.xdist_group("cli-errors")]
 
@@ -160,15 +160,19 @@ def test_a_person_who_causes_it_is_told_what_why_and_what_to_do(world: World, co
 
 @pytest.fixture(scope="module")
 def failures(world: World) -> dict[str, str]:
-    """A job for each way to fail that is its owner's doing, all sent at once."""
+    """A job for each way to fail that is its owner's doing, sent at once; before them, one to hold each machine."""
+    jobs = world.network.client().jobs
+    holding = [world.job("sleep", "60", cpu_milli=_most(world) * 3 // 5) for _ in world.network.nodes]
+    for job in holding:
+        wait_for(lambda job=job: jobs.get(job).phase == "running", "a job to hold a machine", 60)
     return {
+        "cancelled": holding[0],
         "exit_code": world.job("false"),
         "oom_job": world.job("python3", "-c", "x = b'x' * (200 << 20)"),
         "time_limit": world.job("sleep", "60", time_limit_ms=300),
         "disk_quota": world.job("sh", "-c", "head -c 100000000 /dev/zero > big"),
         "data": world.job("true", inputs=[{"name": "a", "url": "http://127.0.0.1:9/nothing"}]),
         "queue_expired": world.job("true", cpu_milli=_most(world), queue_limit_ms=300),
-        "cancelled": world.job("sleep", "60"),
     }
 
 

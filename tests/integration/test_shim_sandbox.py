@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -221,3 +223,14 @@ def size(path):
 print(json.dumps([size("/tmp"), size("/dev/shm")]))
 """
     assert told_by(attempts, script, resources={"memory_mib": 64}) == [64, 64]
+
+
+@pytest.mark.spec("N4", "J5")
+def test_a_sandbox_starts_although_another_ends_in_the_same_moment(tmp_path: Path) -> None:
+    """What was mounted when it looked is gone when it would take it out of sight."""
+    script = (
+        "import sys; from holdfast.node.runtimes import scratch, bubblewrap; RUNTIME = bubblewrap.RUNTIME; "
+        "scratch.scratch_mounts = lambda: sys.argv[1:]; print(RUNTIME.works())"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path / "gone"), str(tmp_path)]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "(True, '')\n"

@@ -6,6 +6,7 @@ Limits are the kernel's where it has them (`cgroups`, `scratch`, `netns`); the r
 """
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -163,11 +164,20 @@ class _Plan:
         linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
         for place in scratch.scratch_mounts():
             if place not in self.seen.values():
-                linux.unmount(place)
+                _out_of_sight(place)
         linux.mount("stage", self.stage, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755,size=64k")
         for inside, outside in self.seen.items():
             os.mkdir(self._staged(inside), 0o755)
             linux.mount(outside, self._staged(inside), flags=linux.MS_BIND | linux.MS_REC)
+
+
+def _out_of_sight(place: str) -> None:
+    """Another attempt may end in this moment: with its folder its mount is gone from here too, as it should be."""
+    try:
+        linux.unmount(place)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EINVAL):
+            raise
 
 
 def _stage_for(paths: list[str]) -> str:
