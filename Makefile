@@ -7,8 +7,7 @@ INSTALLED := $(VENV)/.installed
 RUNNABLE := $(VENV)/.runnable
 RELEASABLE := $(VENV)/.releasable
 SOURCES := src tests bench demo scripts deploy
-# Tests wait for processes half of the time: three keep two cores busy.
-WORKERS ?= 3
+WORKERS ?= 2
 
 # The wheel carries the type checker; without this it asks the network for a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
