@@ -29,6 +29,19 @@ _fork.set_forkserver_preload(
 )
 
 KILLED = -signal.SIGKILL
+START_S = 120.0
+"""For a process to come up, or to end, on a machine that runs other tests beside it."""
+
+PATIENT = msgspec.structs.replace(
+    Settings.test(),
+    silence_floor_ms=5_000,
+    silence_ceiling_ms=8_000,
+    idle_silence_ms=20_000,
+    offer_ms_max=10_000,
+    lease_ms=15_000,
+)
+"""Nodes of these tests live in the process of the test. Where that stands still for a second or two, because the
+machine has other things to do, none of them fell silent. Stories about silence have settings of their own."""
 
 
 def _serve(config: bytes, failpoint: str | None, recording: str | None, log: str) -> None:
@@ -63,9 +76,10 @@ class OrchestratorProcess:
             store=store,
             http=f"127.0.0.1:{free_port()}",
             nodes=f"127.0.0.1:{free_port()}",
+            files=f"127.0.0.1:{free_port()}",  # else the port beside that of the nodes, which may be another's
             open_join=open_join,
             tls=tls,
-            settings=settings or Settings.test(),
+            settings=settings or PATIENT,
         )
         self.log = folder / "orchestrator.log"
         self.process: BaseProcess | None = None
@@ -89,7 +103,7 @@ class OrchestratorProcess:
         process.start()
         self.process = process
         if wait:
-            wait_for(self.healthy, "the orchestrator to lead")
+            wait_for(self.healthy, "the orchestrator to lead", START_S)
         return self
 
     def healthy(self) -> bool:
@@ -103,9 +117,9 @@ class OrchestratorProcess:
         # Not httpx: it prepares for TLS on every call, which costs more than the orchestrator's whole start.
         if self.config.tls:
             unchecked = ssl._create_unverified_context()
-            connection: HTTPConnection = HTTPSConnection(self.config.http, timeout=5, context=unchecked)
+            connection: HTTPConnection = HTTPSConnection(self.config.http, timeout=20, context=unchecked)
         else:
-            connection = HTTPConnection(self.config.http, timeout=5)
+            connection = HTTPConnection(self.config.http, timeout=20)
         try:
             connection.request("GET", "/healthz")
             return connection.getresponse().status
@@ -123,7 +137,7 @@ class OrchestratorProcess:
         assert self.process is not None
         return self.process.exitcode is not None
 
-    def exit_code(self, timeout_s: float = 20) -> int | None:
+    def exit_code(self, timeout_s: float = START_S) -> int | None:
         assert self.process is not None
         self.process.join(timeout_s)
         return self.process.exitcode
@@ -147,7 +161,7 @@ class OrchestratorProcess:
     def admin_token(self) -> str:
         return (self.config.data / "admin.token").read_text().strip()
 
-    def client(self, patience_s: float = 20.0) -> Client:
+    def client(self, patience_s: float = 60.0) -> Client:
         client = Client(self.url, self.admin_token(), patience_s=patience_s)
         self._clients.append(client)
         return client
@@ -158,7 +172,7 @@ class OrchestratorProcess:
             "Authorization": f"Bearer {self.admin_token()}",
             **{k.replace("_", "-"): v for k, v in headers.items()},
         }
-        return httpx.Client(base_url=self.url, headers=given, timeout=20, trust_env=False, verify=False)
+        return httpx.Client(base_url=self.url, headers=given, timeout=60, trust_env=False, verify=False)
 
     def tail(self, lines: int = 30) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""

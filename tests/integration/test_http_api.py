@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_health_needs_no_token_and_names_nobody(orchestrator: OrchestratorProces
 
 @pytest.mark.spec("A5")
 def test_metrics_and_the_description_of_the_api(http: httpx.Client, client: Client) -> None:
-    client.jobs.run(["say", "metrics"], timeout_s=20)
+    client.jobs.run(["say", "metrics"], timeout_s=60)
     text = http.get("/metrics").text
     assert 'holdfast_jobs_ended_total{failure="none",verdict="succeeded"}' in text
     assert "holdfast_commit_seconds_bucket" in text and "holdfast_sessions 1.0" in text
@@ -157,7 +158,7 @@ def test_the_same_key_is_the_same_job_also_after_it_ended(http: httpx.Client, cl
     # Given a job that was submitted under a key and has ended
     first = http.post("/v1/jobs", json={"argv": ["say", "once"]}, headers=headers)
     assert (first.status_code, first.json()["again"]) == (201, False)
-    ended = client.jobs.wait(first.json()["id"], timeout_s=20)
+    ended = client.jobs.wait(first.json()["id"], timeout_s=60)
     # When the same is sent again, then the first answer comes back and nothing runs
     again = http.post("/v1/jobs", json={"argv": ["say", "once"]}, headers=headers).json()
     assert (again["id"], again["again"], again["verdict"]) == (ended.id, True, "succeeded")
@@ -227,7 +228,7 @@ def test_a_batch_stands_or_falls_one_by_one_and_in_order(client: Client) -> None
     assert isinstance(unfit, ErrorView) and unfit.code == "no_fit"
     assert isinstance(repeated, JobView) and repeated.again and repeated.id == one.id
     assert isinstance(reused, ErrorView) and reused.code == "key_reused"
-    assert client.jobs.wait(one.id, timeout_s=20).verdict == "succeeded"
+    assert client.jobs.wait(one.id, timeout_s=60).verdict == "succeeded"
 
 
 @pytest.mark.spec("J13")
@@ -294,7 +295,7 @@ def test_what_waits_says_why_and_can_be_stopped(client: Client, node: WireNode) 
         assert (stopped.phase, stopped.verdict) == ("ended", "cancelled")
     assert "ended" in client.jobs.explain(view.id).then
     assert not client.nodes.drain("worker", on=False).draining
-    assert client.jobs.run(["again"], timeout_s=20).verdict == "succeeded"
+    assert client.jobs.run(["again"], timeout_s=60).verdict == "succeeded"
 
 
 @pytest.mark.spec("N6")
@@ -312,3 +313,23 @@ def test_the_doctor_finds_that_memory_equals_the_store(client: Client) -> None:
     findings = {finding.name: finding for finding in client.doctor().findings}
     assert findings["rebuild equals memory"].ok and "both are" in findings["rebuild equals memory"].says
     assert findings["leads"].ok and findings["store answers"].ok
+
+
+@pytest.mark.spec("H2")
+def test_a_silent_connection_is_ended_by_clients_first(orchestrator: OrchestratorProcess) -> None:
+    # Given for how long clients keep a connection, and one that was used
+    kept_s = httpx.Limits().keepalive_expiry
+    assert kept_s is not None
+    address = httpx.URL(orchestrator.url)
+    line = HTTPConnection(address.host, address.port, timeout=60)
+    line.request("GET", "/healthz")
+    assert line.getresponse().read()
+    # When it was silent for longer than that, then it was not hung up
+    line.sock.settimeout(kept_s + 1)
+    with pytest.raises(TimeoutError):
+        line.sock.recv(1)
+    # And is still heard
+    line.sock.settimeout(60)
+    line.request("GET", "/healthz")
+    assert line.getresponse().status == 200
+    line.close()

@@ -35,8 +35,9 @@ def words(start: Start) -> bytes:
 class Line:
     """One Control stream, opened and closed by hand."""
 
-    def __init__(self, address: str, polite: bool = True, pem: bytes | None = None) -> None:
-        """`polite`: keeps to the limits of a message; else the orchestrator has to. `pem`: TLS, and whom to trust."""
+    def __init__(self, address: str, polite: bool = True, pem: bytes | None = None, lasts_s: float | None = 60) -> None:
+        """`polite`: keeps to the limits of a message; else the orchestrator has to. `pem`: TLS, and whom to trust.
+        `lasts_s`: then it breaks by itself, so that a test that listens in vain ends."""
         if pem is not None:
             options = limits.client_options(SERVER_NAME)
             self.channel = grpc.secure_channel(address, client_credentials(pem), options=options)
@@ -45,7 +46,7 @@ class Line:
             self.channel = grpc.insecure_channel(address, options=options)
         self.stub = NodeLinkStub(self.channel)  # pyright: ignore[reportArgumentType]
         self._out: queue.Queue[pb.NodeFrame | None] = queue.Queue()
-        self.call = self.stub.Control(self._frames(), timeout=60)
+        self.call = self.stub.Control(self._frames(), timeout=lasts_s)
 
     def _frames(self) -> Iterator[pb.NodeFrame]:
         while (frame := self._out.get()) is not None:
@@ -101,8 +102,12 @@ class WireNode:
         self._seq = 0
         self._epoch = 0
         self._lock = threading.RLock()
+        self._bulk = threading.Lock()
+        """A session has one bulk stream: attempts that opened one each would break off each other's for ever."""
         self._stopped = threading.Event()
+        self._dialled: Line | None = None
         self._line: Line | None = None
+        """The one that was dialled, once it was welcome there."""
         self.bulk_key = ""
         self._threads: list[threading.Thread] = []
 
@@ -122,12 +127,12 @@ class WireNode:
             thread.join(10)
 
     def hang_up(self) -> None:
-        line = self._line
+        line = self._dialled
         if line is not None:
             line.close()
 
     def mute(self) -> None:
-        """Say nothing more, with all streams open: what a frozen machine looks like."""
+        """Say nothing more, with all streams open, and dial no more: what a frozen machine looks like."""
         self._mute = True
 
     def let_go(self) -> None:
@@ -150,7 +155,8 @@ class WireNode:
     def _redial(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._session()
+                if not self._mute:
+                    self._session()
             except (grpc.RpcError, StopIteration, ValueError):
                 pass
             finally:
@@ -193,8 +199,10 @@ class WireNode:
         return convert.answer_from_frame(line.hear())
 
     def _session(self) -> None:
-        line = Line(self.address)
+        line = self._dialled = Line(self.address, lasts_s=None)
         try:
+            if self._stopped.is_set():
+                return  # whoever stopped it may have looked for this line before it was there
             answer = self.introduce(line)
             if isinstance(answer, Refusal):
                 self.refusal = answer
@@ -212,17 +220,19 @@ class WireNode:
     def _obey(self, message: object) -> None:
         match message:
             case Start():
-                self.starts.append(message)
+                # What is not yet reported may be said again: it is the same start. And whoever sees that it has come
+                # and declares its end must not be overtaken by the declaration that it runs.
                 with self._lock:
-                    known = self.held.get(message.attempt)
-                    if known is None:
+                    if message.attempt not in self.held:
+                        self.starts.append(message)
                         self.declare(message, HeldPhase.READY if message.lease_ms else HeldPhase.RUNNING)
                         if not message.lease_ms:
                             self._spawn(lambda: self._perform(message))
             case Go():
                 start = next(s for s in self.starts if s.attempt == message.attempt)
                 with self._lock:
-                    waiting = self.held[start.attempt].phase is HeldPhase.READY
+                    held = self.held.get(start.attempt)
+                    waiting = held is not None and held.phase is HeldPhase.READY
                     if waiting:
                         self.declare(start, HeldPhase.RUNNING)
                 if waiting:
@@ -244,7 +254,7 @@ class WireNode:
         printed = self.output(start)
         if printed:
             self.deliver(start, printed[: len(printed) // 2])
-        self.released.wait(60)
+        self.released.wait()
         if self.deliver(start, printed):
             self.declare(start, HeldPhase.FINISHED, Result(sha256(printed).hexdigest(), len(printed)))
 
@@ -276,7 +286,8 @@ class WireNode:
             line, key = self._line, self.bulk_key
             try:
                 if line is not None and key:
-                    ack = send_logs(line, key, start.attempt, start.fence, printed, stream)
+                    with self._bulk:
+                        ack = send_logs(line, key, start.attempt, start.fence, printed, stream)
                     self.acked[(start.attempt, stream)] = ack.durable_offset
                     if ack.refused or ack.durable_offset >= len(printed):
                         return not ack.refused

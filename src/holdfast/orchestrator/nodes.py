@@ -137,7 +137,8 @@ class Nodes:
             failpoint("session.before_joined")
             self._leader.tell(NodeJoined(session.number, hello))
             told = True
-            await asyncio.wait({reader, asyncio.ensure_future(session.closed.wait())}, return_when="FIRST_COMPLETED")
+            closed = asyncio.ensure_future(session.closed.wait())
+            await asyncio.wait({reader, writer, closed}, return_when="FIRST_COMPLETED")
             if session.closed.is_set():
                 # What was said before closing (why it is refused) should still arrive.
                 await asyncio.wait({writer}, timeout=FLUSH_S_MAX)
@@ -147,6 +148,7 @@ class Nodes:
             for task in (reader, writer):
                 task.cancel()
             self._end(session, hello.node, told, reader)
+            await asyncio.wait({writer})
 
     def _end(self, session: Session, node: NodeId, told: bool, reader: "asyncio.Future[str]") -> None:
         stands = told and not session.by_us
@@ -166,7 +168,7 @@ class Nodes:
             frame = await session.outgoing.get()
             if frame is None:
                 return
-            await context.write(frame)
+            await _written(context, frame)
 
     async def _read(self, session: Session, node: NodeId, context: Any) -> str:
         """Turn frames into events until the stream ends; returns why it ended."""
@@ -267,7 +269,7 @@ class Nodes:
     async def _acknowledge(self, context: Any, acks: "asyncio.Queue[asyncio.Future[LogDurable]]") -> None:
         while True:
             durable = await acks.get()
-            await context.write(convert.ack_to_wire(await durable))
+            await _written(context, convert.ack_to_wire(await durable))
             acks.task_done()
 
 
@@ -297,6 +299,17 @@ async def _heard(context: Any) -> Any:
         return await context.read()
     except DecodeError:
         raise BadMessage("bad_bytes", "what was sent cannot be read as a message") from None
+
+
+async def _written(context: Any, frame: Any) -> None:
+    """Send a frame. Whoever cancels this has to wait until it is out: gRPC ends no stream in the middle of a frame, it
+    forgets to, and the node would wait for that end for ever."""
+    writing = asyncio.ensure_future(context.write(frame))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait({writing}, timeout=FLUSH_S_MAX)
+        raise
 
 
 def _address(peer: str) -> str:

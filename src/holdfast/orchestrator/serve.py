@@ -53,6 +53,9 @@ from holdfast.wire.node_pb2_grpc import add_NodeLinkServicer_to_server
 log = logging.getLogger("holdfast.serve")
 
 CONNECTIONS_MAX = 4_000
+KEEP_ALIVE_S = 15
+"""A silent connection is kept longer than clients keep theirs (httpx: 5 s). Else one may be closed just as a request
+goes into it, and whoever sent that cannot know whether it was done."""
 STOP_S = 3
 OPEN_S_MAX = 1.0
 ASK_S_MAX = 10.0
@@ -307,6 +310,7 @@ def _http_config(app: ASGIApp, certificate: Certificate | None) -> uvicorn.Confi
         proxy_headers=False,
         ws="none",
         limit_concurrency=CONNECTIONS_MAX,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_S,
         server_header=False,
         ssl_certfile=str(certificate.cert_path) if certificate else None,
