@@ -29,8 +29,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Start an orchestrator and nodes of these names, once for the tests of a module."""
     made: list[FaultNetwork] = []
 
-    def start(*names: str, preset: str = "test") -> FaultNetwork:
+    def start(*names: str, preset: str = "test", **rules: int) -> FaultNetwork:
         network = FaultNetwork(tmp_path_factory.mktemp("fleet"))
+        network.rules = rules
         made.append(network)
         network.start_orchestrator(preset=preset)
         for name in names:

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import psutil
-from warm import WarmOrchestrator
+from warm import SETTINGS, WarmOrchestrator
 
+from holdfast.model import Settings
 from holdfast.node.attempts import read_identity
 from holdfast.node.linux import is_alive
 from holdfast.orchestrator import record
-from holdfast.testing.processes import LocalNetwork, NodeProcesses, Orchestrator, wait_for
+from holdfast.testing.processes import READY_S, LocalNetwork, NodeProcesses, Orchestrator, wait_for
 from holdfast.wire.http import EventView, JobView
 
 HELD = ["sh", "-c", "echo begun; while [ ! -e release ]; do sleep 0.05; done; echo done"]
@@ -34,6 +36,25 @@ Fleet = Callable[..., "FaultNetwork"]
 """Starts an orchestrator and nodes of these names, once for a module (conftest.py)."""
 SMALL: dict[str, Any] = {"cpu_milli": 100, "memory_mib": 32, "disk_mib": 16}
 """So that any node has room for several."""
+PATIENT: dict[str, int] = {
+    "silence_floor_ms": 15_000,
+    "silence_ceiling_ms": 20_000,
+    "idle_silence_ms": 30_000,
+    "lease_ms": 30_000,
+    "reconnect_grace_ms": 20_000,
+    "offer_ms_max": 10_000,
+    "prepare_ms_max": 60_000,
+    "upload_ms_max": 60_000,
+    "save_ms_max": 30_000,
+    "orphan_ms_max": 60_000,
+    "suspect_ms_max": 90_000,
+}
+"""What holds in a network of the preset `test` here, unless it says otherwise. What that preset itself takes for a
+fault is at times no more than a busy machine, on which for a second or two nothing was run of a node that is well.
+Whoever is killed is missed at once: a connection ends."""
+QUICK: dict[str, int] = {"silence_floor_ms": 2_000, "silence_ceiling_ms": 4_000, "lease_ms": 10_000}
+"""For stories of machines that stand still or are cut off, where silence is all there is to notice."""
+QUICK_RULES = msgspec.structs.replace(Settings.test(), **{**PATIENT, **QUICK})
 
 
 @contextlib.contextmanager
@@ -53,6 +74,8 @@ class FaultNetwork(LocalNetwork):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.rules: dict[str, int] = {}
+        """What is different from `PATIENT` in every life of its orchestrator."""
         self.closed = False
         self.open_ones.append(self)
 
@@ -67,7 +90,9 @@ class FaultNetwork(LocalNetwork):
         """One record for each life: a line cut by a kill must not be continued by the next one."""
         path = self.folder / f"record-{len(self.records()) + 1:03}.jsonl"
         path.touch()
-        env = self.environment({record.ENVIRONMENT: str(path), **(env or {})})
+        env = env or {}
+        rules = msgspec.json.encode({**PATIENT, **self.rules, **msgspec.json.decode(env.get(SETTINGS, "{}"))}).decode()
+        env = self.environment({record.ENVIRONMENT: str(path), **env, SETTINGS: rules})
         return WarmOrchestrator(words, env, log, url, listen)
 
     def records(self) -> list[Path]:
@@ -105,7 +130,7 @@ class FaultNetwork(LocalNetwork):
                 client.jobs.stop(job)
                 wait_for(lambda job=job: not self.folders(job), f"{job} to be gone")
 
-    def successor(self, job: str, first: NodeProcesses, timeout_s: float = 20.0) -> NodeProcesses:
+    def successor(self, job: str, first: NodeProcesses, timeout_s: float = READY_S) -> NodeProcesses:
         """The node on which another attempt of the job runs, once it does."""
         what = f"{job} to run on another node than {first.name}"
         wait_for(lambda: self.node_running(job) is not first, what, timeout_s)
@@ -126,7 +151,7 @@ class FaultNetwork(LocalNetwork):
                 if (seen / "work").is_dir():
                     (seen / "work" / "release").touch()
 
-    def finish(self, job: str, timeout_s: float = 30.0) -> JobView:
+    def finish(self, job: str, timeout_s: float = READY_S) -> JobView:
         """Let every attempt end, also one that starts meanwhile, until the job has; the job as it ended."""
 
         def ended() -> JobView | None:
@@ -152,7 +177,7 @@ class FaultNetwork(LocalNetwork):
         return [entry for entry in found if not kinds or entry.kind in kinds]
 
     def entry(
-        self, kind: str, job: str | None = None, node: str | None = None, after: int = 0, timeout_s: float = 20.0
+        self, kind: str, job: str | None = None, node: str | None = None, after: int = 0, timeout_s: float = READY_S
     ) -> EventView:
         """The first entry of a kind, once there is one."""
         what = f"{kind} of {job or node or 'anything'} in the journal"
@@ -170,7 +195,7 @@ class FaultNetwork(LocalNetwork):
     def connected(self, node: NodeProcesses) -> bool:
         return any(v.connected for v in self.client().nodes.list() if v.id == node.id)
 
-    def wait_clean(self, node: NodeProcesses, timeout_s: float = 30.0) -> None:
+    def wait_clean(self, node: NodeProcesses, timeout_s: float = READY_S) -> None:
         """Until nothing of any attempt is left on a node: no shim, no body, no folder."""
         wait_for(lambda: not node.bodies() and not node.shims(), f"{node.name} to run nothing", timeout_s)
         attempts = node.home / "attempts"

@@ -26,6 +26,8 @@ SAVING = (
 )
 PATIENCE_S = 120.0
 """For a store that shares its machine with other tests."""
+SLOW, A_PART = 50_000, 150_000
+"""Bytes a second, and what of the megabyte is there after some seconds: for a while it stays half done."""
 
 
 @pytest.fixture(scope="module")
@@ -128,16 +130,16 @@ def test_checkpoints_go_on_when_the_store_is_back_and_the_job_never_noticed(
 
     # when the store dies, then that one stays what the job would go on from
     up.kill()
-    seen = len(network.journal("job.saved", job=job))
     at = wait_for(saved, "the checkpoint to be there still")
-    assert at == first or seen > 1
+    assert at == first or len(network.journal("job.saved", job=job)) > 1
 
     # and when it is back, newer ones stand, of the same attempt
     up.start()
     wait_for(lambda: saved() != at, "a newer checkpoint", PATIENCE_S)
     view = network.client().jobs.get(job)
     assert view.attempts_made == 1 and view.phase == "running"
-    assert view.checkpoint is not None and view.checkpoint.bytes == 300_000
+    assert view.checkpoint is not None
+    assert view.checkpoint.bytes in (300_000, 600_000), "the file, or that and the next one: both whole"
     network.let_go(job)
     assert network.client().jobs.wait(job, timeout_s=PATIENCE_S).verdict == "succeeded"
     assert_only_whole_blobs(up)
@@ -145,16 +147,17 @@ def test_checkpoints_go_on_when_the_store_is_back_and_the_job_never_noticed(
 
 @pytest.mark.spec("J10")
 def test_a_slow_store_costs_time_and_nothing_else(network: FaultNetwork, line: StoreLine, tmp_path: Path) -> None:
-    # given a line that takes five seconds for what the job makes
+    # given a line that takes long for what the job makes
     job = held(network)
-    line.bytes_per_s = 200_000
+    line.bytes_per_s = SLOW
     before = line.carried
 
     # when it ends, then it is said to be uploading, and how far it is
     network.let_go(job)
     wait_for(lambda: network.client().jobs.get(job).progress, "how far it is", PATIENCE_S)
-    wait_for(lambda: line.carried > before + 300_000, "a part of it to arrive", PATIENCE_S)
+    wait_for(lambda: line.carried > before + A_PART, "a part of it to arrive", PATIENCE_S)
     assert network.client().jobs.get(job).phase == "uploading"
+    line.bytes_per_s = 0  # it has been slow for long enough
 
     # and in the end all of it is there, by one attempt, and the machine is not to blame
     view = network.client().jobs.wait(job, timeout_s=PATIENCE_S)
@@ -188,13 +191,13 @@ def test_an_upload_that_is_cut_at_every_chunk_arrives_whole(
 def test_a_node_killed_in_the_middle_of_an_upload_leaves_nothing_that_counts(
     network: FaultNetwork, up: S3Server, line: StoreLine, tmp_path: Path
 ) -> None:
-    # given a job whose files are half on their way
+    # given a job whose files are on their way
     job = held(network)
-    line.bytes_per_s = 200_000
+    line.bytes_per_s = SLOW
     before = line.carried
     first = network.nodes["ant"]
     network.let_go(job)
-    wait_for(lambda: line.carried > before + 300_000, "half of it to arrive", PATIENCE_S)
+    wait_for(lambda: line.carried > before + A_PART, "a part of it to arrive", PATIENCE_S)
 
     # when its machine dies, and another one is there
     first.kill_tree()
@@ -226,6 +229,7 @@ def fill(disk: Path) -> Path:
 @pytest.mark.spec("J7", "J10")
 def test_a_store_that_is_full_is_waited_for_and_then_named_and_never_the_users_fault(tmp_path: Path) -> None:
     with small_disk(tmp_path / "home" / "orchestrator" / "blobs", 16) as disk, FaultNetwork(tmp_path) as network:
+        network.rules = {"upload_ms_max": 30_000}
         network.start_orchestrator()
         network.start_node("ant")
         job = held(network)
@@ -238,13 +242,13 @@ def test_a_store_that_is_full_is_waited_for_and_then_named_and_never_the_users_f
         # then its files wait, and arrive when there is room
         assert network.client().jobs.get(job).phase == "uploading"
         filler.unlink()
-        view = network.client().jobs.wait(job, timeout_s=30)
+        view = network.client().jobs.wait(job, timeout_s=PATIENCE_S)
         assert not network.journal("attempt.failed", job=job), "what waits has not failed"
         assert_whole(network, view, tmp_path / "results")
 
         # and where nobody makes room, the person is told whose fault it is not, and pays nothing
         fill(disk)
         words = ["--memory", "32MiB", "--disk", "64MiB", "--cpu", "100m", "--attempts", "1", "--no-folder", "--json"]
-        done = network.cli("run", *words, "--", "sh", "-c", MAKE, check=75, timeout_s=90)
+        done = network.cli("run", *words, "--", "sh", "-c", MAKE, check=75, timeout_s=PATIENCE_S + 60)
         failure = json.loads(done.stdout)["job"]["failure"]
         assert (failure["code"], failure["blame"], failure["billable"]) == ("upload_timeout", "network", False)

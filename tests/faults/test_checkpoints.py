@@ -1,9 +1,9 @@
 """What a job saved is where it goes on from: after a kill, after a drain; never from half of it or from a zombie."""
 
 import pytest
-from fault_network import COUNTING, SMALL, FaultNetwork, Fleet
+from fault_network import COUNTING, QUICK, SMALL, FaultNetwork, Fleet
 
-from holdfast.testing.processes import NodeProcesses, wait_for
+from holdfast.testing.processes import READY_S, NodeProcesses, wait_for
 
 pytestmark = pytest.mark.xdist_group("faults-checkpoints")
 
@@ -12,7 +12,7 @@ COUNTER = COUNTING + """echo "to $n" | sed 's/[0-9]*$//'\n"""
 
 @pytest.fixture(scope="module")
 def machines(fleet: Fleet) -> FaultNetwork:
-    return fleet("ant", "bee")
+    return fleet("ant", "bee", **QUICK)
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def count_on(network: FaultNetwork, script: str = COUNTER, every_ms: int = 1000)
 
 
 def saved(network: FaultNetwork, job: str, times: int = 1) -> None:
-    wait_for(lambda: len(network.journal("job.saved", job=job)) >= times, f"{times} checkpoint(s) of {job}", 30)
+    wait_for(lambda: len(network.journal("job.saved", job=job)) >= times, f"{times} checkpoint(s) of {job}")
 
 
 def starts(network: FaultNetwork, job: str) -> list[int]:
@@ -45,20 +45,20 @@ def test_a_killed_node_costs_no_more_than_what_was_done_since_the_last_checkpoin
     job = count_on(network)
     first = network.node_running(job)
     saved(network, job, 2)
-    done = counted(first, network, job)
 
     # when the whole tree of its node is killed
     first.kill_tree()
+    done = counted(first, network, job)
     second = network.successor(job, first)
 
     # then the next attempt goes on from what was saved, not from the beginning
     wait_for(lambda: len(starts(network, job)) == 2, "the second attempt to print where it begins")
     began = starts(network, job)
-    assert began[0] == 0 and 0 < began[1] <= done + 100
+    assert began[0] == 0 and 0 < began[1] <= done
 
     # and the job ends once, with the parent of its state on record
     network.let_go(job, second)
-    view = network.client().jobs.wait(job, timeout_s=30)
+    view = network.client().jobs.wait(job, timeout_s=READY_S)
     assert (view.verdict, view.attempts_made) == ("succeeded", 2)
     assert view.checkpoint is not None
 
@@ -73,13 +73,13 @@ def test_a_drained_node_saves_before_its_work_moves(network: FaultNetwork) -> No
 
     # when its node is drained
     network.client().nodes.drain(first.id)
-    second = network.successor(job, first, timeout_s=40)
+    second = network.successor(job, first)
 
     # then it was saved for that, and goes on elsewhere
     wait_for(lambda: len(starts(network, job)) == 2, "the second attempt to print where it begins")
     assert starts(network, job)[1] > 5
     network.let_go(job, second)
-    assert network.client().jobs.wait(job, timeout_s=30).verdict == "succeeded"
+    assert network.client().jobs.wait(job, timeout_s=READY_S).verdict == "succeeded"
 
 
 @pytest.mark.spec("J6")
@@ -91,7 +91,7 @@ def test_a_half_written_checkpoint_is_never_captured(network: FaultNetwork) -> N
     node = network.node_running(job)
 
     # when captures are due several times
-    wait_for(lambda: "does not stand still" in node.output(), "a capture to be given up", 30)
+    wait_for(lambda: "does not stand still" in node.output(), "a capture to be given up")
 
     # then nothing was taken for a checkpoint, and the job itself is not harmed
     assert network.journal("job.saved", job=job) == []
@@ -106,9 +106,12 @@ def test_a_zombie_cannot_take_the_job_back_to_an_older_state(network: FaultNetwo
     saved(network, job)
     first.freeze_tree()
     second = network.successor(job, first)
-    saved(network, job, 3)
-    view = network.client().jobs.get(job)
-    assert view.checkpoint is not None and view.checkpoint.attempt.endswith(".2")
+
+    def went_further() -> bool:
+        found = network.client().jobs.get(job).checkpoint
+        return found is not None and found.attempt.endswith(".2")
+
+    wait_for(went_further, "the second attempt to save")
 
     # when the frozen one comes back and would save again
     first.thaw_tree()
@@ -120,4 +123,4 @@ def test_a_zombie_cannot_take_the_job_back_to_an_older_state(network: FaultNetwo
     assert view.checkpoint is not None
     assert view.checkpoint.attempt.endswith(".2") and view.checkpoint.parent is not None
     network.let_go(job, second)
-    assert network.client().jobs.wait(job, timeout_s=30).verdict == "succeeded"
+    assert network.client().jobs.wait(job, timeout_s=READY_S).verdict == "succeeded"

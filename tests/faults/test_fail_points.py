@@ -13,7 +13,7 @@ import pytest
 from fault_network import PRINTED, SMALL, FaultNetwork, lives, program_of
 
 from holdfast.orchestrator import failpoints
-from holdfast.testing.processes import wait_for
+from holdfast.testing.processes import READY_S, wait_for
 
 SHORT = ["sh", "-c", "echo in time"]
 
@@ -82,7 +82,7 @@ def test_dying_at_a_fail_point_loses_nothing_that_was_acknowledged(
     with supervisor.watching():
         keys = [f"after {n}" for n in range(3)]
         sent = {key: client.jobs.submit(SHORT, key=key, **SMALL).id for key in keys}
-        ended = [client.jobs.wait(job, timeout_s=30, check=False) for job in sent.values()]
+        ended = [client.jobs.wait(job, timeout_s=READY_S, check=False) for job in sent.values()]
         if not supervisor.deaths:
             node.kill_agent()
             node = network.start_again(node)

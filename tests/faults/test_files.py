@@ -97,7 +97,7 @@ def test_an_orchestrator_killed_while_files_arrive_loses_none(
 
     # then the same attempt delivers them, and nothing had to run again
     view = network.client().jobs.wait(job, timeout_s=60)
-    assert (view.verdict, view.attempts_made) == ("succeeded", 1)
+    assert (view.verdict, view.attempts_made) == ("succeeded", 1), view.attempts
     assert view.files is not None
     assert set(fetched(network, view.files.manifest, tmp_path / "results")) == {"made.txt", "many.txt", "deep/er/big"}
 

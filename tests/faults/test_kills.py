@@ -3,9 +3,9 @@
 import signal
 
 import pytest
-from fault_network import PRINTED, FaultNetwork, Fleet, lives, program_of
+from fault_network import PRINTED, QUICK, FaultNetwork, Fleet, lives, program_of
 
-from holdfast.testing.processes import wait_for
+from holdfast.testing.processes import READY_S, wait_for
 
 pytestmark = pytest.mark.xdist_group("faults-kills")
 
@@ -15,7 +15,7 @@ LARGE = {"memory_mib": 600}
 
 @pytest.fixture(scope="module")
 def machines(fleet: Fleet) -> FaultNetwork:
-    network = fleet()
+    network = fleet(**QUICK)
     for name, memory in (("ant", "512MiB"), ("bee", "512MiB"), ("big", "1GiB")):
         network.start_node(name, flags=["--memory", memory], wait=False)
     return network
@@ -35,16 +35,17 @@ def test_a_killed_agent_loses_the_job_to_another_node_and_its_body_is_swept_when
     job = network.hold()
     first = network.node_running(job)
     body = program_of(first)
+    since = network.now()
 
     # when the agent is killed: the shim and the body live on, but nobody can speak for them
     first.kill_agent()
-    network.entry("node.suspect", node=first.id)
+    network.entry("node.suspect", node=first.id, after=since)
     assert lives(body)
 
     # then another node takes over at once and ends the job
     second = network.successor(job, first)
     network.let_go(job, second)
-    view = network.client().jobs.wait(job, timeout_s=30)
+    view = network.client().jobs.wait(job, timeout_s=READY_S)
     assert (view.verdict, view.attempts_made) == ("succeeded", 2)
 
     # and when the agent is back, what survived is reported, not wanted, and swept
@@ -105,15 +106,16 @@ def test_a_killed_shim_is_a_fault_of_the_machine_and_the_job_is_tried_elsewhere(
 
 @pytest.mark.spec("J7")
 def test_a_killed_body_is_the_users_own_end_and_is_not_repeated(network: FaultNetwork) -> None:
-    # given a job that runs
+    # given a job that has begun: to run, and to print
     job = network.hold()
     node = network.node_running(job)
+    network.wait_output(job)
 
     # when its own process dies of SIGKILL, as if it had done that to itself
     program_of(node).send_signal(signal.SIGKILL)
 
     # then it failed with that signal, by the user's doing, on its only attempt, and what it had printed is kept
-    view = network.client().jobs.wait(job, timeout_s=20, check=False)
+    view = network.client().jobs.wait(job, timeout_s=READY_S, check=False)
     assert view.verdict == "failed" and view.failure is not None
     assert (view.failure.code, view.failure.signal, view.failure.blame) == ("exit_code", 9, "user")
     assert (view.failure.retryable, view.attempts_made) == (False, 1)
@@ -158,7 +160,7 @@ def test_a_frozen_machine_that_wakes_after_the_takeover_is_told_why_it_lost(netw
     assert "silent for" in takeover.text
     second = network.successor(job, zombie)
     network.let_go(job, second)
-    winner = network.client().jobs.wait(job, timeout_s=30)
+    winner = network.client().jobs.wait(job, timeout_s=READY_S)
 
     # and it wakes with its own body about to end
     (network.folders(job, zombie)[0] / "work" / "release").touch()

@@ -12,21 +12,20 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from fault_network import PRINTED, FaultNetwork, lives, program_of
+from fault_network import PRINTED, QUICK, QUICK_RULES, FaultNetwork, lives, program_of
 
 from holdfast.identity import tokens
-from holdfast.model import Settings
-from holdfast.testing.processes import NodeProcesses, wait_for
+from holdfast.testing.processes import READY_S, NodeProcesses, wait_for
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(150)]
 
 WAYS = {"both ways": ("INPUT", "OUTPUT"), "no word in": ("INPUT",), "no word out": ("OUTPUT",)}
-FOUND_MS_MAX = Settings.test().silence_ceiling_ms + 2_000
+FOUND_MS_MAX = QUICK_RULES.silence_ceiling_ms + 2_000
 """The ceiling of silence, and what a busy machine may add."""
 
 
 def do(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=READY_S)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
 
 
@@ -90,6 +89,7 @@ class Wired:
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wired]:
     with cables(2) as laid, FaultNetwork(tmp_path_factory.mktemp("wired")) as network:
+        network.rules = QUICK
         network.start_orchestrator(host=laid[0].near)
         wired = Wired(network, dict(zip(("ant", "bee"), laid, strict=True)))
         for name, cable in wired.cables.items():
@@ -149,7 +149,7 @@ def test_a_cut_link_moves_the_job_and_a_healed_one_changes_nothing(way: str, wir
     assert takeover.at_ms == suspected.at_ms
     second = network.successor(job, first)
     network.let_go(job, second)
-    view = network.client().jobs.wait(job, timeout_s=20)
+    view = network.client().jobs.wait(job, timeout_s=READY_S)
     assert (view.verdict, view.attempts_made, view.node) == ("succeeded", 2, second.id)
 
     # and the cut-off body, which nobody could tell anything, also ends, with a result of its own
@@ -159,7 +159,7 @@ def test_a_cut_link_moves_the_job_and_a_healed_one_changes_nothing(way: str, wir
 
     # and when the link is whole again, that result is refused, nothing is left, and the node is taken back
     wired.cable(first).heal()
-    network.wait_clean(first, timeout_s=60)
+    network.wait_clean(first)
     network.wait_node(first.name)
     after = network.client().jobs.get(job)
     assert (after.verdict, after.node, after.result_sha256) == ("succeeded", second.id, view.result_sha256)
@@ -184,7 +184,7 @@ def test_a_link_cut_for_a_moment_costs_nothing(wired: Wired) -> None:
     wired.cable(node).heal()
 
     # then the same attempt goes on and ends the job
-    network.entry("node.probation", node=node.id, after=since, timeout_s=60)
+    network.entry("node.probation", node=node.id, after=since)
     assert lives(body)
     view = network.finish(job)
     assert (view.verdict, view.attempts_made, view.node) == ("succeeded", 1, node.id)
@@ -204,14 +204,14 @@ def test_work_that_must_not_repeat_dies_with_its_link_before_anyone_gives_it_up(
     wired.cable(node).cut(way)
 
     # then its body is dead when the job is called lost, by the network's fault and unpaid
-    view = network.client().jobs.wait(job, timeout_s=30, check=False)
+    view = network.client().jobs.wait(job, timeout_s=READY_S, check=False)
     assert not lives(body)
     assert view.failure is not None
     assert (view.failure.code, view.failure.blame, view.failure.billable) == ("lease_lost", "network", False)
 
     # and after healing there is still one attempt, whose body ran once
     wired.cable(node).heal()
-    network.wait_clean(node, timeout_s=60)
+    network.wait_clean(node)
     assert network.client().jobs.get(job).attempts_made == 1
     assert len(network.journal("attempt.running", job=job)) == 1
     assert network.journal("job.accepted", job=job) == []

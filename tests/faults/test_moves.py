@@ -4,7 +4,7 @@ import pytest
 from fault_network import COUNTING, PRINTED, SMALL, FaultNetwork, Fleet
 
 from holdfast.errors import Refused
-from holdfast.testing.processes import NodeProcesses, wait_for
+from holdfast.testing.processes import READY_S, NodeProcesses, wait_for
 
 pytestmark = pytest.mark.xdist_group("faults-moves")
 
@@ -45,7 +45,7 @@ def test_a_running_job_moves_with_what_it_has_done(network: FaultNetwork) -> Non
     # when it is moved, and the answer gets lost, so it is moved again
     client.jobs.move(job, second.id, key="a move")
     client.jobs.move(job, second.name, key="a move")
-    view = client.jobs.wait_moved(job, timeout_s=30)
+    view = client.jobs.wait_moved(job, timeout_s=READY_S)
 
     # then it was saved for that, goes on from there on the other node, and is over on the first
     assert view.move is not None and view.move.state == "done"
@@ -53,7 +53,7 @@ def test_a_running_job_moves_with_what_it_has_done(network: FaultNetwork) -> Non
     assert starts(network, job)[1] > 5
     network.wait_clean(first)
     network.let_go(job, second)
-    view = client.jobs.wait(job, timeout_s=30)
+    view = client.jobs.wait(job, timeout_s=READY_S)
     assert (view.verdict, view.attempts_made, view.node) == ("succeeded", 2, second.id)
     assert view.accepted == view.attempts[1].id and view.attempts[1].purpose == "move"
     assert view.attempts[0].revoked is not None and "was moved" in view.attempts[0].revoked.detail
@@ -76,11 +76,11 @@ def test_a_target_that_dies_midway_leaves_the_job_where_it_is(network: FaultNetw
 
     # then the person is told, and the job ends where it was, at no cost
     with pytest.raises(Refused) as refused:
-        client.jobs.wait_moved(job, timeout_s=30)
+        client.jobs.wait_moved(job, timeout_s=READY_S)
     assert refused.value.code == "not_moved"
     assert client.jobs.get(job).phase == "running"
     network.let_go(job, first)
-    view = client.jobs.wait(job, timeout_s=30)
+    view = client.jobs.wait(job, timeout_s=READY_S)
     assert (view.verdict, view.node, view.accepted) == ("succeeded", first.id, view.attempts[0].id)
     assert network.output(job) == PRINTED
 
@@ -101,7 +101,7 @@ def test_a_move_goes_on_under_the_next_orchestrator(network: FaultNetwork) -> No
     network.restart_orchestrator()
 
     # then the job arrives there, once
-    view = client.jobs.wait_moved(job, timeout_s=40)
+    view = client.jobs.wait_moved(job, timeout_s=READY_S)
     assert view.move is not None and view.move.state == "done"
     network.wait_clean(first)
     assert network.finish(job).node == second.id

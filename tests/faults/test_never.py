@@ -3,20 +3,19 @@
 import time
 
 import pytest
-from fault_network import PRINTED, FaultNetwork, Fleet, lives, program_of
+from fault_network import PRINTED, QUICK, QUICK_RULES, FaultNetwork, Fleet, lives, program_of
 
-from holdfast.model import Settings
-from holdfast.testing.processes import wait_for
+from holdfast.testing.processes import READY_S, wait_for
 
 pytestmark = pytest.mark.xdist_group("faults-never")
 
-LEASE_MS = Settings.test().lease_ms
+LEASE_MS = QUICK_RULES.lease_ms
 ONE_CORE = {"cpu_milli": 1000}
 
 
 @pytest.fixture(scope="module")
 def machines(fleet: Fleet) -> FaultNetwork:
-    network = fleet()
+    network = fleet(**QUICK)
     for name in ("ant", "bee"):
         network.start_node(name, flags=["--cpu", "1"], wait=False)
     return network
@@ -55,7 +54,7 @@ def test_cut_off_while_it_runs_it_stops_itself_and_is_never_started_again(networ
     assert "must not run twice" in network.client().jobs.explain(job).waiting_for
 
     # then the body is dead before anyone gives up on it, and the job ends by the network's fault, unpaid
-    view = network.client().jobs.wait(job, timeout_s=20, check=False)
+    view = network.client().jobs.wait(job, timeout_s=READY_S, check=False)
     assert not lives(body)
     assert view.verdict == "failed" and view.failure is not None
     assert (view.failure.code, view.failure.blame, view.failure.billable) == ("lease_lost", "network", False)
@@ -107,7 +106,7 @@ def test_when_its_machine_loses_power_while_it_runs_it_ends_and_is_not_repeated(
     node.kill_tree()
 
     # then the job ends by name, unpaid, although another node has room
-    view = network.client().jobs.wait(job, timeout_s=20, check=False)
+    view = network.client().jobs.wait(job, timeout_s=READY_S, check=False)
     assert view.verdict == "failed" and view.failure is not None
     assert (view.failure.code, view.failure.billable, view.attempts_made) == ("lease_lost", False, 1)
     assert len(network.journal("attempt.running", job=job)) == 1

@@ -6,7 +6,7 @@ import pytest
 from fault_network import HELD, SMALL, FaultNetwork
 from warm import SETTINGS
 
-from holdfast.testing.processes import wait_for
+from holdfast.testing.processes import READY_S, wait_for
 from holdfast.wire.http import JobView
 
 pytestmark = pytest.mark.xdist_group("faults-stragglers")
@@ -54,7 +54,7 @@ def test_a_stalled_body_is_flagged_and_the_job_finishes_on_another_node(network:
     assert flagged.text.startswith("straggling: no progress") and flagged.node == first.id
 
     # then another attempt on the other node brings the only result, and the first is told to go
-    view = client.jobs.wait(job, timeout_s=30)
+    view = client.jobs.wait(job, timeout_s=READY_S)
     assert (view.verdict, view.attempts_made, view.node) == ("succeeded", 2, network.other(first).id)
     assert view.accepted == view.attempts[1].id and view.attempts[1].purpose == "second"
     assert view.attempts[0].revoked is not None and view.attempts[0].revoked.code == "superseded"
@@ -82,7 +82,7 @@ def test_a_flag_and_its_second_attempt_outlive_the_orchestrator(network: FaultNe
     network.wait_node("bee")
 
     # then the flag still stands, and however still both stand, there is no third attempt
-    wait_for(lambda: client.jobs.get(job).attempts[1].straggling, "the second to be flagged as well", 30)
+    wait_for(lambda: client.jobs.get(job).attempts[1].straggling, "the second to be flagged as well")
     view = client.jobs.get(job)
     assert view.attempts[0].straggling and view.attempts_made == 2
     client.jobs.stop(job)
@@ -112,7 +112,7 @@ def test_a_body_far_slower_than_its_peers_is_flagged(network: FaultNetwork) -> N
     # given two jobs of one name that were over at once
     client = network.client()
     for _ in range(2):
-        client.jobs.run(["true"], name="sum", timeout_s=30, **SMALL)
+        client.jobs.run(["true"], name="sum", timeout_s=READY_S, **SMALL)
 
     # when a third of that name runs on and on, busily
     slow = client.jobs.submit(HELD, name="sum", **SMALL).id

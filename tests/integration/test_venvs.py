@@ -180,7 +180,7 @@ def test_several_who_want_the_same_at_the_same_time_build_it_once(node: Node) ->
         for thread in asking:
             thread.start()
         for thread in asking:
-            thread.join(60)
+            thread.join(150)
     assert len(built) == 1
     assert len(found) == 4 and len(set(found)) == 1
 
@@ -236,17 +236,17 @@ def test_a_builder_killed_at_any_line_leaves_nothing_that_could_be_taken_for_who
 @pytest.mark.spec("N9")
 def test_the_build_ends_with_its_builder(node: Node) -> None:
     # given a builder whose pip waits for an index that never answers
-    with socket.create_server(("127.0.0.1", free_port())) as silent:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
         env = os.environ | {"PIP_INDEX_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/", "PIP_NO_INDEX": "0"}
         words = [sys.executable, "-c", BUILDER, str(node.home), str(node.attempts), "0"]
         builder = subprocess.Popen(words, env=env | {"PIP_FIND_LINKS": ""})
-        silent.settimeout(30)
+        silent.settimeout(120)
         asked, _ = silent.accept()
         # when it is killed
         builder.kill()
         builder.wait()
         # then nobody waits any more
-        asked.settimeout(20)
+        asked.settimeout(1)
         wait_for(lambda: _is_closed(asked), "pip to end")
         asked.close()
 
@@ -254,8 +254,10 @@ def test_the_build_ends_with_its_builder(node: Node) -> None:
 def _is_closed(line: socket.socket) -> bool:
     try:
         return line.recv(4096) == b""
-    except (ConnectionResetError, TimeoutError):
+    except ConnectionResetError:
         return True
+    except TimeoutError:
+        return False
 
 
 # --- bounded ---
@@ -366,7 +368,12 @@ def test_every_usual_way_to_write_a_requirement_is_understood(line: str) -> None
 @pytest.mark.parametrize(
     ("limits", "words"), [({"build_mib_max": 8}, "over 8 MiB"), ({"build_s_max": 0.0}, "took over 0 s")]
 )
-def test_a_build_has_limits_of_size_and_time(node: Node, limits: dict[str, float], words: str) -> None:
+@pytest.mark.parametrize("look_s", [venvs._LOOK_S, 60.0])
+def test_a_build_has_limits_of_size_and_time(
+    node: Node, limits: dict[str, float], words: str, look_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is over before anybody looked at it."""
+    monkeypatch.setattr(venvs, "_LOOK_S", look_s)
     for number in range(8):
         make_wheel(node.wheels, f"big{number}", "1.0", padding=4 << 20)
     wrong = failed(node, "".join(f"big{number}\n" for number in range(8)), **limits)

@@ -22,8 +22,8 @@ from holdfast.node import linux
 from holdfast.node.core.stimuli import Luggage, ShimStatus
 from holdfast.node.core.warden import Order, Outcome, Phase
 from holdfast.node.home import write_all_durably
+from holdfast.node.runtimes import child, scratch
 from holdfast.node.runtimes import runtime as runtimes
-from holdfast.node.runtimes import scratch
 
 FILE_BYTES_MAX = 1 << 20
 SWEEP_S = 0.02
@@ -185,21 +185,20 @@ def processes_of(folder: Path) -> list[int]:
     if identity is not None and linux.is_alive(*identity):
         pids |= {identity[0], *linux.descendants(identity[0])}
     work = folder / "work"
-    marker = b"HOLDFAST_WORK_DIR=" + os.fsencode(work.absolute()) + b"\0"
-    try:
+    marker = f"{child.WORK_DIR}=".encode() + os.fsencode(work.absolute()) + b"\0"
+    scratch = None
+    with contextlib.suppress(OSError):  # gone already where a sweep was broken off
         scratch = work.stat()
-    except OSError:
-        return sorted(pids)
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid() and _sees(Path("/proc") / name, scratch, marker):
             pids.add(int(name))
     return sorted(pids)
 
 
-def _sees(process: Path, scratch: os.stat_result, marker: bytes) -> bool:
+def _sees(process: Path, scratch: os.stat_result | None, marker: bytes) -> bool:
     for view in ("root/work", "cwd"):
         with contextlib.suppress(OSError):
-            if os.path.samestat((process / view).stat(), scratch):
+            if scratch is not None and os.path.samestat((process / view).stat(), scratch):
                 return True
     try:
         return marker in (process / "environ").read_bytes() + b"\0"

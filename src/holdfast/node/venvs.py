@@ -261,16 +261,19 @@ class Venvs:
                 argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
             at_end.callback(_ended(process))
+            code: int | None = None
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = process.wait(_LOOK_S)
-                    return code, log.read_bytes()[began:].decode(errors="replace")
+                # Also when it has ended: it may have been quicker than whoever looks.
                 if time.monotonic() > deadline:
                     raise VenvFailed(
                         FailureCode.BUILD, f"installing the requirements took over {self._build_s_max:g} s"
                     )
                 if scratch.measured_mib(str(new)) > self._build_mib_max:
                     raise VenvFailed(FailureCode.BUILD, f"the requirements take over {self._build_mib_max} MiB")
+                if code is not None:
+                    return code, log.read_bytes()[began:].decode(errors="replace")
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> Callable[[], None]:

@@ -35,8 +35,8 @@ from holdfast.node.runtimes import scratch
 from holdfast.node.runtimes.engine_api import Engine, EngineError, EngineGone, query
 from holdfast.testing.processes import free_port, wait_for
 
-READY_S = 60.0
-STOP_S = 40.0
+READY_S = 90.0
+STOP_S = 90.0
 
 
 class Service:
@@ -123,7 +123,7 @@ class Service:
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(left, timeout=10)
+        psutil.wait_procs(left, timeout=30)
         for place in scratch.mounts_below(str(self.folder)):
             with contextlib.suppress(OSError):
                 linux.unmount(place)
@@ -153,7 +153,7 @@ class EngineService(Service):
 
     def answers(self) -> bool:
         try:
-            return self.api.ask("GET", "/_ping", timeout_s=5).all()[0] == 200
+            return self.api.ask("GET", "/_ping", timeout_s=20).all()[0] == 200
         except EngineGone:
             return False
 
@@ -228,6 +228,7 @@ class Podman(EngineService):
             'runtime="runc"\n'
             'cgroup_manager="cgroupfs"\n'
             'events_logger="file"\n'
+            'lock_type="file"\n'  # of its own: those in shared memory are the machine's, and each start frees them all
         )
         entries = "".join(f'[[registry]]\nlocation="{address}"\ninsecure=true\n' for address in insecure)
         (self.folder / "registries.conf").write_text(entries)

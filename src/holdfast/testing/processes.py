@@ -34,12 +34,13 @@ import psutil
 
 from holdfast.client import Client
 from holdfast.node import attempts
+from holdfast.node.runtimes.child import WORK_DIR
 
 T = TypeVar("T")
 
 MARK = "HOLDFAST_TESTING_NETWORK"
-READY_S = 30.0
-"""For a process to come up on a machine that runs other tests beside it."""
+READY_S = 60.0
+"""For a process to come up on a machine that runs other tests beside it. No story waits so long where all is well."""
 
 
 class NotInTime(AssertionError):
@@ -50,7 +51,7 @@ PORTS = (10_000, 32_000)
 
 
 def wait_for(
-    condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = 20.0, every_s: float = 0.03
+    condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = READY_S, every_s: float = 0.03
 ) -> T:
     """Poll until the condition holds; its value. Fails with `what` (told, or found out then) after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
@@ -65,12 +66,29 @@ def wait_for(
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that nobody listens on, below those that the kernel gives to outgoing connections: one of these could
-    take a port from that range between this look and its use."""
-    for port in random.SystemRandom().sample(range(*PORTS), 200):
+    take a port from that range between this look and its use. None is given twice, nor to two workers of one test run:
+    whoever was given it may start late, or be killed and come back to it."""
+    share = _share_of_ports()
+    for port in random.SystemRandom().sample(share, min(len(share), 200)):
         with socket.socket() as probe, contextlib.suppress(OSError):
+            if port in _given_ports:
+                continue
             probe.bind((host, port))
+            _given_ports.add(port)
             return port
     raise RuntimeError(f"no free port found on {host}")
+
+
+_given_ports: set[int] = set()
+
+
+def _share_of_ports() -> range:
+    """Those of this process, where pytest-xdist runs several."""
+    low, high = PORTS
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw") or 0) % workers
+    each = (high - low) // workers
+    return range(low + mine * each, low + (mine + 1) * each)
 
 
 def bubblewrap_works() -> bool:
@@ -91,7 +109,7 @@ def bubblewrap_works() -> bool:
         "true",
     ]
     try:
-        return subprocess.run(probe, capture_output=True, timeout=10).returncode == 0
+        return subprocess.run(probe, capture_output=True, timeout=READY_S).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
@@ -136,7 +154,7 @@ class Program:
         if self.running():
             self.process.send_signal(number)
 
-    def terminate(self, timeout_s: float = 20.0) -> int:
+    def terminate(self, timeout_s: float = READY_S) -> int:
         """SIGTERM and its exit code: a shutdown in good order."""
         self.signal(signal.SIGTERM)
         try:
@@ -149,7 +167,7 @@ class Program:
     def kill(self) -> None:
         """SIGKILL this one process, not its children."""
         self.signal(signal.SIGKILL)
-        self.process.wait(20)
+        self.process.wait(READY_S)
 
     def freeze(self) -> None:
         self.signal(signal.SIGSTOP)
@@ -224,14 +242,16 @@ class NodeProcesses(Program):
 
     def kill_tree(self) -> None:
         """The machine loses its power: everything is stopped first, so that nothing can react to anything."""
-        tree = self.tree()
-        _signal(tree, signal.SIGSTOP)
-        late = [p for p in self.tree() if p.pid not in {q.pid for q in tree}]
-        end([*tree, *late])
-        self.process.wait(20)
+        end(self.freeze_tree())
+        self.process.wait(READY_S)
 
-    def freeze_tree(self) -> None:
-        _signal(self.tree(), signal.SIGSTOP)
+    def freeze_tree(self) -> list[psutil.Process]:
+        """Everything stands still, also what was started while the rest was being stopped; all of it."""
+        stopped: dict[int, psutil.Process] = {}
+        while fresh := [process for process in self.tree() if process.pid not in stopped]:
+            _signal(fresh, signal.SIGSTOP)
+            stopped |= {process.pid: process for process in fresh}
+        return list(stopped.values())
 
     def thaw_tree(self) -> None:
         _signal(self.tree(), signal.SIGCONT)
@@ -389,7 +409,7 @@ class LocalNetwork:
     def cli(
         self,
         *words: str,
-        timeout_s: float = 60.0,
+        timeout_s: float = 120.0,
         env: dict[str, str] | None = None,
         check: int | None = None,
         cwd: Path | None = None,
@@ -415,7 +435,7 @@ class LocalNetwork:
         self._programs.append(program)
         return program
 
-    def node_running(self, job: str, timeout_s: float = 20.0) -> NodeProcesses:
+    def node_running(self, job: str, timeout_s: float = READY_S) -> NodeProcesses:
         """The node on which the newest attempt of a job runs, once its body runs."""
 
         def running() -> NodeProcesses | None:
@@ -452,7 +472,11 @@ class LocalNetwork:
         try:
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
-            return process.environ().get(MARK) == self.mark or any(str(self.folder) in w for w in process.cmdline())
+            env = process.environ()
+            # A sandbox that is being set up has nothing of its node's environment, and may have lost its shim.
+            if env.get(MARK) == self.mark or env.get(WORK_DIR, "").startswith(f"{self.folder}/"):
+                return True
+            return any(str(self.folder) in word for word in process.cmdline())
         except (psutil.Error, OSError):
             return False
 
@@ -461,7 +485,7 @@ class LocalNetwork:
         for client in self._clients:
             client.close()
         self._clients.clear()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + READY_S
         while (left := self.leftovers()) and time.monotonic() < deadline:
             # Frozen first: an agent that sees a shim die must not start another one.
             _signal(left, signal.SIGSTOP)
@@ -469,10 +493,11 @@ class LocalNetwork:
         for program in self._programs:
             if program.running():
                 program.kill()
-            program.process.wait(5)
+            program.process.wait(READY_S)
             program.close()
         for node in self.nodes.values():  # what a node that was killed could not clear up itself
             for folder in node.home.glob("attempts/*"):
+                attempts.end_processes(folder)
                 attempts.clean(folder)
         if self._own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -490,7 +515,16 @@ def end(processes: Iterable[psutil.Process]) -> None:
     """SIGKILL these and wait until they are gone."""
     listed = list(processes)
     _signal(listed, signal.SIGKILL)
-    psutil.wait_procs(listed, timeout=5)
+    _, waiting = psutil.wait_procs(listed, timeout=5)
+    wait_for(lambda: not any(_lives(process) for process in waiting), "killed processes to be gone")
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Not where it only waits to be reaped: that may be for somebody to do who stands still."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _signal(processes: Iterable[psutil.Process], number: int) -> None:

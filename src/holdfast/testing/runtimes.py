@@ -28,11 +28,13 @@ from holdfast.testing.processes import wait_for
 GREEDY = "tail /dev/zero"
 """Takes memory until it is stopped: there is no line in it that could be printed."""
 BUSY = "while :; do :; done"
-LONG_S = 60.0
+LONG_S = 90.0
 """For stories that move much data, on a machine that does other things beside."""
+BEGIN_MS = 8_000
+"""Within this a body has begun, also on such a machine: no time limit that it is to meet in its midst is shorter."""
 
 
-def failure(attempt: Attempt, patience_s: float = 40.0) -> Failure:
+def failure(attempt: Attempt, patience_s: float = LONG_S) -> Failure:
     """How it failed; a result fails the test."""
     found = attempt.verdict(patience_s)
     assert isinstance(found, Failure), f"it succeeded: {attempt.log('stdout')[-500:]}"
@@ -291,14 +293,17 @@ class RuntimeSuite:
     @pytest.mark.serial
     def test_it_gets_the_processor_time_it_asked_for_and_no_more(self, bodies: Attempts) -> None:
         # given a body that would use two cores, with a quarter of one
-        attempt = bodies.start("sh", "-c", f"{BUSY} & {BUSY}", resources={"cpu_milli": 250})
-        first = attempt.until(lambda status: status.get("usage", {}).get("cpu_ms", 0) > 0)
         began = now()
-        later = attempt.until(lambda status: status["usage"]["cpu_ms"] > 0 and now() - began > 3_000)
-        # then it used at most that, within the kernel's periods, and is seen to wait
-        used = later["usage"]["cpu_ms"] - first["usage"]["cpu_ms"]
-        assert used <= (now() - began) * 0.25 * 1.3 + 200
-        assert later["usage"]["throttled_permille"] > 0
+        attempt = bodies.start("sh", "-c", f"{BUSY} & {BUSY}", resources={"cpu_milli": 250})
+        attempt.until(lambda status: status.get("usage", {}).get("cpu_ms", 0) > 0)
+        seen = now()
+        held: list[int] = []
+        later = attempt.until(
+            lambda status: held.append(status["usage"]["throttled_permille"]) or now() - seen > 3_000, LONG_S
+        )
+        # then it used at most that since there was any of it, within the kernel's periods, and is seen to wait
+        assert later["usage"]["cpu_ms"] <= (now() - began) * 0.25 * 1.3 + 200
+        assert max(held) > 0
 
     @pytest.mark.spec("N4", "J7")
     def test_processor_seconds_beyond_its_limit_are_the_users_fault(self, bodies: Attempts) -> None:
@@ -341,7 +346,10 @@ class RuntimeSuite:
         script = "dd if=/dev/zero of=/tmp/m bs=1M count=40; dd if=/dev/zero of=d bs=1M count=10; echo here; sleep 60"
         attempt = bodies.start("sh", "-c", script, resources={"memory_mib": 256, "disk_mib": 64})
         attempt.printed("here")
-        usage = attempt.until(lambda status: status.get("usage", {}).get("memory_mib", 0) >= 40)["usage"]
+        # what was measured before it had printed that is heard first
+        usage = attempt.until(
+            lambda status: (used := status["usage"]) and used["memory_mib"] >= 40 and used["disk_mib"] >= 9
+        )["usage"]
         assert 40 <= usage["memory_mib"] <= usage["memory_peak_mib"] <= 256
         assert 9 <= usage["disk_mib"] <= 64
         assert 1 <= usage["pids"] <= 10
@@ -352,7 +360,7 @@ class RuntimeSuite:
     @pytest.mark.spec("N4", "J7")
     def test_at_its_time_limit_it_may_say_goodbye(self, bodies: Attempts) -> None:
         script = "trap 'echo bye; exit 4' TERM; echo here; while :; do sleep 0.05; done"
-        attempt = bodies.start("sh", "-c", script, time_limit_ms=1_500, stop_grace_ms=10_000)
+        attempt = bodies.start("sh", "-c", script, time_limit_ms=BEGIN_MS, stop_grace_ms=30_000)
         found = failure(attempt)
         assert (found.code, found.exit_code) == (FailureCode.TIME_LIMIT, 4)
         assert attempt.log("stdout") == "here\nbye\n"
@@ -372,7 +380,7 @@ class RuntimeSuite:
     def test_every_process_of_it_hears_sigterm(self, bodies: Attempts) -> None:
         child = "trap 'echo child; exit 0' TERM; echo up; while :; do sleep 0.05; done"
         script = f'sh -c "{child}" & trap "wait; echo parent; exit 0" TERM; echo here; wait'
-        attempt = bodies.start("sh", "-c", script, stop_grace_ms=10_000)
+        attempt = bodies.start("sh", "-c", script, stop_grace_ms=30_000)
         attempt.printed("here")
         attempt.printed("up")
         attempt.say("stop", reason="drain")
@@ -412,11 +420,11 @@ class RuntimeSuite:
         env = faketime | {"FAKETIME": "+10y x0.01"}
         script = "date +%Y; while :; do sleep 0.01; done"
         began = now()
-        attempt = bodies.start("sh", "-c", script, env=env, time_limit_ms=2_000)
+        attempt = bodies.start("sh", "-c", script, env=env, time_limit_ms=BEGIN_MS)
         found = failure(attempt)
-        # then its limit is the node's, in real time
+        # then its limit is the node's, in real time: by the body's own clock it would take a hundred times as long
         assert found.code is FailureCode.TIME_LIMIT, found
-        assert 2_000 <= now() - began < 20_000
+        assert BEGIN_MS <= now() - began < 15 * BEGIN_MS
         assert int(attempt.log("stdout").split()[0]) >= _year() + 9
 
 

@@ -439,7 +439,7 @@ class StoreConformance:
         store.commit(_generation(0), epoch)
         wrong: list[str] = []
         seen: set[int] = set()
-        stop = threading.Event()
+        stop, read = threading.Event(), threading.Event()
 
         def watch() -> None:
             while not wrong and not stop.is_set():
@@ -450,6 +450,7 @@ class StoreConformance:
                 if store.last_seq() % BATCH_ROWS:
                     wrong.append(f"half a batch: {store.last_seq()}")
                 seen.update(generations)
+                read.set()
                 if batches in generations:
                     return
 
@@ -458,6 +459,10 @@ class StoreConformance:
             reader.start()
         try:
             for generation in range(1, batches + 1):
+                third = batches // 3
+                while generation in (third, 2 * third) and max(seen, default=0) <= generation - third and not wrong:
+                    assert read.wait(60), "nobody reads while the writer writes"
+                    read.clear()
                 store.commit(_generation(generation), epoch)
             for reader in readers:
                 reader.join(60)

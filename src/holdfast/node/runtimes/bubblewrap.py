@@ -323,11 +323,14 @@ class BubblewrapRuntime:
         uid = owners.take(folder) if not owners.hindrance() else 0
         plan = _Plan(order, folder, uid)
         confinement = _Confinement(order, plan, uid)
+        # Of bwrap itself, not of the body. Where the shim dies while a sandbox is being set up, bwrap's second process
+        # lives on, with nobody to die with and not in the sandbox yet: by this whoever sweeps knows it.
+        own = {child.WORK_DIR: os.path.join(folder, "work")}
         try:
             confinement.groups = _groups_for(order, folder)
             if order.network:
                 confinement.network = netns.Network(order.limits.get("net_kib_s", 0))
-            pid = child.spawn(plan.argv, {}, "/", stdout, stderr, keep=plan.keep, confine=confinement)
+            pid = child.spawn(plan.argv, own, "/", stdout, stderr, keep=plan.keep, confine=confinement)
         except OSError:
             os.close(plan.status)
             if confinement.network is not None:
@@ -337,11 +340,14 @@ class BubblewrapRuntime:
             plan.close()
         return SandboxedBody(pid, plan.status, order, Folders(order, folder), confinement)
 
-    def clean(self, folder: str) -> None:
+    def end(self, folder: str) -> None:
         groups = cgroups.recorded(folder)
         if groups is not None:
             groups.remove()
             groups.lift(scratch.devices_below(folder))
+
+    def clean(self, folder: str) -> None:
+        self.end(folder)
         scratch.detach(folder)
         owners.release(folder)
 

@@ -20,6 +20,8 @@ def _free() -> None:
     """No confinement."""
 
 
+WORK_DIR = "HOLDFAST_WORK_DIR"
+"""By this variable a body finds its folder; and the node, in processes outside of sandboxes, whose they are."""
 VENV = "/venv"
 """Where a body sees its virtual environment, if it has one."""
 
@@ -115,7 +117,7 @@ def environment(
     things are."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     base = {"PATH": f"{python}/bin:{path}" if python else path, "HOME": work, "LANG": "C.UTF-8"}
-    ours = {"HOLDFAST_JOB": order.job, "HOLDFAST_ATTEMPT": order.attempt, "HOLDFAST_WORK_DIR": work}
+    ours = {"HOLDFAST_JOB": order.job, "HOLDFAST_ATTEMPT": order.attempt, WORK_DIR: work}
     ours["PYTHONPATH"] = lent.python_path(order.env.get("PYTHONPATH", ""), imports)
     if order.checkpoint:
         ours["HOLDFAST_CHECKPOINT_DIR"] = checkpoint

@@ -171,7 +171,7 @@ class ContainerRuntime:
                 os.close(fd)
         return ContainerBody(pid, status, task, Folders(order, folder))
 
-    def clean(self, folder: str) -> None:
+    def end(self, folder: str) -> None:
         """Where the engine does not answer, nobody can know whether a container is left: that is an OSError."""
         note = os.path.join(folder, NOTE)
         if os.path.exists(note):
@@ -181,6 +181,9 @@ class ContainerRuntime:
             os.unlink(note)
         with contextlib.suppress(OSError):  # none was set where none can be set
             hold_back(scratch.devices_below(folder), 0)
+
+    def clean(self, folder: str) -> None:
+        self.end(folder)
         scratch.detach(folder)
         owners.release(folder)
 

@@ -64,6 +64,9 @@ class ProcessRuntime:
             "user": none,
         }
 
+    def end(self, folder: str) -> None:
+        """Nothing holds its processes together: whoever sweeps finds them one by one."""
+
     def clean(self, folder: str) -> None:
         scratch.detach(folder)
 

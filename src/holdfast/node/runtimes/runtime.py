@@ -89,6 +89,11 @@ class Runtime(Protocol):
         caller's."""
         ...
 
+    def end(self, folder: str) -> None:
+        """End what of the attempt in `folder` may still hold its folders: containers, processes of its control groups.
+        May be repeated. OSError while something is left."""
+        ...
+
     def clean(self, folder: str) -> None:
         """Leave no process, mount, cgroup or container of the attempt in `folder`, however it came to its end. May be
         repeated. OSError while something is left."""
@@ -105,9 +110,13 @@ def runtime_named(name: str) -> Runtime:
 
 
 def clean(folder: str) -> None:
-    """Leave nothing of the attempt in `folder`, whichever runtime it had: its order may be unreadable."""
-    for name in _MODULES:
-        runtime_named(name).clean(folder)
+    """Leave nothing of the attempt in `folder`, whichever runtime it had: its order may be unreadable. So all of them
+    end what is theirs before the first takes the folders away, which somebody of the next might hold."""
+    runtimes = [runtime_named(name) for name in _MODULES]
+    for runtime in runtimes:
+        runtime.end(folder)
+    for runtime in runtimes:
+        runtime.clean(folder)
 
 
 def preload() -> None:

@@ -38,7 +38,8 @@ _PATTERNS_MAX = 32
 _PART_BYTES = 64 * 1024
 _FULL_BYTES = 256 * 1024
 """With less than this left, a disk counts as full: nothing of any size could be written."""
-_GONE_S = 5.0
+_GONE_S = 20.0
+"""For the kernel, on a busy machine, to give back a disk that nobody uses any more."""
 
 
 def room_for(mib: int) -> int:
@@ -165,6 +166,8 @@ def make(folder: str, names: tuple[str, ...], mib: int, uid: int) -> None:
         linux.mount(inner, place, flags=linux.MS_BIND)
         linux.mount("", place, flags=linux.MS_PRIVATE)
     linux.unmount(disk)
+    with contextlib.suppress(OSError):
+        os.rmdir(disk)  # and so it goes from every mount namespace that was copied meanwhile
 
 
 def _format(folder: str, size: int) -> None:
@@ -347,11 +350,20 @@ def detach(folder: str) -> None:
             linux.unmount(place)
         with contextlib.suppress(OSError):
             os.rmdir(place)
+    _forget_places(folder)
     deadline = time.monotonic() + _GONE_S
     while loops_below(folder) and time.monotonic() < deadline:
         time.sleep(0.002)
     if left := mounts_below(folder) + loops_below(folder):
         raise OSError(errno.EBUSY, f"still in use: {', '.join(left)}")
+
+
+def _forget_places(folder: str) -> None:
+    """Where something was mounted, of which whoever died here had taken away no more than the mount that is seen."""
+    if os.path.exists(os.path.join(folder, IMAGE)):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):  # what is no folder, or not empty, was no such place
+                os.rmdir(os.path.join(folder, name))
 
 
 def _shut_down(place: str) -> None:

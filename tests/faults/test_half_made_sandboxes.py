@@ -1,0 +1,155 @@
+"""A machine on which attempts come and go at every moment: whoever dies while a sandbox or a disk is being made leaves
+nothing behind, and nobody who looked at the machine in that moment keeps a disk that was given up."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.node import attempts, linux
+from holdfast.node.core.warden import Order
+from holdfast.node.runtimes import bubblewrap, cgroups, scratch
+from holdfast.testing.processes import wait_for
+
+pytestmark = pytest.mark.spec("N9", "N4")
+
+LIMITED = {"cpu_milli": 500, "memory_mib": 64, "disk_mib": 4}
+ORDER = Order("att_0a.1", 7, "job_0a", ("true",), 1, 1, 0, 0, resources=LIMITED)
+STUCK = "#!/bin/sh\nsetsid sh -c 'echo $$; exec sleep 1000' &\nwait\n"
+"""In place of bwrap: what of it is left where its first process dies before it has let the second one go on. That one
+is in nobody's sandbox yet, belongs to no parent, and holds the attempt's disk."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / ORDER.attempt
+    folder.mkdir(mode=0o755)
+    yield folder
+    if folder.exists():
+        attempts.end_processes(folder)
+        attempts.clean(folder)
+
+
+@contextmanager
+def a_stranger() -> Iterator[subprocess.Popen[str]]:
+    """Somebody else's process with a copy of all mounts, as they are now."""
+    words = ["unshare", "--mount", "sh", "-c", "echo copied; exec sleep 1000"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as stranger:
+        assert stranger.stdout is not None
+        try:
+            assert stranger.stdout.readline() == "copied\n"
+            yield stranger
+        finally:
+            stranger.kill()
+
+
+def start_and_die(folder: Path, programs: Path) -> tuple[int, int]:
+    """A shim that dies while its sandbox is being set up; what identifies the process that it leaves behind."""
+    programs.mkdir(mode=0o755)
+    (programs / "bwrap").write_text(STUCK)
+    (programs / "bwrap").chmod(0o755)
+    bubblewrap.RUNTIME.warm()  # by the real one
+    said, stdout = os.pipe()
+    shim = os.fork()
+    if shim == 0:
+        try:
+            os.environ["PATH"] = f"{programs}:{os.environ['PATH']}"
+            bubblewrap.RUNTIME.prepare(ORDER, str(folder))
+            os.waitpid(bubblewrap.RUNTIME.start(ORDER, str(folder), stdout, stdout).pid, 0)
+        finally:
+            os._exit(1)
+    os.close(stdout)
+    with open(said) as words:
+        left = int(words.readline())
+    ticks = linux.start_ticks(left)
+    assert ticks is not None
+    os.kill(shim, signal.SIGKILL)
+    os.waitpid(shim, 0)
+    return left, ticks
+
+
+def assert_nothing_is_left(folder: Path, process: tuple[int, int]) -> None:
+    assert not linux.is_alive(*process)
+    assert scratch.mounts_below(str(folder)) + scratch.loops_below(str(folder)) == []
+    groups = cgroups.recorded(str(folder))
+    assert groups is None or [place for place in groups.places.values() if os.path.exists(place)] == []
+
+
+@pytest.fixture
+def programs() -> Iterator[Path]:
+    """Where the user that a body becomes can read as well, which a test's own folder is not."""
+    base = Path(tempfile.mkdtemp(prefix="holdfast-programs-"))
+    base.chmod(0o755)
+    yield base / "bin"
+    shutil.rmtree(base)
+
+
+def test_the_agents_sweep_ends_what_a_dead_shim_left_half_made(folder: Path, programs: Path) -> None:
+    # given a shim that was killed while its sandbox was being set up
+    process = start_and_die(folder, programs)
+    assert linux.is_alive(*process), "nobody told it to end"
+    # when the attempt is swept away, then it goes at once, with its process and its disk
+    asyncio.run(attempts.until_removed(folder))
+    assert not folder.exists()
+    assert_nothing_is_left(folder, process)
+
+
+def test_it_is_found_without_the_folder_that_it_was_made_for(folder: Path, programs: Path) -> None:
+    # given the same, where a sweep was broken off when it had just taken the folders away
+    process = start_and_die(folder, programs)
+    linux.unmount(str(folder / "work"))
+    (folder / "work").rmdir()
+    # when it is swept again
+    assert process[0] in attempts.processes_of(folder)
+    attempts.end_processes(folder)
+    attempts.clean(folder)
+    assert_nothing_is_left(folder, process)
+
+
+def test_clearing_up_ends_what_holds_the_disk_before_it_takes_the_disk(folder: Path, programs: Path) -> None:
+    # given the same, and somebody who knows nothing of processes and only clears up
+    process = start_and_die(folder, programs)
+    attempts.clean(folder)
+    # then the control group told whom to end, and not only after the disk could not be had
+    assert_nothing_is_left(folder, process)
+
+
+def test_who_looked_while_a_disk_was_being_made_does_not_keep_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a stranger whose mounts were copied while the disk was mounted where nobody is to find it
+    made: list[str] = []
+    unmount = linux.unmount
+
+    def copied_before(target: str) -> None:
+        if not made:
+            made.append(target)
+            copy = stack.enter_context(a_stranger())
+            assert os.path.ismount(f"/proc/{copy.pid}/root{target}")
+        unmount(target)
+
+    with ExitStack() as stack:
+        monkeypatch.setattr(linux, "unmount", copied_before)
+        scratch.make(str(folder), ("work",), 4, 0)
+        assert made == [str(folder / "disk")]
+        # when the attempt is over, then its disk is given back although the stranger lives on
+        attempts.clean(folder)
+        assert scratch.loops_below(str(folder)) == []
+
+
+def test_a_disk_goes_from_a_strangers_view_also_by_the_second_sweep(folder: Path) -> None:
+    # given a stranger with a copy of the mounts, and a sweep that died right behind the first of its two steps
+    scratch.make(str(folder), ("work",), 4, 0)
+    with a_stranger() as copy:
+        assert os.path.ismount(f"/proc/{copy.pid}/root{folder}/work")
+        linux.unmount(str(folder / "work"))
+        assert scratch.loops_below(str(folder)) != [], "the stranger keeps it"
+        # when it is swept again
+        attempts.clean(folder)
+        # then the kernel takes the copy away, and the disk is free
+        wait_for(lambda: scratch.loops_below(str(folder)) == [], "the disk to be free")
