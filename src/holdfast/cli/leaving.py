@@ -47,24 +47,25 @@ def _left(what: str, later: dict[str, str]) -> NoReturn:
 
 def _chosen() -> Choice:
     try:
-        return _asked()
+        return asked()
     except KeyboardInterrupt:  # a second one, at any moment of the question
         return Choice.DETACH
 
 
-def _asked() -> Choice:
+def asked() -> Choice:
     """One key, without Enter. Whoever cannot be asked detaches."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return Choice.DETACH
     import termios
     import tty
 
-    sys.stderr.write(f"\n{QUESTION}")
-    sys.stderr.flush()
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     try:
+        # This forgets what was typed until now, which answers no question; so the question comes after it.
         tty.setcbreak(terminal)
+        sys.stderr.write(f"\n{QUESTION}")
+        sys.stderr.flush()
         while True:
             key = os.read(terminal, 1).lower()
             if key == b"" or key in {choice.value for choice in Choice}:

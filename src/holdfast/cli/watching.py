@@ -6,6 +6,7 @@ Where nobody has a terminal there is no live line, and everything else is the sa
 import sys
 import threading
 import time
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,7 +48,9 @@ class Watch:
     def __init__(self, client: "Client", job: "JobView", *, aside: bool = False) -> None:
         self._client = client
         self._job = job.id
-        self._news: SimpleQueue[LogLine | Happened | JobView | BaseException | None] = SimpleQueue()
+        self._news: SimpleQueue[LogLine | Happened | JobView | None] = SimpleQueue()
+        self._ended: list[BaseException | None] = []
+        """That nothing more will come, and why. Not among the news: an interrupt may lose what is just being taken."""
         self._printer = Printer(aside=aside)
         self._status = StatusLine(job.name or job.id)
         self._stages = Stages()
@@ -65,18 +68,18 @@ class Watch:
             threading.Thread(target=self._ask, daemon=True).start()
         try:
             while True:
-                try:
+                news = None
+                with suppress(Empty):
                     news = self._news.get(timeout=0.2)
-                except Empty:
-                    self._draw()
-                    continue
-                if news is None:
+                if news is not None:
+                    self._show(news)
+                elif self._ended and self._news.empty():
                     self._over.set()
+                    if self._ended[0] is not None:
+                        raise self._ended[0]
                     return self._client.jobs.wait(self._job, check=False)
-                if isinstance(news, BaseException):
-                    self._over.set()
-                    raise news
-                self._show(news)
+                else:
+                    self._draw()
         finally:
             self._status.erase()
 
@@ -118,9 +121,10 @@ class Watch:
             for line in self._client.jobs.logs(self._job, follow=True):
                 happened = self._journal.entry(line) if line.stream == "platform" else None
                 self._news.put(happened or line)
-            self._news.put(None)
+            self._ended.append(None)
         except BaseException as error:
-            self._news.put(error)
+            self._ended.append(error)
+        self._news.put(None)
 
     def _ask(self) -> None:
         from holdfast.errors import HoldfastError
