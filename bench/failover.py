@@ -278,7 +278,7 @@ def measure(args: argparse.Namespace) -> list[Row]:
                 running.callback(peer.close)
             except PeerFailed as wrong:
                 said(str(wrong))
-        rows = kill_rows(kills(contestants, args.kills), args.limit)
+        rows = kill_rows(kills(contestants, args.kills), args.limit) if args.kills else []
         if args.freezes:
             rows.append(freeze_row(contestants["holdfast"], args.freezes, args.limit))
         peers = {name: peer for name, peer in contestants.items() if name != "holdfast"}

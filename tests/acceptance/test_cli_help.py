@@ -34,8 +34,9 @@ def holdfast(*words: str, env: dict[str, str] | None = None) -> subprocess.Compl
 
 
 def commands(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[list[str]]]]:
-    """Every command with its options, each a list of its spellings."""
-    yield path, [list(p.opts) for p in command.params if p.param_type_name == "option"]  # type: ignore[attr-defined]
+    """Every command with the options that its help shows, each a list of its spellings."""
+    options = [p for p in command.params if p.param_type_name == "option"]  # type: ignore[attr-defined]
+    yield path, [list(p.opts) for p in options if not p.hidden]
     for name, sub in getattr(command, "commands", {}).items():
         yield from commands(sub, (*path, name))
 
@@ -51,7 +52,7 @@ def typed_in_tests() -> set[tuple[tuple[str, ...], str]]:
     for path in HERE.glob("test_cli*.py"):
         for call in (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)):
             called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if called not in {"cli", "start_cli", "holdfast", "parsed", *SERVED}:
+            if called not in {"cli", "start_cli", "holdfast", "parsed", "well", *SERVED}:
                 continue
             constants = [n.value for n in ast.walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
             words = SERVED.get(called, []) + constants

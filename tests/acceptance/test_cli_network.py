@@ -3,13 +3,16 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("cli-network")
+pytestmark = [pytest.mark.xdist_group("cli-network"), pytest.mark.timeout(400)]
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "neural"
 DIGITS = str(EXAMPLES / "digits.yaml")
@@ -21,6 +24,17 @@ def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "holdfast.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=170, env=env)
+
+
+@contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen[str]]:
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "holdfast.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +127,42 @@ def test_a_text_is_learnt_judged_continued_and_exported(small: Path) -> None:
     )
     assert re.fullmatch("[0-9a-f]{64}", json.loads(done.stdout)["sha256"]), done.stderr
     assert out.stat().st_size > 8 * 45_000
+
+
+@pytest.mark.spec("V5", "J10")
+def test_a_training_that_is_interrupted_or_killed_goes_on_and_ends_in_the_same_weights(
+    small: Path, tmp_path: Path
+) -> None:
+    # given a training that would take for ever
+    kept = tmp_path / "kept.safetensors"
+    words = ["network", "train-local", str(small), "--data", TEXT, "--weights", str(kept)]
+
+    # when it is interrupted, then it ends after its step, says so, and has kept it
+    with started(*words, "--steps", "100000", "--json") as training:
+        assert training.stdout is not None and '"step": 1,' in training.stdout.readline()
+        training.send_signal(signal.SIGINT)
+        rest, said = training.communicate(timeout=60)
+        assert training.returncode == 130, said
+    done = 1 + len(rest.splitlines())
+    assert f"interrupted after step {done}; {kept} has it: --steps {100_000 - done} goes on" in said
+
+    # and when it is killed on its way, it goes on from what was kept
+    with started(*words, "--until", "100000", "--json") as training:
+        assert training.stdout is not None and f'"step": {done + 1},' in training.stdout.readline()
+        training.kill()
+    words = ["--data", TEXT, "--weights", str(kept)]
+    last = holdfast("network", "train-local", str(small), *words, "--until", str(done + 5))
+    assert f"going on after step {done}\n" in last.stderr
+
+    # and ends in the weights of a training that nothing disturbed
+    straight = holdfast("network", "train-local", str(small), "--data", TEXT, "--steps", str(done + 5))
+    ends = straight.stdout.splitlines()[-1]
+    assert re.fullmatch(f"weights sha256 {SHA}", ends), straight.stderr
+    assert last.stdout.splitlines()[-1] == ends
+
+    # and typed once more it has nothing to do
+    again = holdfast("network", "train-local", str(small), *words, "--until", str(done + 5))
+    assert again.stdout == f"{ends}\n"
 
 
 @pytest.mark.spec("V1")

@@ -1,11 +1,12 @@
-"""How far a transfer is: a bar with bytes, speed and time left on a terminal, a plain line now and then elsewhere.
+"""How far something is: a bar with bytes, speed and time left on a terminal, a plain line now and then elsewhere.
 
 It shows what it is told, and knows nothing of what is moved.
 """
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -137,3 +138,21 @@ class Bar(_Screen):
             self._draw(doing, amount, done, total)
         elif self._line_due():
             self.say(f"{doing}: {amount}")
+
+
+@contextmanager
+def counted(doing: str, total: int, unit: str) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal for things that are counted, which goes when they are done; nothing anywhere else."""
+    if not telling.live(sys.stderr):
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from holdfast.cli.show import console
+
+    columns = TextColumn(doing), BarColumn(40), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
+    # What goes into a file meanwhile must go there, and not onto the screen.
+    lines = sys.stdout.isatty()
+    with Progress(*columns, console=console(err=True), transient=True, redirect_stdout=lines) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda: progress.advance(task)

@@ -34,6 +34,10 @@ OnNode = Annotated[
 Watch = Annotated[bool, typer.Option("--watch", help="Go on asking: a line for every change, and a heartbeat.")]
 
 
+Taken = Annotated[list[str] | None, typer.Option(hidden=True)]
+"""Flags of `run` that no machine minds: taken, so that nobody has to shorten a line to ask about it."""
+
+
 def register(app: typer.Typer) -> None:
     app.command("check", cls=FromFile, context_settings={"allow_interspersed_args": False})(check)
 
@@ -59,6 +63,13 @@ def check(
     checkpoint: flags.Checkpoint = False,
     checkpoint_every: flags.CheckpointEvery = None,
     env: flags.Env = None,
+    folder: Taken = None,
+    no_folder: Annotated[bool, typer.Option("--no-folder", hidden=True)] = False,
+    input: Taken = None,
+    array: Taken = None,
+    detach: Annotated[bool, typer.Option("--detach", hidden=True)] = False,
+    no_results: Annotated[bool, typer.Option("--no-results", hidden=True)] = False,
+    key: Taken = None,
     node: OnNode = None,
     watch: Watch = False,
     json: Json = False,
@@ -67,7 +78,7 @@ def check(
 ) -> None:
     """Say whether a job would run now, where, and how long it would take.
 
-    Takes the flags of `run` that a machine could mind, and sends nothing: no folder, no job. It says which machine the
+    Takes a line of `run` as it stands, and sends nothing: no folder, no job. It says which machine the
     job would be given to and why that one, asks that machine whether it is well this second, and says when the job
     would start and end. If it would not run now: what it would wait for, or what is missing for ever.
 

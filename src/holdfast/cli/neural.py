@@ -108,9 +108,16 @@ def show_network(file: FileArg, json: Json = False) -> None:
 def train_local(
     file: FileArg,
     data: DataFlag,
-    steps: Annotated[int, typer.Option(min=1, help="How many steps.")] = 500,
+    steps: Annotated[int, typer.Option(min=1, help="How many steps more.")] = 500,
+    until: Annotated[
+        int | None, typer.Option(metavar="STEP", min=1, help="Up to this step, wherever it stands; instead of --steps.")
+    ] = None,
     weights: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Where the checkpoint goes; one that is there is gone on from.")
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where the checkpoint goes, every half minute and at the end; one that is there is gone on from.",
+        ),
     ] = None,
     backend: Backend = "numpy",
     profile: Annotated[str | None, typer.Option(help="exact, f32 or bf16, instead of the network's own.")] = None,
@@ -118,13 +125,17 @@ def train_local(
 ) -> None:
     """Train a network in this process.
 
-    The same network, data and steps end in the same weights, anywhere.
+    The same network, data and steps end in the same weights, anywhere, also
+    when it was killed on the way: with --until, the same command goes on.
 
     Examples:
       holdfast network train-local net.yaml --data digits --steps 500
+      holdfast network train-local net.yaml --data digits --weights w --until 500
       holdfast network train-local net.yaml --data digits --weights w --json
     """
     from pathlib import Path
+
+    from holdfast.cli import training
 
     with told():
         going_on = weights is not None and Path(weights).exists()
@@ -136,11 +147,12 @@ def train_local(
             if json:
                 _print_json({"step": metrics.step, "loss": metrics.loss, "norm": metrics.norm, "rate": metrics.rate})
             elif metrics.step == 1 or metrics.step % 25 == 0:
-                typer.echo(f"step {metrics.step:>6}  loss {metrics.loss:.4f}  gradient {metrics.norm:.3f}")
+                # Not echo: that would write into the bar's own line.
+                print(f"step {metrics.step:>6}  loss {metrics.loss:.4f}  gradient {metrics.norm:.3f}")
 
-        network.train_local(data, steps, tell)
-        if weights is not None:
-            network.save(weights)
+        if until is not None:
+            steps = max(0, until - network.trainer.state.step)
+        training.train(network, data, steps, weights, tell)
         digest = network.digest()
     _print_json({"sha256": digest}) if json else typer.echo(f"weights sha256 {digest}")
 

@@ -1,13 +1,13 @@
 """`plan`: what a fleet that comes and goes would do to a job, asked of simulated worlds with the production code."""
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from holdfast.cli.bars import counted
 from holdfast.cli.flags import Json, TokenFile, Url
 
 if TYPE_CHECKING:
@@ -282,28 +282,10 @@ def _played(worlds: list[tuple["Question", int]]) -> Iterator["Outcome"]:
     with ProcessPoolExecutor(PROCESSES, get_context("fork"), signal.signal, deaf) as pool:
         pending = [pool.submit(play, question, seed) for question, seed in worlds]
         try:
-            with _bar(len(pending)) as advance:
+            with counted("simulating", len(pending), "worlds") as advance:
                 for one in pending:
                     outcome = one.result()
                     advance()
                     yield outcome
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, which goes when it is done; nothing anywhere else."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from holdfast.cli.show import console
-
-    columns = TextColumn("simulating"), BarColumn(40), MofNCompleteColumn(), TextColumn("worlds"), TimeRemainingColumn()
-    with Progress(*columns, console=console(err=True), transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda: progress.advance(task)

@@ -5,6 +5,7 @@ laid out. A file is safetensors, and what is read from one is checked before it 
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -110,7 +111,10 @@ def save(path: Path, checkpoint: Checkpoint, xp: Arrays) -> str:
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(library.save(host, metadata=told))
+        with part.open("wb") as file:
+            file.write(library.save(host, metadata=told))
+            file.flush()
+            os.fsync(file.fileno())  # or a machine that loses its power keeps the name without the content
         part.replace(path)
     except OSError as error:
         raise StateError(f"{path} cannot be written: {error.strerror or error}") from None
