@@ -7,21 +7,23 @@ The rules (CONTRIBUTING.md tells them to authors):
   that the page itself lent, else any. `NODE` is a machine on which that job is not.
 - `up` and `node` serve, so they are started and left running once they are ready; `up` gets free ports.
 
+Machines come and go as the network sees them: one that is silent for a moment is waited for, and not taken for another.
+
 Standard library only: it runs once for each command, and must cost next to nothing.
 """
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 STATE = Path(os.environ["DOCS_STATE"])
-READY_S = 30.0
+READY_S = 60.0
 ADDRESSES = ("--http", "--listen", "--files")
 
 
@@ -29,8 +31,17 @@ def asked(path: str) -> Any:
     """What the network answers."""
     request = urllib.request.Request(os.environ["HOLDFAST_URL"] + path)
     request.add_header("Authorization", f"Bearer {os.environ['HOLDFAST_ADMIN_TOKEN']}")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=READY_S) as answer:
         return json.load(answer)
+
+
+def soon(look: Callable[[], str | None], what: str) -> str:
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until:
+        if found := look():
+            return found
+        time.sleep(0.05)
+    raise SystemExit(f"waited {READY_S:g} s in vain for {what}")
 
 
 def made_last() -> str:
@@ -44,18 +55,17 @@ def connected() -> list[str]:
 
 def machine() -> str:
     lent = STATE / "lent"
-    return lent.read_text() if lent.exists() else connected()[0]
+    return lent.read_text() if lent.exists() else soon(lambda: next(iter(connected()), None), "a machine")
 
 
 def elsewhere() -> str:
     """A machine on which the job that was made last is not; waits until the job is somewhere."""
-    until = time.monotonic() + READY_S
-    while time.monotonic() < until:
+
+    def another() -> str | None:
         job = asked(f"/v1/jobs/{made_last()}")
-        if job["phase"] == "running":
-            return next(node for node in connected() if node != job["node"])
-        time.sleep(0.05)
-    raise SystemExit("the job that was made last does not run")
+        return next((node for node in connected() if job["phase"] == "running" and node != job["node"]), None)
+
+    return soon(another, "the job that was made last to run, and a machine beside it")
 
 
 def filled(words: list[str]) -> list[str]:
@@ -77,19 +87,19 @@ def filled(words: list[str]) -> list[str]:
     return head + words[own:]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def own_node() -> str:
+    """The id of the machine that the page lends, once it has made one for itself."""
+    made = Path(os.environ["HOLDFAST_HOME"]) / "node" / "uuid"
+    return "node_" + made.read_text().strip().replace("-", "") if made.exists() else ""
 
 
 def serve(words: list[str]) -> None:
     """Start it, leave it running, and return when it is ready."""
     log = STATE / f"{words[0]}-{time.monotonic_ns()}.log"
-    before = set(connected())
     if words[0] == "up":
         kept = [w for i, w in enumerate(words) if w not in ADDRESSES and words[i - 1] not in ADDRESSES]
-        ports = [word for flag in ADDRESSES for word in (flag, f"127.0.0.1:{free_port()}")]
+        free = os.environ["DOCS_PORTS"].split()
+        ports = [word for flag, port in zip(ADDRESSES, free, strict=True) for word in (flag, f"127.0.0.1:{port}")]
         words = [*kept, *ports, *([] if "--preset" in kept else ["--preset", "test"])]
     elif os.environ.get("DOCS_UNSAFE"):
         words = [*words, "--unsafe-process-runtime"]
@@ -103,8 +113,8 @@ def serve(words: list[str]) -> None:
     while time.monotonic() < until and process.poll() is None:
         if words[0] == "up" and "holdfast node" in log.read_text():
             return
-        if words[0] == "node" and (new := set(connected()) - before):
-            (STATE / "lent").write_text(new.pop())
+        if words[0] == "node" and (lent := own_node()) in connected():
+            (STATE / "lent").write_text(lent)
             return
         time.sleep(0.05)
     raise SystemExit(f"`holdfast {' '.join(words)}` did not come up:\n{log.read_text()}")

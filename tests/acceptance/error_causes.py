@@ -13,7 +13,7 @@ from error_world import Said, World, certificate, of_answer, of_error, of_text, 
 
 from holdfast.errors import HoldfastError
 from holdfast.identity import tokens
-from holdfast.testing.processes import free_port, wait_for
+from holdfast.testing.processes import wait_for
 
 SMALL_FLAGS = ("--memory", "64MiB", "--disk", "16MiB", "--cpu", "100m")
 
@@ -35,7 +35,13 @@ CAUSES["usage"] = lambda w: w.typed("run", "--memroy", "1GiB", "--", "true")
 CAUSES["config"] = lambda w: w.typed("jobs", "--token-file", "nowhere")
 CAUSES["no_context"] = lambda w: w.typed("jobs", env={"HOLDFAST_CONTEXT": "nowhere"})
 CAUSES["no_endpoint"] = lambda w: w.typed("jobs", env={"HOLDFAST_HOME": str(w.fresh())})
-CAUSES["unreachable"] = lambda w: w.typed("jobs", "--url", f"http://127.0.0.1:{free_port()}")
+
+
+@causes("unreachable")
+def _(w: World) -> Said:
+    with socket.socket() as taken:  # and so nobody else's, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        return w.typed("jobs", "--url", f"http://127.0.0.1:{taken.getsockname()[1]}")
 
 
 @causes("bad_contexts")
@@ -88,7 +94,7 @@ def _(w: World) -> Said:
     (folder := w.fresh()).joinpath("numpy.py").write_text("raise ModuleNotFoundError('no numpy', name='numpy')")
     done = subprocess.run(
         [sys.executable, "-m", "holdfast.cli", "network", "show", "any.yaml"],
-        env=w.network.environment({"PYTHONPATH": str(folder)}), capture_output=True, text=True, timeout=60,
+        env=w.network.environment({"PYTHONPATH": str(folder)}), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     return of_text(done.returncode, done.stdout + done.stderr)
 
@@ -111,7 +117,7 @@ CAUSES["store_unavailable"] = lambda w: w.typed(
 
 @causes("wait_expired")
 def _(w: World) -> Said:
-    job, _ = w.running("sleep", "60")
+    job, _ = w.running("sleep", "600")
     try:
         w.network.client().jobs.wait(job, timeout_s=0.1)
         raise AssertionError("it ended")
@@ -143,7 +149,7 @@ def _(w: World) -> Said:
 
 @causes("not_ended")
 def _(w: World) -> Said:
-    job, _ = w.running("sleep", "60")
+    job, _ = w.running("sleep", "600")
     try:
         return w.typed("results", job)
     finally:
@@ -214,7 +220,7 @@ CAUSES["not_live"] = lambda w: w.typed("move", w.ended("true"), "--to", "ant")
 
 
 def _moved(w: World, to: Callable[[str], str], **fields: Any) -> Said:
-    job, node = w.running("sleep", "60", **fields)
+    job, node = w.running("sleep", "600", **fields)
     try:
         return w.typed("move", job, "--to", to(node))
     finally:
@@ -247,11 +253,11 @@ def _(w: World) -> Said:
 @causes("no_room")
 def _(w: World) -> Said:
     # given a machine of which all cores are taken
-    node = w.network.client().nodes.get("bee")
-    filler, there = w.running("sleep", "60", cpu_milli=node.free["cpu_milli"])
-    job = w.job("sleep", "60", cpu_milli=1_000)
+    nodes = w.network.client().nodes
+    wait_for(lambda: not any(node.attempts for node in nodes.list()), "what others left behind to be over", 100)
+    filler, there = w.running("sleep", "600", cpu_milli=nodes.get("bee").total["cpu_milli"])
+    job, _ = w.running("sleep", "600", cpu_milli=1_000)
     try:
-        wait_for(lambda: w.network.node_running(job).name != there, "it to run on the other machine")
         return w.typed("move", job, "--to", there)
     finally:
         w.stop(filler)

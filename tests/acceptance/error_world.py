@@ -31,6 +31,8 @@ from holdfast.orchestrator.config import OrchestratorConfig
 from holdfast.testing.processes import LocalNetwork, free_port, wait_for
 
 SMALL = {"memory_mib": 64, "disk_mib": 16, "cpu_milli": 100}
+ONE_BY_ONE = httpx.Limits(max_keepalive_connections=0)
+"""Each request has a line of its own: one that both sides keep for as long may be closed just as it is used again."""
 
 
 class Said(NamedTuple):
@@ -76,8 +78,9 @@ class World:
         self.url = network.client().url
         self.token = (network.home / "orchestrator" / "admin.token").read_text().strip()
         self.http = httpx.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=30, trust_env=False
-        )
+            base_url=self.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=60, limits=ONE_BY_ONE,
+            trust_env=False,
+        )  # fmt: skip
         self._numbers = iter(range(1_000_000))
         self.liar = Liar()
 
@@ -104,7 +107,7 @@ class World:
         out = self.fresh() / "out"
         process = _fork.Process(target=aside, args=(words, self.network.environment(env), self.network.desk, out))
         process.start()
-        process.join(60)
+        process.join(100)
         if process.exitcode is None:
             process.kill()
             process.join()
@@ -137,7 +140,7 @@ class World:
         return self.wait(self.job(*argv, **fields))
 
     def wait(self, job: str) -> str:
-        self.network.client().jobs.wait(job, timeout_s=60, check=False)
+        self.network.client().jobs.wait(job, timeout_s=100, check=False)
         return job
 
     def running(self, *argv: str, **fields: Any) -> tuple[str, str]:
@@ -276,11 +279,12 @@ class Crowded:
         keys = {"AWS_ENDPOINT_URL": w.liar.url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
         self._process = _fork.Process(target=serve_crowded, args=(data, port, w.network.environment(keys)))
         self._process.start()
-        wait_for((data / "endpoint.json").exists, "it to serve", 30)
+        wait_for((data / "endpoint.json").exists, "it to serve")
         token = (data / "admin.token").read_text().strip()
         self._http = httpx.Client(
-            base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {token}"}, trust_env=False
-        )
+            base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {token}"}, timeout=60,
+            limits=ONE_BY_ONE, trust_env=False,
+        )  # fmt: skip
 
     def send(self, owner: str, **fields: Any) -> httpx.Response:
         return self._http.post("/v1/jobs", json={"argv": ["true"], **fields}, headers={"X-Holdfast-Owner": owner})
@@ -288,7 +292,7 @@ class Crowded:
     def close(self) -> None:
         self._http.close()
         self._process.terminate()
-        self._process.join(20)
+        self._process.join(60)
 
 
 def serve_crowded(data: Path, port: int, env: dict[str, str]) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.timeout(330)
 BENCH = Path(__file__).parents[2] / "bench"
 
 
 def measured(program: str, *words: str) -> list[dict[str, Any]]:
     command = [sys.executable, str(BENCH / program), *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

@@ -22,7 +22,7 @@ SMALL = ("--memory", "32MiB", "--disk", "16MiB", "--cpu", "100m")
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     with LocalNetwork(tmp_path_factory.mktemp("cli-arrays")) as network:
-        network.start_orchestrator()
+        network.start_orchestrator(preset="lan")
         network.start_node("ant")
         yield network
 
@@ -108,7 +108,7 @@ def test_failures_are_named_and_only_those_run_again(network: LocalNetwork, desk
 def test_an_array_is_watched_listed_and_stopped_by_its_id(network: LocalNetwork, desk: Path) -> None:
     # given an array that would go on for long
     items = written(desk, *"abcd")
-    array = sent(network, desk, "--array", items, "--", "sleep", "60")
+    array = sent(network, desk, "--array", items, "--", "sleep", "600")
     assert array.startswith("arr_")
     wait_for(lambda: network.client().arrays.get(array).counts.get("running"), "an item to run")
 
@@ -138,7 +138,7 @@ def test_results_of_an_array_come_later_and_go_on_where_they_were_cut(network: L
     # given an array that ended while nobody watched
     items = written(desk, "one", "two")
     array = sent(network, desk, "--array", items, "--", "sh", "-c", "echo {item} > made")
-    assert network.client().arrays.wait(array, timeout_s=60).counts == {"succeeded": 2}
+    assert network.client().arrays.wait(array, timeout_s=100).counts == {"succeeded": 2}
 
     # when its results are asked for, into a folder that has something else in it
     (desk / "there").mkdir()
@@ -169,7 +169,7 @@ def test_json_and_stdin_are_for_programs(network: LocalNetwork, desk: Path) -> N
     command = [sys.executable, "-m", "holdfast.cli", "run", *SMALL, "--array", "-", "--no-folder", "--no-results"]
     done = subprocess.run(
         [*command, "--json", "--", "echo", "{item}"],
-        input="x\r\ny\n", env=network.environment(), cwd=desk, capture_output=True, text=True, timeout=60,
+        input="x\r\ny\n", env=network.environment(), cwd=desk, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
     # then stdout is JSON and nothing else, and nothing was brought
@@ -198,13 +198,13 @@ def test_a_file_that_makes_no_array_is_refused_before_anything_is_sent(network: 
 def test_ten_thousand_lines_are_one_array(network: LocalNetwork, desk: Path) -> None:
     # given as many lines as an array takes, for machines that cannot run any of them at once
     items = written(desk, *map(str, range(10_000)))
-    array = sent(network, desk, "--array", items, "--", "sleep", "60")
+    array = sent(network, desk, "--array", items, "--", "sleep", "600")
 
     # then every line is an item of it, and nothing of it is left when it is stopped
     view = network.client().arrays.get(array)
     assert view.items == len(view.jobs) == 10_000 and not view.counts.get("unsent")
     network.cli("stop", array, timeout_s=120, check=0)
-    wait_for(lambda: network.client().arrays.get(array).counts == {"cancelled": 10_000}, "all of it to end", 60)
+    wait_for(lambda: network.client().arrays.get(array).counts == {"cancelled": 10_000}, "all of it to end", 120)
 
 
 @pytest.mark.spec("J3", "J5")
@@ -214,7 +214,7 @@ def test_a_terminal_shows_one_bar_and_takeovers_and_ctrl_c_leaves_it_running(net
     ant = next(view.id for view in network.client().nodes.list() if view.name == "ant")
     network.client().nodes.drain(ant)
     items = written(desk, "left", "right")
-    words = ["run", *SMALL, "--array", items, "--no-folder", "--", "sleep", "60"]
+    words = ["run", *SMALL, "--array", items, "--no-folder", "--", "sleep", "600"]
     front, back = pty.openpty()
     watched = subprocess.Popen(
         [sys.executable, "-m", "holdfast.cli", *words],
@@ -247,10 +247,10 @@ def test_a_terminal_shows_one_bar_and_takeovers_and_ctrl_c_leaves_it_running(net
         # when the person leaves with Ctrl-C, then the array goes on
         watched.send_signal(signal.SIGINT)
         wait_for(lambda: says("goes on without you") and says("holdfast results arr_"), "a word about it")
-        assert watched.wait(20) == 130
+        assert watched.wait(60) == 130
     finally:
         watched.kill()
-        watched.wait(20)
+        watched.wait(60)
         os.close(front)
     array = seen.decode().split("holdfast stop ")[1].split()[0]
     assert not network.client().arrays.get(array).ended

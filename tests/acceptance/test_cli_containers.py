@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.xdist_group("cli-containers"), pytest.mark.timeout(300
 
 SMALL = ("--memory", "128MiB", "--disk", "64MiB", "--cpu", "500m")
 NEAR, FAR = "198.51.100.1", "198.51.100.2"
-FETCH = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {FAR} 8000"
+FETCH = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 30 {FAR} 8000"
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +70,14 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     server = None
     try:
         for word in words:
-            subprocess.run(["ip", *word], check=True, capture_output=True, timeout=20)
+            subprocess.run(["ip", *word], check=True, capture_output=True, timeout=60)
         serve = [sys.executable, "-m", "http.server", "--bind", FAR, "--directory", str(folder), "8000"]
         server = subprocess.Popen(
             ["ip", "netns", "exec", name, *serve], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
         def answers() -> bool:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{FAR}:8000/", timeout=2) as answer:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{FAR}:8000/", timeout=5) as answer:
                 return answer.status == 200
             return False
 
@@ -86,9 +86,9 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     finally:
         if server is not None:
             server.kill()
-            server.wait(20)
-        subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=20)
-        subprocess.run(["ip", "link", "delete", here], capture_output=True, timeout=20)
+            server.wait(60)
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=60)
+        subprocess.run(["ip", "link", "delete", here], capture_output=True, timeout=60)
 
 
 @pytest.mark.spec("J1", "J2", "J10")

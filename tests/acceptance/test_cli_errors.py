@@ -39,7 +39,7 @@ USERS = sorted(c.value for c in FailureCode if MEANINGS[c].blame in (Blame.USER,
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with LocalNetwork(tmp_path_factory.mktemp("errors")) as network:
-        network.start_orchestrator()
+        network.start_orchestrator(preset="lan")
         once = network.client().tokens.create(uses=1).token
         network.start_node("ant", wait=False)
         network.start_node("bee", wait=False, token=once)
@@ -162,18 +162,20 @@ def test_a_person_who_causes_it_is_told_what_why_and_what_to_do(world: World, co
 def failures(world: World) -> dict[str, str]:
     """A job for each way to fail that is its owner's doing, sent at once; before them, one to hold each machine."""
     jobs = world.network.client().jobs
-    holding = [world.job("sleep", "60", cpu_milli=_most(world) * 3 // 5) for _ in world.network.nodes]
+    holding = [world.job("sleep", "600", cpu_milli=_most(world) * 3 // 5) for _ in world.network.nodes]
     for job in holding:
-        wait_for(lambda job=job: jobs.get(job).phase == "running", "a job to hold a machine", 60)
-    return {
+        wait_for(lambda job=job: jobs.get(job).phase == "running", "a job to hold a machine")
+    sent = {
         "cancelled": holding[0],
         "exit_code": world.job("false"),
         "oom_job": world.job("python3", "-c", "x = b'x' * (200 << 20)"),
-        "time_limit": world.job("sleep", "60", time_limit_ms=300),
+        "time_limit": world.job("sleep", "600", time_limit_ms=300),
         "disk_quota": world.job("sh", "-c", "head -c 100000000 /dev/zero > big"),
         "data": world.job("true", inputs=[{"name": "a", "url": "http://127.0.0.1:9/nothing"}]),
         "queue_expired": world.job("true", cpu_milli=_most(world), queue_limit_ms=300),
     }
+    world.wait(sent["queue_expired"])  # before a machine is free again
+    return sent
 
 
 def _most(world: World) -> int:
@@ -201,7 +203,7 @@ def test_an_owner_whose_job_failed_by_their_own_doing_is_told_what_to_do(
     if code == "cancelled":
         world.stop(failures[code])
 
-    job = world.network.client().jobs.wait(failures[code], timeout_s=60, check=False)
+    job = world.network.client().jobs.wait(failures[code], timeout_s=100, check=False)
     error = verdict_error(job)
 
     assert error is not None and error.code == code, job
@@ -230,7 +232,7 @@ def test_a_reader_who_has_read_enough_is_no_error(world: World) -> None:
         os.close(reader)
         done = subprocess.run(
             command(world.network, *words), env=world.network.environment(), stdout=writer, stderr=subprocess.PIPE,
-            text=True, timeout=60,
+            text=True, timeout=120,
         )  # fmt: skip
         os.close(writer)
 

@@ -23,7 +23,7 @@ SMALL = ("--memory", "64MiB", "--disk", "64MiB")
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     with LocalNetwork(tmp_path_factory.mktemp("files")) as network:
-        network.start_orchestrator()
+        network.start_orchestrator(preset="lan")
         network.start_node("ant")
         yield network
 
@@ -176,8 +176,8 @@ def test_an_earlier_job_that_has_nothing_to_give_is_named(network: LocalNetwork)
     # given a job that made nothing, one that failed, and one that still runs
     client = network.client()
     fields = {"memory_mib": 64, "disk_mib": 16}
-    empty = client.jobs.run(["true"], **fields, timeout_s=60).id
-    failed = client.jobs.run(["false"], **fields, timeout_s=60, check=False).id
+    empty = client.jobs.run(["true"], **fields, timeout_s=100).id
+    failed = client.jobs.run(["false"], **fields, timeout_s=100, check=False).id
     running = client.jobs.submit(["sleep", "600"], **fields).id
 
     for job, says in ((empty, "made no files"), (failed, "is failed"), (running, "is still")):
@@ -259,7 +259,7 @@ def test_a_job_can_be_run_again_by_its_id(network: LocalNetwork, tmp_path: Path)
     assert watched.stdout == "hello\n"
     assert kept["results"] is None
     assert kept["job"]["result_sha256"] == first["job"]["result_sha256"]
-    ended = network.client().jobs.wait(detached, timeout_s=60)
+    ended = network.client().jobs.wait(detached, timeout_s=100)
     assert len({job, kept["job"]["id"], ended.id}) == 3
     assert ended.name == "first"
     assert "[not_found]" in network.cli("rerun", "job_00000000000000", check=66).stderr
@@ -316,7 +316,7 @@ def in_a_terminal(network: LocalNetwork, words: list[str], cwd: Path) -> tuple[i
         while data := os.read(ours, 65536):
             screen += data
     os.close(ours)
-    return process.wait(60), screen.decode(errors="replace")
+    return process.wait(120), screen.decode(errors="replace")
 
 
 @pytest.mark.spec("N3")
@@ -325,5 +325,5 @@ def test_flags_of_place_work_here_too(network: LocalNetwork, maker: str, tmp_pat
     env = {"HOLDFAST_HOME": str(tmp_path / "home")}
     network.cli("results", maker, "--url", url, "--token-file", token, cwd=tmp_path, env=env, check=0)
     network.cli("rerun", maker, "--detach", "--url", url, "--token-file", token, cwd=tmp_path, env=env, check=0)
-    nobody = network.cli("results", maker, "--url", "http://127.0.0.1:1", cwd=tmp_path, check=69, timeout_s=30)
+    nobody = network.cli("results", maker, "--url", "http://127.0.0.1:1", cwd=tmp_path, check=69)
     assert "[unreachable]" in nobody.stderr

@@ -1,8 +1,10 @@
 """What all commands have in common: they are in the table, say how they are used, load little, and complete."""
 
 import ast
+import contextlib
 import json
 import os
+import pty
 import shlex
 import subprocess
 import sys
@@ -192,9 +194,20 @@ def test_no_colours_where_nobody_wants_them(tmp_path: Path) -> None:
     env = {"HOLDFAST_HOME": str(tmp_path), "TERM": "xterm-256color"}
 
     def in_a_terminal(**more: str) -> str:
-        words = ["script", "-qec", f"{sys.executable} -m holdfast.cli jobs", "/dev/null"]
+        ours, theirs = pty.openpty()
         kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, env={**kept, **env, **more}).stdout
+        command = [sys.executable, "-m", "holdfast.cli", "jobs"]
+        process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env={**kept, **env, **more}, start_new_session=True
+        )
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal says that nobody is at its other end
+            while data := os.read(ours, 65_536):
+                shown += data
+        os.close(ours)
+        process.wait(60)
+        return shown.decode()
 
     # then an error is red there, not with NO_COLOR, and not in a pipe
     assert "\x1b[31m" in in_a_terminal()

@@ -15,7 +15,7 @@ SMALL = {"cpu_milli": 100, "memory_mib": 32, "disk_mib": 16}
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     with LocalNetwork(tmp_path_factory.mktemp("move")) as network:
-        network.start_orchestrator()
+        network.start_orchestrator(preset="lan")
         for name in ("ant", "bee"):
             network.start_node(name, flags=["--cpu", "1"], wait=False)
         for name in ("ant", "bee"):
@@ -27,7 +27,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
 def test_a_person_moves_a_running_job_and_waits_until_it_runs_there(network: LocalNetwork) -> None:
     # given a job that runs
     client = network.client()
-    job = client.jobs.submit(["sleep", "60"], **SMALL).id
+    job = client.jobs.submit(["sleep", "600"], **SMALL).id
     first = network.node_running(job)
     second = next(node for node in network.nodes.values() if node is not first)
 
@@ -58,9 +58,9 @@ def test_a_waiting_job_waits_for_the_chosen_machine_and_a_full_one_is_refused(ne
     # given two full machines and a job that waits
     client = network.client()
     whole = {**SMALL, "cpu_milli": 1000}
-    running = [client.jobs.submit(["sleep", "60"], **whole).id for _ in range(2)]
+    running = [client.jobs.submit(["sleep", "600"], **whole).id for _ in range(2)]
     places = [network.node_running(job) for job in running]
-    waiting = client.jobs.submit(["sleep", "60"], **whole).id
+    waiting = client.jobs.submit(["sleep", "600"], **whole).id
 
     # when a running one is moved to the other's machine, it is refused with what is missing
     full = network.cli("move", running[0], "--to", places[1].id)

@@ -17,7 +17,7 @@ SMALL = {"cpu_milli": 100, "memory_mib": 32, "disk_mib": 16}
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     with LocalNetwork(tmp_path_factory.mktemp("operating")) as network:
-        network.start_orchestrator()
+        network.start_orchestrator(preset="lan")
         network.start_node("ant", flags=["--engine", "none", "--no-network", "--private-inputs"])
         yield network
 
@@ -27,7 +27,7 @@ def test_an_operator_pauses_a_node_and_its_work_moves_then_takes_work_again(netw
     # given a job on the only node, and a second node to move to
     client = network.client()
     ant = network.nodes["ant"]
-    job = client.jobs.submit(["sleep", "60"], **SMALL).id
+    job = client.jobs.submit(["sleep", "600"], **SMALL).id
     assert network.node_running(job) is ant
     bee = network.start_node("bee")
 
@@ -85,13 +85,14 @@ def test_a_node_offers_itself_in_its_hours_and_its_work_is_moved_outside_of_them
     others = [node for node in network.nodes.values() if node.running()]
     for other in others:
         network.cli("node", "pause", "--home", str(other.home))
+        network.wait_for(lambda o=other: client.nodes.get(o.id).draining, "the network to know that it is paused")
     within = f"{datetime.now():%H:%M}-{datetime.now() + timedelta(hours=6):%H:%M}"
     flags = ["--engine", "none", "--grace", "0s"]
     owl = network.start_node("owl", flags=[*flags, "--hours", "Mon-Sun 00:00-00:01", "--hours", within])
     assert not client.nodes.get(owl.id).draining
     shown = network.cli("node", "status", "--home", str(owl.home))
     assert "within its hours, until" in shown.stdout
-    job = client.jobs.submit(["sleep", "60"], **SMALL).id
+    job = client.jobs.submit(["sleep", "600"], **SMALL).id
     network.wait_for(lambda: network.node_running(job) is owl, "the job to run there")
     for other in others:
         network.cli("node", "resume", "--home", str(other.home))

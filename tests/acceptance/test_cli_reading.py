@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("cli-reading")
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     with LocalNetwork(tmp_path_factory.mktemp("reading")) as network:
-        network.start_orchestrator()
+        network.start_orchestrator(preset="lan")
         network.start_node("ant")
         yield network
 
@@ -24,7 +24,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
 def greeting(network: LocalNetwork) -> str:
     """A job that ended well, with output on both streams."""
     command = ["sh", "-c", "echo hello; echo oops >&2"]
-    return network.client().jobs.run(command, name="greeting", memory_mib=64, disk_mib=16, timeout_s=60).id
+    return network.client().jobs.run(command, name="greeting", memory_mib=64, disk_mib=16, timeout_s=100).id
 
 
 def parsed(network: LocalNetwork, *words: str) -> Any:
@@ -50,7 +50,7 @@ def test_jobs_lists_what_was_sent(network: LocalNetwork, greeting: str) -> None:
 @pytest.mark.spec("J3")
 def test_jobs_come_in_pages(network: LocalNetwork, greeting: str) -> None:
     # given at least two jobs
-    network.client().jobs.run(["true"], memory_mib=64, disk_mib=16, timeout_s=60)
+    network.client().jobs.run(["true"], memory_mib=64, disk_mib=16, timeout_s=100)
 
     # when they are listed one at a time
     first = parsed(network, "jobs", "--json", "--limit", "1")
@@ -94,8 +94,8 @@ def test_job_explain_says_what_it_waits_for(network: LocalNetwork) -> None:
     # when the holder is stopped, then the waiting one ends
     stopped = network.cli("stop", holder.id, check=0).stdout
     assert holder.id in stopped
-    assert client.jobs.wait(holder.id, timeout_s=30, check=False).verdict == "cancelled"
-    assert client.jobs.wait(waiting.id, timeout_s=30).verdict == "succeeded"
+    assert client.jobs.wait(holder.id, timeout_s=100, check=False).verdict == "cancelled"
+    assert client.jobs.wait(waiting.id, timeout_s=100).verdict == "succeeded"
 
 
 @pytest.mark.spec("J7")
@@ -178,7 +178,7 @@ def test_events_can_be_followed(network: LocalNetwork, tmp_path: Path) -> None:
     short = network.start_cli("events", "-f", "--json", "--after", str(seen), log=tmp_path / "short")
 
     # when a job runs
-    job = network.client().jobs.run(["true"], memory_mib=64, disk_mib=16, timeout_s=60).id
+    job = network.client().jobs.run(["true"], memory_mib=64, disk_mib=16, timeout_s=100).id
 
     # then both show its end as it happens, and go on until they are stopped
     for follower in (long, short):
@@ -199,7 +199,7 @@ def test_a_token_is_made_used_and_revoked(network: LocalNetwork) -> None:
     revoked = network.cli("token", "revoke", made["id"], "--json", check=0).stdout
     assert json.loads(revoked) == {"id": made["id"], "revoked": True}
     late = network.start_node("late", token=made["token"], wait=False)
-    assert late.process.wait(30) != 0
+    assert late.process.wait(60) != 0
     assert "revoked" in late.output()
     assert "late" not in [node.name for node in network.client().nodes.list()]
     assert made["token"] not in late.output()
@@ -256,7 +256,7 @@ def test_what_does_not_exist_or_is_not_allowed_is_said_without_a_trace(network: 
 
     unknown = network.cli("job", "show", "job_00000000000000", check=66)
     refused = network.cli("jobs", "--token-file", str(wrong), check=77)
-    nobody = network.cli("jobs", "--url", "http://127.0.0.1:1", check=69, timeout_s=30)
+    nobody = network.cli("jobs", "--url", "http://127.0.0.1:1", check=69, timeout_s=100)
 
     for done, code in ((unknown, "[not_found]"), (refused, "["), (nobody, "[unreachable]")):
         assert "error: " in done.stderr

@@ -11,18 +11,20 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.frame import app
-from holdfast.testing.processes import LocalNetwork, NotInTime
-from holdfast.testing.rehearsal import LATEST, Rehearsal, Report
+from holdfast.testing import rehearsal as module
+from holdfast.testing.processes import LocalNetwork, NotInTime, wait_for
+from holdfast.testing.rehearsal import HURRY_MAX, LATEST, Kill, Rehearsal, Report, Run
 from holdfast.wire.http import JobRequest
 
-pytestmark = [pytest.mark.spec("A7"), pytest.mark.xdist_group("rehearsal")]
+pytestmark = [pytest.mark.spec("A7"), pytest.mark.xdist_group("rehearsal"), pytest.mark.timeout(400)]
 
 STEPS = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.25; done; "
 
 
 @pytest.fixture(scope="module")
 def rehearsal() -> Iterator[Rehearsal]:
-    with Rehearsal(chance=random.Random(7), preset="test") as rehearsal:
+    # With the settings that ship: a machine that is merely slow for a second is no reason for a second attempt.
+    with Rehearsal(chance=random.Random(7)) as rehearsal:
         yield rehearsal
 
 
@@ -41,7 +43,7 @@ def test_a_job_that_bears_it_is_told_so(rehearsal: Rehearsal) -> None:
     assert report.calm.files.keys() == report.torn.files.keys() == {"made/answer"}
     assert [kill.recovered_s is not None for kill in report.kills] == [True, True]
     # and the kills came while it worked, however long it took to get that far
-    assert 2.5 <= report.calm.worked_s <= report.calm.seconds
+    assert 0 < report.calm.worked_s <= report.calm.seconds
     assert all(kill.after_s <= LATEST * report.calm.worked_s for kill in report.kills)
 
 
@@ -71,7 +73,21 @@ open("sum", "w").write(str(state["sum"]))
 """
 
 
-def test_one_that_goes_on_from_its_checkpoint_is_compared_by_its_files(rehearsal: Rehearsal) -> None:
+def test_one_that_goes_on_from_its_checkpoint_is_compared_by_its_files(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given kills that come when there is something to go on from
+    kill = rehearsal._kill
+
+    def late(job: str, span: float) -> Kill | None:
+        def saved_or_over() -> bool:
+            view = rehearsal.client.jobs.get(job)
+            return view.checkpoint is not None or view.phase == "ended"
+
+        wait_for(saved_or_over, f"a checkpoint of {job}")
+        return kill(job, span)
+
+    monkeypatch.setattr(rehearsal, "_kill", late)
     report = played(rehearsal, CONTINUES, recovery="resume", every_ms=1000)
     assert report.finding == "same", report
     # and one that forgets a part of its state is found out
@@ -87,9 +103,13 @@ def test_one_that_must_not_run_twice_fails_and_is_told_why(rehearsal: Rehearsal)
     assert report.finding == "failed" and "never" in report.advice
 
 
-def test_what_fails_in_peace_or_ends_at_once_is_not_disturbed(rehearsal: Rehearsal) -> None:
+def test_what_fails_in_peace_or_ends_at_once_is_not_disturbed(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert played(rehearsal, "exit 3").finding == "failed"
-    assert played(rehearsal, "true").finding == "undisturbed"
+    monkeypatch.setattr(module, "SHORTEST_S", 60.0)  # on a busy machine nothing is over at once
+    report = played(rehearsal, "true")
+    assert (report.finding, report.torn) == ("undisturbed", None)
 
 
 def test_the_command_says_it_and_ends_accordingly(tmp_path: Path) -> None:
@@ -105,7 +125,7 @@ def test_the_command_says_it_and_ends_accordingly(tmp_path: Path) -> None:
         "--class", "resume", "--checkpoint", "--checkpoint-every", "1s",
         "--folder", str(desk), "--requirements", str(desk / "requirements.txt"),
         "--input", f"data={tmp_path / 'words'}", "--env", "WORD=kept", "--json", "--", "sh", "work.sh",
-        timeout_s=150, check=0,
+        timeout_s=300, check=0,
     )  # fmt: skip
     report = json.loads(done.stdout)
     assert report["finding"] == "same" and report["torn"]["attempts"] >= 2
@@ -141,6 +161,37 @@ def test_a_job_that_ends_while_its_machine_is_looked_for_is_not_waited_for() -> 
     rehearsal.network = brief
     # then that is a job that was quicker
     assert rehearsal._kill("job_1", 0.0) is None
+
+
+class Quicker(Rehearsal):
+    """A job that took ten seconds in peace, and then `seconds`: a busy machine that became idle."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(chance=random.Random(1))
+        self.network.close()
+        self.seconds = seconds
+        self.spans: list[float] = []
+
+    def _have_machines(self, number: int) -> None:
+        """None is needed."""
+
+    def _run(self, request: JobRequest, how: str, spans: list[float]) -> tuple[Run, tuple[Kill, ...]]:
+        self.spans += spans
+        kills = tuple(Kill("n", span, 0.1) for span in spans if span < self.seconds)
+        return Run("job_1", "succeeded", 10.0, 1 + len(kills), {}, "", worked_s=10.0), kills
+
+
+def test_a_job_that_is_quicker_than_the_kill_is_run_again_and_killed_sooner() -> None:
+    # given a job that was slowed down while it ran in peace
+    rehearsal = Quicker(seconds=LATEST * 10.0 / HURRY_MAX)
+    report = rehearsal.play(JobRequest(["true"]))
+    # then its machine is killed all the same, at the second or third try
+    assert report.finding == "same" and len(report.kills) == 1
+    assert len(rehearsal.spans) > 1 and rehearsal.spans[-1] < rehearsal.seconds <= rehearsal.spans[0]
+    # and where it is always quicker, that is said after a few tries
+    never = Quicker(seconds=0.0)
+    assert never.play(JobRequest(["true"])).finding == "undisturbed"
+    assert len(never.spans) == 1 + HURRY_MAX.bit_length() - 1
 
 
 @pytest.mark.parametrize("json", [False, True])

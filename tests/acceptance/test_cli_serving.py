@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,8 @@ def test_at_a_terminal_up_prints_a_join_command_that_works_as_printed(network: L
     try:
         # when the command that it prints is typed
         command = found_in(front, r"  holdfast (node --orchestrator \S+ --token hf1_\S+)\r\n").split()
+        # (what it says later must be read too, or it would wait for a reader at last)
+        threading.Thread(target=read_on, args=(os.dup(front),), daemon=True).start()
         unsafe = ["--unsafe-process-runtime"] if network.unsafe else []
         network.start_cli(*command, *unsafe, log=tmp_path / "typed")
 
@@ -85,13 +88,20 @@ def test_at_a_terminal_up_prints_a_join_command_that_works_as_printed(network: L
             network.wait_for(lambda: [n for n in client.nodes.list() if n.connected], "the node to join")
     finally:
         up.terminate()
-        up.wait(30)
+        up.wait(60)
         os.close(front)
+
+
+def read_on(terminal: int) -> None:
+    """Until nobody has the terminal open any more, which it says by an error."""
+    with open(terminal, "rb", buffering=0) as shown, contextlib.suppress(OSError):
+        while shown.read(65536):
+            pass
 
 
 def found_in(terminal: int, pattern: str) -> str:
     """What a terminal shows where the pattern has its group."""
-    shown, until = "", time.monotonic() + 30
+    shown, until = "", time.monotonic() + 60
     while (found := re.search(pattern, shown)) is None:
         ready, _, _ = select.select([terminal], [], [], max(0.0, until - time.monotonic()))
         assert ready, f"never shown: {pattern}\n{shown}"
@@ -101,7 +111,7 @@ def found_in(terminal: int, pattern: str) -> str:
 
 @pytest.mark.spec("N7")
 def test_both_end_in_good_order_on_sigterm(network: LocalNetwork) -> None:
-    up = network.start_orchestrator()
+    up = network.start_orchestrator(preset="lan")
     node = network.start_node("ant")
 
     assert node.terminate() == 0
@@ -113,7 +123,7 @@ def test_both_end_in_good_order_on_sigterm(network: LocalNetwork) -> None:
 
 @pytest.mark.spec("N1", "N3")
 def test_a_node_is_what_its_flags_say(network: LocalNetwork) -> None:
-    network.start_orchestrator()
+    network.start_orchestrator(preset="lan")
     status = free_port()
     network.start_node(
         "ant",
@@ -130,7 +140,7 @@ def test_a_node_is_what_its_flags_say(network: LocalNetwork) -> None:
 @pytest.mark.spec("N3")
 def test_flags_win_over_environment_and_environment_over_file(network: LocalNetwork, tmp_path: Path) -> None:
     # given a file, an environment and flags that all disagree
-    network.start_orchestrator()
+    network.start_orchestrator(preset="lan")
     file = tmp_path / "node.toml"
     file.write_text('name = "from-file"\nsite = "from-file"\ncpu_milli = 700\n')
     environ = {"HOLDFAST_NODE_NAME": "from-env", "HOLDFAST_NODE_SITE": "from-env", "PNODE_UUID": UUID}
@@ -145,7 +155,7 @@ def test_flags_win_over_environment_and_environment_over_file(network: LocalNetw
 
 @pytest.mark.spec("N4")
 def test_a_node_without_isolation_says_so_wherever_it_is_listed(network: LocalNetwork) -> None:
-    network.start_orchestrator()
+    network.start_orchestrator(preset="lan")
     network.start_node("bare", flags=["--unsafe-process-runtime"], env={"PATH": without_bubblewrap(network)})
     network.start_node("other")
 
@@ -159,12 +169,12 @@ def test_a_node_without_isolation_says_so_wherever_it_is_listed(network: LocalNe
 
 @pytest.mark.spec("N4")
 def test_without_a_sandbox_a_node_refuses_to_start(network: LocalNetwork) -> None:
-    network.start_orchestrator()
+    network.start_orchestrator(preset="lan")
     network.unsafe = False
 
     node = network.start_node("bare", env={"PATH": without_bubblewrap(network)}, wait=False)
 
-    assert node.process.wait(30) == 78
+    assert node.process.wait(60) == 78
     assert "--unsafe-process-runtime" in node.output()
     assert "Traceback" not in node.output()
 
@@ -183,7 +193,7 @@ def without_bubblewrap(network: LocalNetwork) -> str:
 @pytest.mark.spec("N6")
 def test_an_open_network_needs_no_token(network: LocalNetwork, tmp_path: Path) -> None:
     # given an orchestrator that lets anyone in
-    network.start_orchestrator(flags=["--open"])
+    network.start_orchestrator(flags=["--open"], preset="lan")
 
     # when the printed command, which has no token on loopback, is typed
     command = join_command(network)
@@ -197,10 +207,10 @@ def test_an_open_network_needs_no_token(network: LocalNetwork, tmp_path: Path) -
 
 @pytest.mark.spec("N6")
 def test_a_mistyped_token_is_named_before_anything_is_sent(network: LocalNetwork) -> None:
-    network.start_orchestrator()
+    network.start_orchestrator(preset="lan")
     node = network.start_node("ant", token="hf1_nonsense", wait=False)
 
-    assert node.process.wait(30) == 78
+    assert node.process.wait(60) == 78
     assert "[token_mistyped]" in node.output()
     assert "Traceback" not in node.output()
 
@@ -214,7 +224,7 @@ def test_a_node_without_an_orchestrator_says_what_to_give(network: LocalNetwork)
 @pytest.mark.spec("N7", "H3")
 def test_a_drained_node_gets_nothing_new_until_it_is_taken_back(network: LocalNetwork) -> None:
     # given one node
-    network.start_orchestrator()
+    network.start_orchestrator(preset="lan")
     network.start_node("ant")
     node = network.nodes["ant"].id
 
@@ -229,18 +239,18 @@ def test_a_drained_node_gets_nothing_new_until_it_is_taken_back(network: LocalNe
 
     # when it is taken back, then the work is done
     assert json.loads(network.cli("node", "drain", node, "--off", "--json", check=0).stdout)["draining"] is False
-    assert network.client().jobs.wait(job.id, timeout_s=30).verdict == "succeeded"
+    assert network.client().jobs.wait(job.id, timeout_s=100).verdict == "succeeded"
 
 
 @pytest.mark.spec("N6")
 def test_beyond_loopback_people_speak_tls_with_the_pinned_certificate(network: LocalNetwork, tmp_path: Path) -> None:
     # given an orchestrator that listens everywhere
-    http, listen = free_port(), free_port()
+    http, listen, files = (free_port("0.0.0.0") for _ in range(3))
     up = network.start_cli(
         "up", "--data-dir", str(network.home / "orchestrator"), "--http", f"0.0.0.0:{http}", "--listen",
-        f"0.0.0.0:{listen}", "--preset", "test", log=tmp_path / "up.log",
+        f"0.0.0.0:{listen}", "--files", f"0.0.0.0:{files}", "--preset", "test", log=tmp_path / "up.log",
     )  # fmt: skip
-    network.wait_for(lambda: "Join a machine" in up.output(), "the orchestrator to be up", 30)
+    network.wait_for(lambda: "Join a machine" in up.output(), "the orchestrator to be up")
 
     # then the local command line finds it, by https, and a certificate of someone else is refused
     assert f"https://127.0.0.1:{http}" in up.output()
@@ -266,7 +276,7 @@ def test_beyond_loopback_people_speak_tls_with_the_pinned_certificate(network: L
 def test_up_says_in_words_why_it_cannot_start(
     network: LocalNetwork, words: tuple[str, str], code: int | None, says: str
 ) -> None:
-    done = network.cli("up", "--listen", "127.0.0.1:0", *words, timeout_s=60)
+    done = network.cli("up", "--listen", "127.0.0.1:0", *words, timeout_s=100)
 
     assert done.returncode not in (0, 70)
     assert code in (None, done.returncode)
@@ -277,7 +287,7 @@ def test_up_says_in_words_why_it_cannot_start(
 
 @pytest.mark.spec("J14")
 def test_two_orchestrators_on_one_folder_are_one_too_many(network: LocalNetwork) -> None:
-    network.start_orchestrator()
+    network.start_orchestrator(preset="lan")
     second = network.cli("up", "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0", check=78)
     assert "[already_running]" in second.stderr
     # and the first one still serves, and is still found
@@ -314,7 +324,7 @@ def answers(address: str) -> bool:
 def test_files_can_be_kept_in_an_object_store(network: LocalNetwork, tmp_path: Path) -> None:
     # given an object store with a bucket
     with object_store(tmp_path / "s3", "some-bucket") as where:
-        network.start_orchestrator(flags=["--blobs", "s3://some-bucket/holdfast"], env=where)
+        network.start_orchestrator(flags=["--blobs", "s3://some-bucket/holdfast"], env=where, preset="lan")
         network.start_node("ant")
 
         # when a folder goes up and a job makes a file in it
@@ -324,7 +334,7 @@ def test_files_can_be_kept_in_an_object_store(network: LocalNetwork, tmp_path: P
         client = network.client()
         sent = client.content.send(folder)
         small = {"cpu_milli": 100, "memory_mib": 32, "disk_mib": 16}
-        job = client.jobs.run(["sh", "-c", "cat given given > made"], package=sent.manifest, timeout_s=60, **small)
+        job = client.jobs.run(["sh", "-c", "cat given given > made"], package=sent.manifest, timeout_s=100, **small)
 
         # then it came by the store, and from there to here
         assert job.files is not None

@@ -2,20 +2,24 @@
 
 import contextlib
 import fcntl
+import io
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
 import threading
+import tty
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli.leaving import Choice, asked
 from holdfast.testing.processes import LocalNetwork, wait_for
 
 pytestmark = pytest.mark.xdist_group("cli-terminal")
@@ -28,7 +32,8 @@ import os, pathlib, time
 file = pathlib.Path(os.environ["HOLDFAST_CHECKPOINT_DIR"]) / "step"
 step = int(file.read_text()) if file.exists() else 0
 print("from", step, flush=True)
-while step < 36:
+end = step + 18 if step else 6_000  # it goes on until its machine dies, however late that is; then it is soon done
+while step < end:
     time.sleep(0.1)
     step += 1
     file.with_suffix(".tmp").write_text(str(step))
@@ -71,29 +76,29 @@ class Terminal:
     def text(self) -> str:
         return ANY.sub("", self.raw)
 
-    def sees(self, words: str, timeout_s: float = 40) -> None:
+    def sees(self, words: str, timeout_s: float = 60) -> None:
         wait_for(lambda: words in self.text, lambda: f"{words!r} on the screen; there is:\n{self.text}", timeout_s)
 
     def presses(self, key: bytes) -> None:
         os.write(self._terminal, key)
 
     def ends(self) -> int:
-        code = self.process.wait(40)
-        self._reading.join(10)
+        code = self.process.wait(90)
+        self._reading.join(60)
         assert "Traceback" not in self.text
         return code
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(60)
         os.close(self._terminal)
 
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     with LocalNetwork(tmp_path_factory.mktemp("terminal")) as network:
-        network.start_orchestrator()
+        network.start_orchestrator(preset="lan")
         for name in ("ant", "bee"):
             network.start_node(name, wait=False)
         for name in ("ant", "bee"):
@@ -177,3 +182,36 @@ def test_a_second_ctrl_c_leaves_the_job_running(network: LocalNetwork, desk: Pat
     assert f"{job} goes on without you" in terminal.text and f"holdfast logs -f {job}" in terminal.text
     assert network.client().jobs.get(job).phase == "running"
     network.client().jobs.stop(job)
+
+
+class Screen(io.StringIO):
+    """What a terminal was given to show, without the moment that it takes to show it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.spec("J3", "J5")
+def test_only_what_is_typed_at_the_question_answers_it_and_all_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a terminal at which somebody has typed something else before
+    ours, theirs = pty.openpty()
+    screen, listen = Screen(), tty.setcbreak
+    os.write(ours, b"s\n")
+    assert select.select([theirs], [], [], 60)[0]
+
+    def then_typed(terminal: int) -> None:
+        assert not screen.getvalue(), "a question that is asked before anybody listens"
+        listen(terminal)
+        os.write(ours, b"xk")
+
+    # when they are asked, and answer as soon as anybody listens
+    with open(theirs) as keys, monkeypatch.context() as at:
+        at.setattr(sys, "stdin", keys)
+        at.setattr(sys, "stderr", screen)
+        at.setattr(tty, "setcbreak", then_typed)
+        choice = asked()
+
+    # then that is the answer
+    assert choice is Choice.KEEP
+    assert screen.getvalue().endswith("[d/s/k] keep\n")
+    os.close(ours)

@@ -32,12 +32,12 @@ from tests.acceptance.docs_pages import (
 
 from holdfast.cli.frame import app
 from holdfast.node import attempts
-from holdfast.testing.processes import LocalNetwork, end
+from holdfast.testing.processes import LocalNetwork, end, free_port
 
-pytestmark = pytest.mark.xdist_group("docs")  # one network serves all pages
+pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(400)]  # one network serves all pages
 NOT_RUN_MAX = 20
 """Blocks that say that they are not run. A page that needs more should show less that needs what nobody here has."""
-BLOCK_S = 90
+BLOCK_S = 240
 CELLS = """
 import linecache, sys, traceback
 names = {"__name__": "__main__"}
@@ -101,6 +101,7 @@ class Desk:
                 "DOCS_STATE": str(self.state),
                 "DOCS_LISTEN": network.orchestrator.listen,
                 "DOCS_TOKEN": network.client().tokens.create().token,
+                "DOCS_PORTS": " ".join(str(free_port()) for _ in range(3)),
                 **({"DOCS_UNSAFE": "1"} if network.unsafe else {}),
             }
         )
@@ -147,9 +148,11 @@ class Desk:
     def close(self) -> None:
         """End what the page left running, and nothing else: the next page finds the network as this one did."""
         client = self._network.client()
-        for job in client.jobs.list(limit=100).jobs:
-            if job.phase != "ended":
-                client.jobs.stop(job.id)
+        left = [job.id for job in client.jobs.list(limit=100).jobs if job.phase != "ended"]
+        for job in left:
+            client.jobs.stop(job)
+        for job in left:
+            client.jobs.wait(job, timeout_s=60, check=False)
         if self._cells is not None:
             self._cells.kill()
             self._cells.wait(10)

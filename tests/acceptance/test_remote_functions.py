@@ -18,7 +18,8 @@ SMALL = 'cpu=0.5, memory="128MiB", disk="64MiB"'
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     with LocalNetwork(tmp_path_factory.mktemp("functions")) as network:
-        network.start_orchestrator()
+        # With the settings that ship: a machine that is merely slow for a second is no reason for a second attempt.
+        network.start_orchestrator(preset="lan")
         network.start_node("ant")
         network.start_node("bee")
         yield network

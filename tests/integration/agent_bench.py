@@ -30,16 +30,23 @@ from holdfast.model.messages import (
     Start,
     Welcome,
 )
+from holdfast.testing.processes import free_port
 from holdfast.wire import convert
 from holdfast.wire.convert import LogDurable
 from holdfast.wire.limits import BULK_KEY_METADATA, server_options
 from holdfast.wire.node_pb2_grpc import NodeLinkServicer, add_NodeLinkServicer_to_server
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
+LEASE_MS = 6_000
+"""An agent that is held up for some seconds does not lose one."""
 ENTRY = (
     "import os, sys; from holdfast.node.config import load_config; from holdfast.node.run import run_node;"
     " sys.exit(run_node(load_config({}, os.environ)))"
 )
+
+
+UNTIL_LET_GO = "while [ ! -e end ]; do sleep 0.05; done; rm -f end"
+"""A body that runs for as long as its story wants it to."""
 
 
 class FakeOrchestrator(NodeLinkServicer):
@@ -59,13 +66,15 @@ class FakeOrchestrator(NodeLinkServicer):
         self._server: grpc.aio.Server | None = None
         self.port = 0
 
-    async def open(self, port: int = 0) -> None:
+    async def open(self) -> None:
+        """Also again, where it was before: nobody else is given that port meanwhile."""
+        self.port = self.port or free_port()
         self._server = grpc.aio.server(options=server_options())
         add_NodeLinkServicer_to_server(self, self._server)
         if self.certificate is None:
-            self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+            self._server.add_insecure_port(f"127.0.0.1:{self.port}")
         else:
-            self.port = self._server.add_secure_port(f"127.0.0.1:{port}", server_credentials(self.certificate))
+            self._server.add_secure_port(f"127.0.0.1:{self.port}", server_credentials(self.certificate))
         await self._server.start()
 
     async def close(self) -> None:
@@ -111,13 +120,13 @@ class FakeOrchestrator(NodeLinkServicer):
     async def Control(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         nonce = proof.new_nonce()
         yield convert.challenge_to_frame(nonce, "test")
-        if self.refusal is not None:
-            yield convert.orchestrator_to_frame(self.refusal)
-            return
         signed = convert.hello_from_frame(await anext(request_iterator))
         hello = signed.hello
         pin = self.certificate.pin if self.certificate else ""
         assert proof.proven(hello.public_key, signed.signature, nonce, hello.node, hello.instance, pin)
+        if self.refusal is not None:
+            yield convert.orchestrator_to_frame(self.refusal)
+            return
         self.hellos.append(hello)
         self.sessions += 1
         said = self._say = asyncio.Queue()
@@ -153,7 +162,7 @@ class FakeOrchestrator(NodeLinkServicer):
 
 
 def welcome(node: NodeId, epoch: int) -> Welcome:
-    return Welcome(node, epoch, heartbeat_ms=500, keepalive_ms=200, lease_ms=3_000, orphan_ms_max=60_000,
+    return Welcome(node, epoch, heartbeat_ms=500, keepalive_ms=200, lease_ms=LEASE_MS, orphan_ms_max=60_000,
                    stop_grace_ms=500)  # fmt: skip
 
 
@@ -186,6 +195,10 @@ class AgentProcess:
     def signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)
+
+    def let_go(self, attempt: AttemptId) -> None:
+        """What waits for it with UNTIL_LET_GO goes on."""
+        (self.attempts / attempt / "work" / "end").touch()
 
     async def end(self) -> tuple[int, str]:
         """Its exit code and what it wrote to stderr."""

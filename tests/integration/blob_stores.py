@@ -67,7 +67,7 @@ def rclone(folder: Path, port: int | None = None) -> Iterator[S3Place]:
     ]  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     with process(words, folder / "rclone.log", lambda: answers(url)):
-        yield S3Place(bucket="bucket", endpoint=url, access_key_id=ACCESS, secret_access_key=SECRET, timeout_s=20)
+        yield S3Place(bucket="bucket", endpoint=url, access_key_id=ACCESS, secret_access_key=SECRET, timeout_s=60)
 
 
 @contextlib.contextmanager
@@ -78,13 +78,13 @@ def moto(folder: Path) -> Iterator[S3Place]:
     url = f"http://127.0.0.1:{port}"
     words = [str(SCRIPTS / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
     with process(words, folder / "moto.log", lambda: answers(url)):
-        assert httpx.put(f"{url}/bucket").status_code == 200
+        assert httpx.put(f"{url}/bucket", timeout=60).status_code == 200  # the first makes it load half of its code
         yield S3Place(
             bucket="bucket",
             endpoint=url,
             access_key_id=ACCESS,
             secret_access_key=SECRET,
-            timeout_s=20,
+            timeout_s=60,
             prefix="some/where",
         )
 
@@ -156,7 +156,7 @@ class FolderDoor:
     def stop(self) -> None:
         if self._server is not None and self._thread is not None:
             self._server.should_exit = self._server.force_exit = True
-            self._thread.join(20)
+            self._thread.join(60)
             assert not self._thread.is_alive()
             self._server = None
 

@@ -97,7 +97,7 @@ class Office:
 
     async def lead(self) -> "Office":
         self.leading = asyncio.create_task(self.leader.run())
-        await asyncio.wait_for(self.leader.led.wait(), 20)
+        await asyncio.wait_for(self.leader.led.wait(), 60)
         self.sweeper = Sweeper(self.content, self.store, self.leader)
         return self
 

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import http.server
 import os
+import secrets
 import socket
 import subprocess
 import threading
@@ -18,7 +19,8 @@ class FarNetwork:
     """`node` and `far` are the names of the namespaces."""
 
     def __init__(self) -> None:
-        self.node, self.far = f"hf-node-{os.getpid()}", f"hf-far-{os.getpid()}"
+        mine = f"{os.getpid()}-{secrets.token_hex(3)}"  # a number alone may come again, and find what another left
+        self.node, self.far = f"hf-node-{mine}", f"hf-far-{mine}"
         self._servers: list[http.server.ThreadingHTTPServer] = []
 
     def __enter__(self) -> "FarNetwork":
@@ -85,10 +87,10 @@ class FarNetwork:
         """Whether something that is there, and not confined, gets an answer."""
         host, _, port = url.split("/")[2].partition(":")
         with self.inside(name), contextlib.suppress(OSError):
-            socket.create_connection((host, int(port)), timeout=2).close()
+            socket.create_connection((host, int(port)), timeout=20).close()
             return True
         return False
 
 
 def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=60)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_bench import AgentProcess, FakeOrchestrator, stage, start
+from agent_bench import LEASE_MS, UNTIL_LET_GO, AgentProcess, FakeOrchestrator, stage, start
 
 from holdfast.identity import tokens
 from holdfast.identity.certificates import Certificate
@@ -37,7 +37,9 @@ def test_a_job_is_run_its_logs_delivered_and_everything_removed(tmp_path: Path) 
             hello = orchestrator.hellos[0]
             assert hello.hardware.total.cpu_milli > 0 and hello.isolation == "bubblewrap"
 
-            orchestrator.say(start(ATT, "sh", "-c", "echo out; echo err >&2"))
+            orchestrator.say(start(ATT, "sh", "-c", f"echo out; echo err >&2; {UNTIL_LET_GO}"))
+            await orchestrator.until_phase(ATT, HeldPhase.RUNNING)
+            agent.let_go(ATT)
             finished = await orchestrator.until_phase(ATT, HeldPhase.FINISHED)
             assert finished.result is not None
             assert finished.result.stdout_sha256 == hashlib.sha256(b"out\n").hexdigest()
@@ -74,10 +76,7 @@ def test_a_killed_agent_comes_back_and_goes_on_with_what_runs(tmp_path: Path) ->
     async def story() -> None:
         async with stage(tmp_path) as (orchestrator, agent):
             await ready(orchestrator)
-            mark = tmp_path / "node" / "attempts" / ATT / "work" / "end"
-            orchestrator.say(
-                start(ATT, "sh", "-c", "echo begun; while [ ! -e end ]; do sleep 0.05; done; rm -f end; echo done")
-            )
+            orchestrator.say(start(ATT, "sh", "-c", f"echo begun; {UNTIL_LET_GO}; echo done"))
             await orchestrator.until_phase(ATT, HeldPhase.RUNNING)
             shim = read_identity(agent.attempts / ATT)
             agent.signal(signal.SIGKILL)
@@ -88,7 +87,7 @@ def test_a_killed_agent_comes_back_and_goes_on_with_what_runs(tmp_path: Path) ->
             assert [(held.attempt, held.phase) for held in orchestrator.hellos[1].held] == [(ATT, HeldPhase.RUNNING)]
             assert orchestrator.hellos[1].instance != orchestrator.hellos[0].instance
             assert read_identity(agent.attempts / ATT) == shim, "adopted, not restarted"
-            mark.touch()
+            agent.let_go(ATT)
             finished = await orchestrator.until_phase(ATT, HeldPhase.FINISHED)
             assert finished.result is not None
             assert orchestrator.logs[ATT, "stdout"] == b"begun\ndone\n"
@@ -163,12 +162,12 @@ def test_work_goes_on_without_the_orchestrator_and_is_told_when_it_is_back(tmp_p
     async def story() -> None:
         async with stage(tmp_path) as (orchestrator, agent):
             await ready(orchestrator)
-            orchestrator.say(start(ATT, "sh", "-c", "echo one; sleep 0.5; echo two"))
+            orchestrator.say(start(ATT, "sh", "-c", f"echo one; {UNTIL_LET_GO}; echo two"))
             await orchestrator.until_phase(ATT, HeldPhase.RUNNING)
-            port = orchestrator.port
             await orchestrator.close()
+            agent.let_go(ATT)
             await _ended(agent.attempts / ATT / "status.json")
-            await orchestrator.open(port)
+            await orchestrator.open()
             finished = await orchestrator.until_phase(ATT, HeldPhase.FINISHED)
             assert finished.result is not None
             assert orchestrator.logs[ATT, "stdout"] == b"one\ntwo\n"
@@ -180,7 +179,7 @@ async def _ended(status: Path) -> dict[str, Any]:
     """What the shim wrote down when its body had ended; no agent is asked."""
 
     def look() -> dict[str, Any]:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while True:
             said: dict[str, Any] = json.loads(status.read_text())
             if said["phase"] == "ended":
@@ -196,7 +195,7 @@ def test_a_leased_body_starts_only_after_go_and_stops_itself_when_cut_off(tmp_pa
     async def story() -> None:
         async with stage(tmp_path) as (orchestrator, agent):
             await ready(orchestrator)
-            orchestrator.say(start(ATT, "sleep", "60", lease_ms=3_000))
+            orchestrator.say(start(ATT, "sleep", "60", lease_ms=LEASE_MS))
             await orchestrator.until_phase(ATT, HeldPhase.READY)
             orchestrator.say(Ping(3, 1))
             await orchestrator.until(lambda: Pong(1) in orchestrator.heard, "a pong")
@@ -204,7 +203,10 @@ def test_a_leased_body_starts_only_after_go_and_stops_itself_when_cut_off(tmp_pa
 
             orchestrator.say(Go(3, ATT, 7, _last_report(orchestrator)))
             await orchestrator.until_phase(ATT, HeldPhase.RUNNING)
-            await orchestrator.until(lambda: _renewals(orchestrator) > 20, "renewals beyond a lease")
+            went = time.monotonic()
+            await orchestrator.until(
+                lambda: time.monotonic() > went + LEASE_MS * 1.3 / 1000 and _renewals(orchestrator), "a lease's time"
+            )
             assert orchestrator.held(ATT)[-1].phase is HeldPhase.RUNNING, "renewed leases hold"
 
             await orchestrator.close()
@@ -234,18 +236,18 @@ def test_sigterm_lets_work_finish_then_says_goodbye(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as (orchestrator, agent):
             await ready(orchestrator)
-            orchestrator.say(start(ATT, "sh", "-c", "while [ ! -e end ]; do sleep 0.05; done; rm -f end"))
+            orchestrator.say(start(ATT, "sh", "-c", UNTIL_LET_GO))
             await orchestrator.until_phase(ATT, HeldPhase.RUNNING)
             agent.signal(signal.SIGTERM)
             await orchestrator.until(lambda: Leaving(60_000) in orchestrator.heard, "the word that it leaves")
             orchestrator.say(start(OTHER, "true"))
             await orchestrator.until_phase(OTHER, HeldPhase.REFUSED)
-            (agent.attempts / ATT / "work" / "end").touch()
+            agent.let_go(ATT)
             await orchestrator.until_phase(ATT, HeldPhase.FINISHED)
             orchestrator.say(Discard(3, ATT, 7, "accepted", accepted=True))
             code, _ = await agent.end()
             assert code == 0
-            assert orchestrator.heard[-1] == Leaving(0, done=True)
+            await orchestrator.until(lambda: orchestrator.heard[-1] == Leaving(0, done=True), "its goodbye")
 
     asyncio.run(story())
 
@@ -335,5 +337,5 @@ def test_the_local_status_shows_what_is_held_and_takes_no_other_name(tmp_path: P
 
 
 def _get(target: Any) -> bytes:
-    with urllib.request.urlopen(target, timeout=10) as answer:
+    with urllib.request.urlopen(target, timeout=60) as answer:
         return bytes(answer.read())

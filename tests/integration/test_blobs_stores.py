@@ -151,7 +151,7 @@ def test_signed_addresses_open_one_key_for_one_method(store: BlobStore) -> None:
         put = await store.sign("PUT", key, size=len(data), expires_s=60)
         get = await store.sign("GET", key, size=len(data), expires_s=60)
         other = incoming_key(UPLOADER, sha_of(b"other"))
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             assert (await http.get(get)).status_code == 404
             assert (await http.put(put, content=data)).status_code == 200
             assert (await http.get(get)).content == data
@@ -169,8 +169,8 @@ def test_an_expired_address_opens_nothing(store: BlobStore) -> None:
         key = incoming_key(UPLOADER, sha)
         await store.put(key, data)
         short = await store.sign("GET", key, size=len(data), expires_s=1)
-        deadline = time.monotonic() + 30
-        async with httpx.AsyncClient() as http:
+        deadline = time.monotonic() + 60
+        async with httpx.AsyncClient(timeout=60) as http:
             while (await http.get(short)).status_code < 400:
                 assert time.monotonic() < deadline, "it still opens"
                 await asyncio.sleep(0.2)
@@ -411,7 +411,7 @@ def test_wrong_credentials_are_named_and_not_shown(rclone_place: S3Place) -> Non
 def test_an_s3_servers_answers_have_names(status: int, code: str, error: type[StoreError]) -> None:
     with answering(status, f"<Error><Code>{code}</Code></Error>") as url:
         store = S3Store(
-            S3Place(bucket="b", endpoint=url, access_key_id="k" * 12, secret_access_key="s" * 12, timeout_s=5)
+            S3Place(bucket="b", endpoint=url, access_key_id="k" * 12, secret_access_key="s" * 12, timeout_s=60)
         )
         with pytest.raises(error):
             run(store.put(incoming_key(UPLOADER, sha_of(b"")), b"x"))
@@ -438,7 +438,7 @@ def answering(status: int, body: str) -> Iterator[str]:
         def do_PUT(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             if not status:
-                over.wait(20)
+                over.wait(60)
                 return
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
@@ -473,5 +473,5 @@ def test_signers_of_different_secrets_do_not_open_each_others_doors(door: Folder
     forged = LinkSigner(b"f" * 32, f"http://127.0.0.1:{door.port}/blobs").make(
         "PUT", key, len(data), int(time.time()) + 60
     )
-    assert httpx.put(forged, content=data).status_code == 403
+    assert httpx.put(forged, content=data, timeout=60).status_code == 403
     assert run(door.store.head(key)) is None

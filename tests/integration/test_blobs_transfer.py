@@ -135,11 +135,15 @@ def test_a_folder_goes_up_and_comes_down(
 
 def test_no_more_is_in_flight_than_was_said(server: FolderDoor, door: StoreDoor, package: Package) -> None:
     flying = most = 0
+    two = asyncio.Event()
 
     async def count(method: str, key: str) -> int:
         nonlocal flying, most
         flying += 1
         most = max(most, flying)
+        if flying == 2:
+            two.set()
+        await asyncio.wait_for(two.wait(), 60)  # the first one is there until the second comes
         await held_up(0.02)
         flying -= 1
         return 0
@@ -216,21 +220,23 @@ def test_a_sender_killed_at_every_blob_leaves_nothing_half(
     ]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     sender: list[subprocess.Popen[bytes]] = []
-    killed = 0
+    killed: set[int] = set()
 
     async def kill(method: str, key: str) -> int:
-        nonlocal killed
-        if method == "PUT" and killed < len(package.manifest.blobs) and sender[-1].poll() is None:
-            killed += 1
+        """Of what each had on its way, one comes through, or half of it: or all of it might be here too soon."""
+        if method == "PUT" and len(sender) in killed:
+            return 503
+        if method == "PUT" and len(killed) < len(package.manifest.blobs):
+            killed.add(len(sender))
             sender[-1].kill()
         return 0
 
     server.fault = kill
     for _ in range(3 * len(package.manifest.blobs)):
         sender.append(subprocess.Popen(words, env=env))
-        if sender[-1].wait(60) == 0:
+        if sender[-1].wait(120) == 0:
             break
-    assert sender[-1].returncode == 0 and killed == len(package.manifest.blobs)
+    assert sender[-1].returncode == 0 and len(killed) == len(package.manifest.blobs)
     arrived = Counter(sha for method, sha, status in server.served if method == "PUT" and status == 200)
     assert set(arrived) == {b.sha for b in package.manifest.blobs}
     assert run(door.missing(package.manifest.blobs)) == []
@@ -294,7 +300,7 @@ def test_a_store_that_is_gone_for_a_while_is_waited_for(
     gone = threading.Event()
 
     def told(progress: Progress) -> None:
-        if progress.blobs_done == 2:
+        if progress.blobs_done >= 2:
             gone.set()
 
     def restart() -> None:
@@ -337,7 +343,7 @@ def test_a_full_store_is_waited_for_and_then_called_full(tmp_path: Path, package
         with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
             while filler.write(bytes(1 << 16)):
                 pass
-        impatient = Patience(give_up_s=0.5, first_wait_s=0.05, longest_wait_s=0.1)
+        impatient = Patience(give_up_s=5, first_wait_s=0.05, longest_wait_s=0.1)
         with pytest.raises(TransferExpired) as caught:
             run(send(package, door, patience=impatient))
         assert caught.value.code == "store_full"
@@ -365,19 +371,19 @@ def test_a_blob_that_hangs_is_given_up_and_tried_again_with_more_time(
     async def hang_once(method: str, key: str) -> int:
         hung[key] += 1
         if hung[key] == 1:
-            await held_up(30)
+            await held_up(150)
         return 0
 
     server.fault = hang_once
     began = time.monotonic()
-    run(send(package, door, patience=Patience(give_up_s=60, blob_s=0.5, first_wait_s=0.01, at_once=4)))
-    assert time.monotonic() - began < 25
+    run(send(package, door, patience=Patience(give_up_s=120, blob_s=2, first_wait_s=0.01, at_once=4)))
+    assert time.monotonic() - began < 120
     assert min(hung.values()) == 2
 
 
 def test_patience_has_an_end_that_says_why(server: FolderDoor, door: StoreDoor, package: Package) -> None:
     server.stop()
-    short = Patience(give_up_s=0.4, first_wait_s=0.05, longest_wait_s=0.1)
+    short = Patience(give_up_s=3, first_wait_s=0.05, longest_wait_s=0.1)
     with pytest.raises(TransferExpired) as caught:
         run(send(package, door, patience=short))
     assert caught.value.code == "store_gone" and caught.value.passing
@@ -401,7 +407,7 @@ def test_a_whole_transfer_has_a_deadline_however_well_it_goes(
 def test_a_transfer_that_ends_for_no_fault_of_the_store_is_called_expired(door: StoreDoor, package: Package) -> None:
     door.expires_s = 0  # whatever address is given opens nothing any more
     with pytest.raises(TransferExpired) as caught:
-        run(send(package, door, patience=Patience(give_up_s=0.4, first_wait_s=0.05, longest_wait_s=0.1)))
+        run(send(package, door, patience=Patience(give_up_s=3, first_wait_s=0.05, longest_wait_s=0.1)))
     assert caught.value.code == "transfer_expired" and caught.value.hint
 
 

@@ -19,7 +19,7 @@ from holdfast.testing.processes import wait_for
 
 pytestmark = [pytest.mark.xdist_group("engines"), pytest.mark.timeout(300)]
 
-LONG_S = 60.0
+LONG_S = 90.0
 
 
 @pytest.fixture(params=["docker", "podman"])

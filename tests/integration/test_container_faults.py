@@ -1,6 +1,7 @@
 """What happens to a job in a container when its engine, its keeper, its shim or the operator fails it: it goes
 on without a byte lost, or its end is the provider's. Never the user's."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ class Bench:
         self.attempts = Attempts(folder, launcher, **defaults)
 
     def start(self, *argv: str, **changes: Any) -> Attempt:
-        return self.attempts.start(*argv, **({"log_bytes_max": 64 << 20} | changes))
+        return self.attempts.start(*argv, **({"log_bytes_max": 256 << 20} | changes))
 
     def script(self, text: str, **changes: Any) -> Attempt:
         return self.start("sh", "-c", text, **changes)
@@ -95,6 +96,10 @@ def failed(attempt: Attempt, patience_s: float = LONG_S) -> Failure:
     return found
 
 
+def printed_bytes(attempt: Attempt) -> int:
+    return (attempt.home / "stdout.log").stat().st_size
+
+
 def assert_counted_without_a_gap(attempt: Attempt) -> int:
     """Every number once and in order, on both streams. How many there were."""
     numbers = attempt.log("stdout").split()
@@ -114,13 +119,13 @@ def test_a_job_outlives_its_engine_and_not_a_byte_is_lost_or_doubled(either: Ben
     attempt.printed("\n100\n")
     # when its engine is stopped, or killed
     getattr(either.engine, how)()
-    seen = len(attempt.log("stdout"))
+    seen = printed_bytes(attempt)
     # then the job goes on without it, and is heard
-    wait_for(lambda: len(attempt.log("stdout")) > seen + 10_000, "the job to go on printing", LONG_S)
+    wait_for(lambda: printed_bytes(attempt) > seen + 10_000, "the job to go on printing", LONG_S)
     # and with it when it is back, to its own end
     either.engine.start()
-    seen = len(attempt.log("stdout"))
-    wait_for(lambda: len(attempt.log("stdout")) > seen + 10_000, "the job to go on printing", LONG_S)
+    seen = printed_bytes(attempt)
+    wait_for(lambda: printed_bytes(attempt) > seen + 10_000, "the job to go on printing", LONG_S)
     finish(attempt)
     found = failed(attempt)
     assert (found.code, found.exit_code) == (FailureCode.EXIT_CODE, 3)
@@ -130,7 +135,7 @@ def test_a_job_outlives_its_engine_and_not_a_byte_is_lost_or_doubled(either: Ben
 @pytest.mark.spec("J5", "J7")
 def test_a_job_that_ends_while_its_engine_is_away_is_judged_by_its_own_exit_code(either: Bench) -> None:
     # given a job that ran for a while, long enough to know its engine
-    attempt = either.script("sleep 1; echo here; while [ ! -e finish ]; do sleep 0.05; done; echo last; exit 9")
+    attempt = either.script("sleep 5; echo here; while [ ! -e finish ]; do sleep 0.05; done; echo last; exit 9")
     attempt.printed("here")
     # and an engine that goes away, and a job that ends meanwhile
     either.engine.kill()
@@ -185,16 +190,18 @@ def test_an_engine_that_is_back_before_anybody_noticed_is_no_excuse(mortal: Benc
 @pytest.mark.spec("N4", "J7")
 def test_a_job_is_stopped_though_its_engine_hangs(either: Bench) -> None:
     # given a job whose engine does not answer any more
-    attempt = either.script("trap 'echo bye; exit 0' TERM; echo here; while :; do sleep 0.05; done", stop_grace_ms=500)
+    attempt = either.script(
+        "trap 'echo bye; exit 0' TERM; echo here; while :; do sleep 0.05; done", stop_grace_ms=5_000
+    )
     attempt.printed("here")
     either.engine.signal(signal.SIGSTOP)
-    # when it is told to stop, then it hears it, and is dead after the grace
+    # when it is told to stop, then it hears it, and is dead after the grace, long before anybody gives up the engine
     began = now()
     attempt.say("stop", reason="enough")
     attempt.printed("bye")
     outcome = attempt.outcome()
     assert outcome["kind"] == "stopped"
-    assert now() - began < 10_000
+    assert now() - began < 40_000
     assert [p for p in folders.processes_of(attempt.home) if p != attempt.pid] == []
 
 
@@ -206,7 +213,7 @@ def test_a_start_that_hangs_can_be_given_up(surviving: Bench) -> None:
     attempt.running()
     # when the job is stopped, then at once, and nothing of it ran or will
     attempt.say("stop", reason="superseded")
-    assert attempt.outcome(10.0)["kind"] == "stopped"
+    assert attempt.outcome(40.0)["kind"] == "stopped"
     surviving.engine.signal(signal.SIGCONT)
     folders.clean(attempt.home)
     assert surviving.containers(attempt) == []
@@ -296,6 +303,15 @@ def test_a_container_that_came_after_everything_was_cleaned_up_is_swept_away(eit
 # --- output without end ---
 
 
+def kept_bytes(folder: Path) -> Iterator[int]:
+    """Sizes of the logs of an engine's containers. It may be clearing up just now."""
+    for top, _, names in os.walk(folder):
+        for name in names:
+            if "containers" in top and name.endswith(".log"):
+                with contextlib.suppress(FileNotFoundError):
+                    yield os.path.getsize(os.path.join(top, name))
+
+
 @pytest.mark.spec("J4")
 def test_endless_output_is_cut_and_blocks_nobody(either: Bench) -> None:
     attempt = either.script("yes | head -c 60000000; echo done >&2", log_bytes_max=1 << 20)
@@ -305,8 +321,7 @@ def test_endless_output_is_cut_and_blocks_nobody(either: Bench) -> None:
     assert status["stdout_bytes"] <= 1 << 20
     assert status["stdout_bytes"] + status["stdout_cut"] >= 60_000_000
     # and the engine's own disk holds none of it
-    logs = [p for p in either.engine.folder.rglob("*.log") if p.is_file() and "containers" in str(p)]
-    assert sum(p.stat().st_size for p in logs) < 1 << 20
+    assert sum(kept_bytes(either.engine.folder)) < 1 << 20
 
 
 @pytest.mark.spec("J7")

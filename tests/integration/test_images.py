@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import os
+import signal
 import socket
 import tarfile
 from collections.abc import AsyncIterator, Iterator
@@ -164,9 +165,15 @@ async def test_what_many_want_is_pulled_once_and_who_stops_waiting_disturbs_nobo
 ) -> None:
     reference = up.add_image(name, unlike(20_000_000))
     async with images(engine, tmp_path) as found:
-        waiting = [asyncio.create_task(found.ensure(reference, f"att_{n}")) for n in range(5)]
-        await asyncio.wait(waiting, timeout=0.05)
-        waiting[0].cancel()
+        # given a registry that is slow for as long as the first of them waits
+        up.signal(signal.SIGSTOP)
+        try:
+            waiting = [asyncio.create_task(found.ensure(reference, f"att_{n}")) for n in range(5)]
+            await asyncio.wait(waiting, timeout=0.5)
+            waiting[0].cancel()
+            await asyncio.wait(waiting[:1])
+        finally:
+            up.signal(signal.SIGCONT)
         got = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(got[0], asyncio.CancelledError)
     assert len({image.id for image in got[1:] if isinstance(image, Image)}) == 1
@@ -180,7 +187,7 @@ async def test_a_pull_that_hangs_is_given_up_and_delays_nothing_else(
     # given a registry that takes calls and never answers
     with socket.create_server(("127.0.0.1", 0), backlog=16) as deaf:
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
-        async with images(engine, tmp_path, Limits(seconds_max=8)) as found:
+        async with images(engine, tmp_path, Limits(seconds_max=25)) as found:
             hanging = asyncio.create_task(found.ensure(f"{address}/test/never:v1", "att_1"))
             # when another image is wanted, then it is there while the first hangs
             assert (await found.ensure(up.add_image(name, unlike()), "att_2")).got
@@ -354,11 +361,11 @@ async def test_a_build_without_end_is_given_up_and_its_steps_end(
 ) -> None:
     mark = str(os.getpid() * 1_000_000)
     folder = project(tmp_path / "one", f"FROM {base}\nRUN sleep {mark}\n")
-    async with images(engine, tmp_path, Limits(seconds_max=8)) as found:
+    async with images(engine, tmp_path, Limits(seconds_max=20)) as found:
         building = asyncio.create_task(found.build(folder, "att_1"))
         await asyncio.to_thread(wait_for, lambda: running(mark), "the step to run")
         wrong = await failure(building)
-    assert wrong.code is FailureCode.BUILD and "8 s" in wrong.detail, wrong
+    assert wrong.code is FailureCode.BUILD and "20 s" in wrong.detail, wrong
     await asyncio.to_thread(wait_for, lambda: not running(mark), "the step to end")
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from orchestrators import KILLED, OrchestratorProcess
+from orchestrators import KILLED, START_S, OrchestratorProcess
 from wire_node import WireNode
 
 from holdfast.client import Client
@@ -49,6 +49,8 @@ def restarted_when_it_dies(orchestrator: OrchestratorProcess, recording: Path) -
 def run_a_job_through_everything(client: Client, node: WireNode) -> str:
     """Submit, start, deliver half the log, lose the connection, come back, finish. Visits every fail point."""
     job = client.jobs.submit(ARGV, key="the-one").id
+    # Not before it is known to run: else what is lost with the connection may be the word that it does.
+    wait_for(lambda: client.jobs.get(job).phase == "running", "the job to run")
     wait_for(lambda: any(offset for offset in node.acked.values()), "half of the log to be durable")
     sessions = node.sessions
     node.hang_up()
@@ -64,7 +66,7 @@ def test_killed_at_a_fail_point_nothing_acknowledged_is_lost(name: str, tmp_path
     recording = tmp_path / "record.jsonl"
     with OrchestratorProcess(tmp_path, store_url, open_join=True) as orchestrator:
         orchestrator.start(failpoint=f"{name}:{MIDDLE.get(name, 1)}", recording=recording, wait=False)
-        wait_for(lambda: (orchestrator.config.data / "admin.token").exists(), "the admin token")
+        wait_for(lambda: (orchestrator.config.data / "admin.token").exists(), "the admin token", START_S)
         client = orchestrator.client()
         with (
             restarted_when_it_dies(orchestrator, recording) as deaths,
@@ -72,7 +74,7 @@ def test_killed_at_a_fail_point_nothing_acknowledged_is_lost(name: str, tmp_path
         ):
             # When a job goes its way
             job = run_a_job_through_everything(client, node)
-            view = client.jobs.wait(job, timeout_s=30)
+            view = client.jobs.wait(job, timeout_s=60)
 
             # Then it was killed there, and the job still ended once and right, adopted and not run again
             assert len(deaths) == 1
@@ -105,7 +107,7 @@ def test_running_work_is_adopted_after_kill_nine(tmp_path: Path) -> None:
             node.let_go()
 
             # Then the same attempt ends the job
-            view = client.jobs.wait(job, timeout_s=20)
+            view = client.jobs.wait(job, timeout_s=60)
             assert (view.verdict, view.attempts_made) == ("succeeded", 1)
             assert len(node.starts) == 1
 
@@ -124,7 +126,7 @@ def test_a_node_that_never_returns_after_a_restart_is_given_up(tmp_path: Path) -
         with WireNode(orchestrator.listen, name="second"):
             orchestrator.start()
             # Then after the grace for returning nodes the second one ends the job
-            view = client.jobs.wait(job, timeout_s=30)
+            view = client.jobs.wait(job, timeout_s=60)
             assert (view.verdict, view.attempts_made) == ("succeeded", 2)
 
 
@@ -157,5 +159,5 @@ def test_a_stop_in_good_order_is_no_failure_for_anyone(tmp_path: Path) -> None:
             node.wait_welcome(sessions=2)
             node.let_go()
             # Then the job ends on its first attempt, and its node was never suspected
-            assert client.jobs.wait(job, timeout_s=20).attempts_made == 1
+            assert client.jobs.wait(job, timeout_s=60).attempts_made == 1
             assert not [e for e in client.events() if e.kind == "node.suspect"]

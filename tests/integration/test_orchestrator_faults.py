@@ -1,7 +1,9 @@
 """The orchestrator in trouble of its own: a full disk, a lost database, a freeze, a rival. No node is blamed."""
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +11,10 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
-from orchestrators import OrchestratorProcess
+from orchestrators import PATIENT, OrchestratorProcess
 from wire_node import WireNode
 
 from holdfast.client import Client
-from holdfast.model import Settings
 from holdfast.testing.processes import wait_for
 
 ARGV = ["say", "it"]
@@ -71,7 +72,7 @@ def test_a_full_disk_stops_deciding_and_nothing_else_and_it_recovers_by_itself(
             ballast.unlink()
             wait_for(lambda: orchestrator.health() == 200, "the orchestrator to lead again")
             node.let_go()
-            view = client.jobs.wait(running, timeout_s=20)
+            view = client.jobs.wait(running, timeout_s=60)
             assert (view.verdict, view.attempts_made) == ("succeeded", 1)
             assert not [e for e in client.events() if e.kind == "node.suspect"]
             assert client.doctor().findings[2].ok
@@ -88,10 +89,11 @@ def test_logs_wait_on_the_node_while_their_disk_is_full(tmp_path: Path, small_di
             job = client.jobs.submit(ARGV).id
             wait_for(lambda: node.undelivered, "the delivery to be turned away")
             # Then the job is not failed, and everything else works
-            assert client.jobs.get(job).phase == "running" and orchestrator.health() == 200
+            wait_for(lambda: client.jobs.get(job).phase == "running", "the job to run")
+            assert orchestrator.health() == 200
             # And when there is room again, the output arrives whole
             ballast.unlink()
-            assert client.jobs.wait(job, timeout_s=20).result_bytes == 100_000
+            assert client.jobs.wait(job, timeout_s=60).result_bytes == 100_000
 
 
 @pytest.mark.spec("J14")
@@ -108,7 +110,8 @@ def test_of_two_orchestrators_on_one_database_the_newer_leads(tmp_path: Path, po
             assert epoch_of(newer) > epoch
             assert newer.client().jobs.get(submitted).phase == "queued"
             # And the first one commits nothing any more: at its next try it ends and says why
-            assert refused(older) == "store_unavailable"
+            with contextlib.suppress(httpx.TransportError):  # it may have tried of its own accord, and be gone
+                assert refused(older) == "store_unavailable"
             assert older.exit_code() == 1 and "leadership_lost" in older.tail()
             assert len(newer.client().jobs.list().jobs) == 1
 
@@ -129,7 +132,7 @@ def test_the_database_server_goes_away_and_comes_back(
             postgres_server.do(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'")
             node.let_go()
             # Then it leads again under a higher epoch and the job ends on its first attempt
-            view = client.jobs.wait(job, timeout_s=30)
+            view = client.jobs.wait(job, timeout_s=60)
             assert (view.verdict, view.attempts_made) == ("succeeded", 1)
             assert epoch_of(orchestrator) > epoch
 
@@ -141,14 +144,14 @@ class Server:
 
 
 def epoch_of(orchestrator: OrchestratorProcess) -> int:
-    return httpx.get(f"{orchestrator.url}/healthz", trust_env=False, verify=False).json()["epoch"]
+    return httpx.get(f"{orchestrator.url}/healthz", timeout=60, trust_env=False, verify=False).json()["epoch"]
 
 
 @pytest.mark.spec("J5", "H2")
 @pytest.mark.parametrize("first_news", ["the clock", "a request"])
 def test_a_frozen_orchestrator_blames_no_one(tmp_path: Path, first_news: str) -> None:
     # Given two nodes and a running job
-    settings = msgspec.structs.replace(Settings.test(), idle_silence_ms=2_000)
+    settings = msgspec.structs.replace(PATIENT, silence_floor_ms=2_000, silence_ceiling_ms=4_000, idle_silence_ms=4_000)
     with OrchestratorProcess(tmp_path, settings=settings, open_join=True).start() as orchestrator:
         client = orchestrator.client()
         with (
@@ -161,20 +164,22 @@ def test_a_frozen_orchestrator_blames_no_one(tmp_path: Path, first_news: str) ->
             wait_for(lambda: client.jobs.get(job).phase == "running", "the job to run")
             # When the orchestrator stands still for longer than any silence it would forgive a node
             os.kill(orchestrator.pid, signal.SIGSTOP)
-            wait_until_silent(node, 2 * settings.idle_silence_ms)
+            wait_until_silent(node, settings.idle_silence_ms * 3 // 2)
             if first_news == "a request":
                 client_of_a_moment(orchestrator)
             os.kill(orchestrator.pid, signal.SIGCONT)
             # Then it says by how much it was late, and neither node was suspected
-            late = wait_for(
-                lambda: [e for e in client.events() if e.kind == "orchestrator.late"], "the lateness to be told"
-            )
-            assert int(late[0].text.split()[0]) > settings.silence_ceiling_ms
+            wait_for(lambda: max(late_ms(client), default=0) > settings.silence_ceiling_ms, "the lateness to be told")
             node.let_go()
             spare.let_go()
-            wait_for(lambda: client.jobs.get(job).phase == "ended", lambda: whereabouts(client, job, node, spare), 40)
+            wait_for(lambda: client.jobs.get(job).phase == "ended", lambda: whereabouts(client, job, node, spare))
             assert client.jobs.get(job).attempts_made == 1
             assert not [e for e in client.events() if e.kind in ("node.suspect", "job.takeover")]
+
+
+def late_ms(client: Client) -> list[int]:
+    """By how much the orchestrator was late, each time: on a busy machine also a little, before anybody froze it."""
+    return [int(event.text.split()[0]) for event in client.events() if event.kind == "orchestrator.late"]
 
 
 def whereabouts(client: Client, job: str, *nodes: WireNode) -> str:
@@ -186,13 +191,11 @@ def whereabouts(client: Client, job: str, *nodes: WireNode) -> str:
 def wait_until_silent(node: WireNode, for_ms: int) -> None:
     """Wait until the node's own clock says that it reported in vain for so long."""
     reports = node.reported + for_ms // 100
-    wait_for(lambda: node.reported >= reports, "the node to report in vain", timeout_s=30)
+    wait_for(lambda: node.reported >= reports, "the node to report in vain", timeout_s=60)
 
 
 def client_of_a_moment(orchestrator: OrchestratorProcess) -> None:
     """A request that waits in the socket of the frozen process, to be the first thing it sees."""
-    import socket
-
     host, _, port = orchestrator.config.http.rpartition(":")
     with socket.create_connection((host, int(port))) as waiting:
         waiting.sendall(
@@ -205,7 +208,8 @@ def client_of_a_moment(orchestrator: OrchestratorProcess) -> None:
 @pytest.mark.spec("J5")
 def test_a_takeover_follows_a_node_that_really_fell_silent(tmp_path: Path) -> None:
     # Given a job on a node that stops reporting while its streams stay open
-    with OrchestratorProcess(tmp_path, open_join=True).start() as orchestrator:
+    settings = msgspec.structs.replace(PATIENT, silence_floor_ms=2_000, silence_ceiling_ms=4_000)
+    with OrchestratorProcess(tmp_path, settings=settings, open_join=True).start() as orchestrator:
         client: Client = orchestrator.client()
         with WireNode(orchestrator.listen, name="frozen", hold_back=True) as frozen:
             frozen.wait_welcome()
@@ -214,7 +218,7 @@ def test_a_takeover_follows_a_node_that_really_fell_silent(tmp_path: Path) -> No
             with WireNode(orchestrator.listen, name="lively"):
                 frozen.mute()
                 # Then another node ends the job, and the journal says why
-                view = client.jobs.wait(job, timeout_s=20)
+                view = client.jobs.wait(job, timeout_s=60)
                 assert view.attempts_made == 2 and view.node is not None
                 assert client.nodes.get(view.node).name == "lively"
                 assert "job.takeover" in [e.kind for e in view.events]

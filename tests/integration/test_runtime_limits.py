@@ -21,7 +21,7 @@ ASK = """
 import sys, urllib.request
 for url in sys.argv[1:]:
     try:
-        print(urllib.request.urlopen(url, timeout=3).read(20).decode())
+        print(urllib.request.urlopen(url, timeout=30).read(20).decode())
     except OSError as error:
         print("refused" if any(word in str(error) for word in ("unreachable", "refused", "ermission")) else error)
 """
@@ -66,7 +66,7 @@ def test_a_body_with_a_network_reaches_nothing_near_the_node(network: FarNetwork
     # when a body asks for them, also for what its router would take for the node's loopback
     router = near[0].replace("127.0.0.1", netns.RESOLVER.rpartition(".")[0] + ".2")
     attempt = far.start("python3", "-c", ASK, *near, router, world)
-    assert isinstance(attempt.verdict(40), Result), attempt.log("stderr")
+    assert isinstance(attempt.verdict(150), Result), attempt.log("stderr")
     # then it reaches the world and none of them
     assert attempt.log("stdout").split("\n") == ["refused"] * 4 + ["world", ""]
 
@@ -101,9 +101,9 @@ urllib.request.urlopen(sys.argv[1], data={body}, timeout=60).read()
 print(time.monotonic() - began)
 """
     attempt = far.start("python3", "-c", script, url, limits={"net_kib_s": 512})
-    assert isinstance(attempt.verdict(60), Result), attempt.log("stderr")
+    assert isinstance(attempt.verdict(120), Result), attempt.log("stderr")
     # then it takes two seconds, but for what a queue lets through at once
-    assert 1.2 < float(attempt.log("stdout")) < 20
+    assert 1.2 < float(attempt.log("stdout")) < 60
 
 
 # --- disk ---
@@ -111,7 +111,7 @@ print(time.monotonic() - began)
 
 @pytest.mark.serial
 def test_bandwidth_of_the_disk_is_limited_also_for_what_was_only_cached(attempts: Attempts) -> None:
-    # given 8 MiB to write at 4 MiB/s
+    # given 8 MiB to write at 1 MiB/s
     script = """
 import os, time
 began = time.monotonic()
@@ -121,13 +121,13 @@ with open("big", "wb") as file:
     os.fsync(file.fileno())
 print(time.monotonic() - began)
 """
-    attempt = attempts.start("python3", "-c", script, resources={"disk_mib": 32}, limits={"disk_kib_s": 4096})
-    assert isinstance(attempt.verdict(60), Result), attempt.log("stderr")
-    assert float(attempt.log("stdout")) > 1.2
+    attempt = attempts.start("python3", "-c", script, resources={"disk_mib": 32}, limits={"disk_kib_s": 1024})
+    assert isinstance(attempt.verdict(90), Result), attempt.log("stderr")
+    assert float(attempt.log("stdout")) > 4.8
     # and the next holder of the same device is not slowed down
     attempt.clean_up()
     free = attempts.start("python3", "-c", script, resources={"disk_mib": 32})
-    assert isinstance(free.verdict(60), Result)
+    assert isinstance(free.verdict(90), Result)
     assert float(free.log("stdout")) < float(attempt.log("stdout"))
 
 
@@ -141,8 +141,15 @@ def test_too_many_files_are_too_much_disk_as_well(attempts: Attempts) -> None:
 
 @pytest.mark.spec("J7")
 def test_a_body_that_made_room_again_and_failed_for_another_reason_is_not_over_its_quota(attempts: Attempts) -> None:
-    script = "dd if=/dev/zero of=big bs=64k count=2000; rm big; sleep 2.5; exit 3"
+    script = (
+        "dd if=/dev/zero of=big bs=64k count=2000; rm big; echo room; while [ ! -e go ]; do sleep 0.05; done; exit 3"
+    )
     attempt = attempts.start("sh", "-c", script, resources={"disk_mib": 64})
+    attempt.printed("room")
+    # when it was looked at since: what was seen before that is heard first
+    attempt.dial()
+    attempt.until(lambda status: (used := status["usage"]) and used["disk_mib"] < 32)
+    (attempt.home / "work" / "go").touch()
     found = attempt.verdict(60)
     assert isinstance(found, Failure)
     assert (found.code, found.exit_code) == (FailureCode.EXIT_CODE, 3), attempt.log("stderr")
@@ -237,7 +244,7 @@ class InProcess(Launcher):
                 shim.main(home)
             finally:
                 os._exit(0)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not os.path.exists(f"{home}/shim.json"):
             assert time.monotonic() < deadline
             time.sleep(0.002)
@@ -262,7 +269,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Attempts]:
 @pytest.mark.parametrize(
     ("script", "asked", "limits", "code"),
     [
-        ("tail /dev/zero", {"memory_mib": 64}, {}, FailureCode.OOM_JOB),
+        ("{ head -c 200000000 /dev/zero; sleep 60; } | tail", {"memory_mib": 64}, {}, FailureCode.OOM_JOB),
         ("dd if=/dev/zero of=big bs=1M count=40; sleep 60", {"disk_mib": 16}, {}, FailureCode.DISK_QUOTA),
         ("while :; do :; done", {}, {"cpu_s": 1}, FailureCode.TIME_LIMIT),
     ],
@@ -275,7 +282,7 @@ def test_what_cannot_be_held_is_measured_and_stopped(
     limits: dict[str, int],
     code: FailureCode,
 ) -> None:
-    found = bare.start("sh", "-c", script, runtime=runtime, resources=asked, limits=limits).verdict(40)
+    found = bare.start("sh", "-c", script, runtime=runtime, resources=asked, limits=limits).verdict(60)
     assert isinstance(found, Failure)
     assert found.code is code, found
 

@@ -157,7 +157,7 @@ def test_a_reader_who_comes_too_late_is_told_so(tmp_path: Path) -> None:
         orchestrator.start()
         with WireNode(orchestrator.listen) as node:
             node.wait_welcome()
-            job = orchestrator.client().jobs.run(["say", "hello"], timeout_s=20)
+            job = orchestrator.client().jobs.run(["say", "hello"], timeout_s=60)
         attempt = job.attempts[0].id
         with orchestrator.http() as http:
             # Given a job whose output is there, also after its time, until somebody clears it away

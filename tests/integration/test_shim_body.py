@@ -1,5 +1,6 @@
 """A body under its shim: how it ends, what it printed, and every limit that ends it. Real processes."""
 
+import contextlib
 import hashlib
 import json
 import signal
@@ -13,6 +14,8 @@ from holdfast.testing.processes import wait_for
 RUNTIMES = ("bubblewrap", "process")
 both_runtimes = pytest.mark.parametrize("runtime", RUNTIMES)
 LEASED = {"lease_ms": 60_000, "wait_for_go": True}
+BEGIN_MS = 6_000
+"""Within this a body has begun, also on a machine that does other things beside."""
 
 
 @pytest.mark.spec("J7")
@@ -87,22 +90,27 @@ def test_a_log_is_cut_at_its_cap_and_the_body_goes_on(attempts: Attempts, runtim
 
 @pytest.mark.spec("J4")
 def test_growing_logs_are_told_while_the_body_runs_but_not_for_every_line(attempts: Attempts) -> None:
-    # given a body that prints a line every few milliseconds for half a second
+    # given a body that prints a word, and then a line every few milliseconds for half a second
     began = now()
-    attempt = attempts.start("sh", "-c", "for i in $(seq 100); do echo $i; sleep 0.005; done")
+    script = "echo a; while [ ! -e go ]; do sleep 0.02; done; for i in $(seq 100); do echo $i; sleep 0.005; done"
+    attempt = attempts.start("sh", "-c", script)
     heard = []
+    # then its word is told while it runs
+    attempt.until(lambda status: heard.append(status["stdout_bytes"]) or status["stdout_bytes"] == 2)
+    (attempt.home / "work" / "go").touch()
     attempt.until(lambda status: heard.append(status["stdout_bytes"]) or status["phase"] == "ended")
-    # then there are notices in between, and no more than one in 50 ms besides those for changes of phase
+    took = now() - began
+    # and there are no more notices than one in 50 ms, besides those for changes of phase and, each second, of its use
     assert len(set(heard)) > 2
     assert heard == sorted(heard)
-    assert len(heard) <= (now() - began) / 50 + 5
+    assert len(heard) <= took / 50 + took / 1_000 + 6
 
 
 @pytest.mark.spec("N4", "J7")
 @both_runtimes
 def test_at_its_time_limit_a_body_is_told_to_stop_and_may_say_goodbye(attempts: Attempts, runtime: str) -> None:
     command = "trap 'echo bye; exit 4' TERM; echo here; while :; do sleep 0.05; done"
-    attempt = attempts.start("sh", "-c", command, runtime=runtime, time_limit_ms=400, stop_grace_ms=10_000)
+    attempt = attempts.start("sh", "-c", command, runtime=runtime, time_limit_ms=BEGIN_MS, stop_grace_ms=30_000)
     outcome = attempt.outcome()
     assert (outcome["kind"], outcome["exit_code"]) == ("time_limit", 4)
     assert attempt.log("stdout") == "here\nbye\n"
@@ -127,7 +135,7 @@ def test_a_body_that_ignores_sigterm_is_killed_after_the_grace(attempts: Attempt
 @both_runtimes
 def test_sigterm_to_the_shim_stops_the_body_in_good_order(attempts: Attempts, runtime: str) -> None:
     command = "trap 'echo bye; exit 0' TERM; echo here; while :; do sleep 0.05; done"
-    attempt = attempts.start("sh", "-c", command, runtime=runtime, stop_grace_ms=10_000)
+    attempt = attempts.start("sh", "-c", command, runtime=runtime, stop_grace_ms=30_000)
     attempt.printed("here")
     attempt.signal(signal.SIGTERM)
     outcome = attempt.outcome()
@@ -144,7 +152,7 @@ def test_without_a_go_the_body_does_not_start_and_with_go_and_lease_it_does(atte
     attempt = attempts.start("sh", "-c", "echo started", runtime=runtime, **LEASED)
     # given: ready, and a lease but no go, then a go but no valid lease
     assert attempt.hear()["phase"] == "ready"
-    attempt.say("lease", until_ms=now() + 1)
+    attempt.say("lease", until_ms=now())
     attempt.say("go")
     assert attempt.until(lambda status: status["go"])["phase"] == "ready"
     assert attempt.family() == []
@@ -159,18 +167,19 @@ def test_without_a_go_the_body_does_not_start_and_with_go_and_lease_it_does(atte
 @pytest.mark.spec("J5")
 @both_runtimes
 def test_when_its_lease_ends_the_body_is_dead_and_no_later(attempts: Attempts, runtime: str) -> None:
-    # given a body that ignores SIGTERM, under a lease of 1.5 s
-    command = "trap '' TERM; echo deaf; while :; do sleep 0.02; done"
-    attempt = attempts.start("sh", "-c", command, runtime=runtime, lease_ms=1_500, wait_for_go=True)
-    until = now() + 1_500
+    # given a body that ignores SIGTERM and notes the time, on the clock of leases, for as long as it lives
+    command = "trap '' TERM; echo deaf; while :; do cat /proc/uptime; sleep 0.005; done"
+    attempt = attempts.start("sh", "-c", command, runtime=runtime, lease_ms=BEGIN_MS, wait_for_go=True)
+    until = now() + BEGIN_MS
     attempt.say("lease", until_ms=until)
     attempt.say("go")
     attempt.printed("deaf")
     family = attempt.family()
     # when nobody renews it
     outcome = attempt.outcome()
-    # then it was killed in time
-    assert now() <= until
+    # then it was killed in time: nothing of it did anything later
+    last = float(attempt.log("stdout").splitlines()[-1].split()[0])
+    assert until - BEGIN_MS < last * 1_000 <= until
     assert all_dead(family)
     assert (outcome["kind"], outcome["signal"]) == ("lease", signal.SIGKILL)
 
@@ -178,17 +187,17 @@ def test_when_its_lease_ends_the_body_is_dead_and_no_later(attempts: Attempts, r
 @pytest.mark.spec("J5")
 def test_a_lease_that_is_renewed_keeps_the_body_alive(attempts: Attempts) -> None:
     command = "echo here; while [ ! -e enough ]; do sleep 0.02; done; echo whole"
-    attempt = attempts.start("sh", "-c", command, lease_ms=1_000, wait_for_go=True)
+    attempt = attempts.start("sh", "-c", command, lease_ms=BEGIN_MS, wait_for_go=True)
     began = now()
-    attempt.say("lease", until_ms=began + 1_000)
+    attempt.say("lease", until_ms=began + BEGIN_MS)
     attempt.say("go")
     attempt.printed("here")
 
-    def outlived_three_leases() -> bool:
-        attempt.say("lease", until_ms=now() + 1_000)
-        return now() > began + 3_000
+    def outlived_the_first() -> bool:
+        attempt.say("lease", until_ms=now() + BEGIN_MS)
+        return now() > began + 2 * BEGIN_MS
 
-    wait_for(outlived_three_leases, "three leases to pass", every_s=0.1)
+    wait_for(outlived_the_first, "two leases to pass", every_s=0.1)
     (attempt.home / "work" / "enough").touch()
     assert attempt.outcome()["kind"] == "exit"
     assert attempt.log("stdout") == "here\nwhole\n"
@@ -201,7 +210,7 @@ def test_a_lease_longer_than_the_order_allows_is_not_believed(attempts: Attempts
     attempt.say("lease", until_ms=began + 10**9)
     attempt.say("go")
     assert attempt.outcome()["kind"] == "lease"
-    assert now() - began < 10_000
+    assert now() - began < 60_000
 
 
 # --- orphans ---
@@ -212,14 +221,14 @@ def test_a_lease_longer_than_the_order_allows_is_not_believed(attempts: Attempts
 def test_cut_off_for_too_long_the_body_ends_and_each_word_of_contact_moves_that(
     attempts: Attempts, runtime: str
 ) -> None:
-    attempt = attempts.start("sh", "-c", "echo here; sleep 60", runtime=runtime, orphan_ms_max=1_500)
+    attempt = attempts.start("sh", "-c", "echo here; sleep 60", runtime=runtime, orphan_ms_max=BEGIN_MS)
     attempt.printed("here")
     word = now()
     attempt.say("contact", at_ms=word)
     attempt.say("contact", at_ms=word - 100_000)  # an old word takes nothing back
     outcome = attempt.outcome()
     assert outcome["kind"] == "orphan"
-    assert now() >= word + 1_500
+    assert now() >= word + BEGIN_MS
 
 
 @pytest.mark.spec("J14", "N9")
@@ -268,7 +277,8 @@ def test_a_running_body_is_not_left_by_its_shim(attempts: Attempts) -> None:
 
 @pytest.mark.spec("H6", "N9")
 def test_a_shim_that_nobody_asks_after_its_end_goes_by_itself(attempts: Attempts) -> None:
-    attempt = attempts.start("true", orphan_ms_max=500)
+    attempt = attempts.prepare("true", orphan_ms_max=500)
+    attempt.spawn()
     wait_for(lambda: not attempt.shim_lives(), "the shim to go")
     assert attempt.on_disk()["outcome"]["kind"] in ("exit", "orphan")
 
@@ -281,8 +291,9 @@ def test_what_is_no_message_ends_that_line_and_no_other(attempts: Attempts) -> N
     for garbage in (b"\x00\xff\n", b"[1]\n", b"{" * 70_000):
         attempt.dial()
         assert attempt.line is not None
-        attempt.line.sendall(garbage)
         line = attempt.line
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not listen to the end
+            line.sendall(garbage)
         wait_for(lambda line=line: _hung_up(line), "the shim to hang up")
     attempt.line = good
     attempt.say("lease", until_ms="soon")

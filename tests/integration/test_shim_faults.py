@@ -19,6 +19,8 @@ from holdfast.testing.processes import wait_for
 
 RUNTIMES = ("bubblewrap", "process")
 both_runtimes = pytest.mark.parametrize("runtime", RUNTIMES)
+LEASE_MS = 8_000
+"""Within three quarters of this a body has begun and was seen, also on a machine that does other things beside."""
 WAITS = "echo here; while [ ! -e finish ]; do sleep 0.02; done; echo whole"
 
 DAEMON = """
@@ -119,6 +121,7 @@ def test_the_launcher_ends_with_the_agent_and_its_shims_do_not(tmp_path: Path) -
     ticks = linux.start_ticks(launcher)
     order.ticks = json.loads((order.home / "shim.json").read_text())["start_ticks"]
     assert ticks is not None
+    order.printed("here")
     # when the agent is killed
     process.kill()
     process.wait()
@@ -160,7 +163,10 @@ def test_a_stop_reaches_a_daemonised_child_too(attempts: Attempts, runtime: str)
 
 
 @pytest.mark.spec("J7")
+@pytest.mark.serial
 def test_kill_9_of_the_body_is_told_as_its_end(attempts: Attempts) -> None:
+    """Alone: where nothing confines a body, one that is killed while the machine's kernel ends any other for want of
+    memory is taken for one of those."""
     attempt = attempts.start("sh", "-c", "echo here; exec sleep 1000", runtime="process")
     attempt.printed("here")
     ((body, _),) = attempt.family()
@@ -212,8 +218,9 @@ def test_a_shim_that_was_frozen_past_the_lease_enforces_it_in_the_moment_it_wake
 ) -> None:
     # given a body under a lease
     command = "trap '' TERM; echo deaf; while :; do sleep 0.02; done"
-    attempt = attempts.start("sh", "-c", command, runtime=runtime, lease_ms=800, wait_for_go=True, stop_grace_ms=60_000)
-    until = now() + 800
+    limits = {"lease_ms": LEASE_MS, "stop_grace_ms": 60_000}
+    attempt = attempts.start("sh", "-c", command, runtime=runtime, wait_for_go=True, **limits)
+    until = now() + LEASE_MS
     attempt.say("lease", until_ms=until)
     attempt.say("go")
     attempt.printed("deaf")

@@ -175,7 +175,7 @@ def test_a_leader_that_was_frozen_before_it_deletes_does_not_delete_when_it_wake
 
             first.blobs.before = freeze
             frozen = asyncio.create_task(first.sweeper.sweep())
-            await asyncio.wait_for(reached.wait(), 20)
+            await asyncio.wait_for(reached.wait(), 60)
 
             # When another takes over, waits as it must, and a job names just that content
             second = await another()
@@ -307,12 +307,12 @@ def test_it_sweeps_by_itself_and_goes_on_after_trouble(
             monkeypatch.setattr(sweep_module, "BEAT_S", 0.01)
             monkeypatch.setattr(sweep_module, "SWEEP_S", 0.02)
             sweeping = asyncio.create_task(office.sweeper.run())
-            await asyncio.wait_for(failed.wait(), 20)
+            await asyncio.wait_for(failed.wait(), 60)
             office.blobs.before, office.blobs.after = None, done
             office.hours_pass(OVER_MS + 60_000)
 
             # Then the round is ended when that is safe, and the next one collects
-            await asyncio.wait_for(deleted.wait(), 20)
+            await asyncio.wait_for(deleted.wait(), 60)
             assert await office.keys() == set()
             sweeping.cancel()
             await asyncio.gather(sweeping, return_exceptions=True)
@@ -363,7 +363,7 @@ def test_a_process_frozen_in_the_very_act_of_deleting_in_a_folder_is_waited_for(
 
                 # And when that one has done its worst, all can be had again
                 os.kill(pid, signal.SIGCONT)
-                await asyncio.to_thread(child.join, 30)
+                await asyncio.to_thread(child.join, 60)
                 assert child.exitcode == 0 and key not in await second.keys()
             finally:
                 child.kill()

@@ -135,7 +135,7 @@ def test_work_of_the_past_is_finished_and_its_files_are_handed_out(past: Past, t
 
         # When a machine joins the upgraded network, then the job that waited through the upgrade runs
         network.start_node("new")
-        waited = client.jobs.wait(past.named("waits"), timeout_s=30)
+        waited = client.jobs.wait(past.named("waits"), timeout_s=60)
         assert waited.verdict == "succeeded"
         assert printed(client, waited.id)["stdout"] == "waited\n"
 
@@ -173,7 +173,7 @@ def test_an_older_program_refuses_the_upgraded_database(tmp_path: Path, sqlite_u
     with LocalNetwork(tmp_path) as network:
         started = network.start_orchestrator(store_url=past.url, wait=False)
         try:
-            code = started.process.wait(30)
+            code = started.process.wait(90)
         except subprocess.TimeoutExpired:
             pytest.fail(f"it started on a schema it does not know:\n{started.tail()}")
         assert code != 0

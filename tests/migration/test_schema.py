@@ -74,7 +74,7 @@ def test_many_may_open_a_new_database_at_once(store_url: str) -> None:
     together = threading.Barrier(4)
 
     def start(name: str) -> None:
-        together.wait(20)
+        together.wait(60)
         store = Store.open(store_url)
         epochs.append(store.take_lead(name))
         store.close()
@@ -83,7 +83,7 @@ def test_many_may_open_a_new_database_at_once(store_url: str) -> None:
     for thread in starting:
         thread.start()
     for thread in starting:
-        thread.join(30)
+        thread.join(150)
 
     # Then all of them can use it
     assert sorted(epochs) == [1, 2, 3, 4]

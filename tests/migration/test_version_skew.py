@@ -77,8 +77,9 @@ def printed(client: Client, job: str) -> str:
 
 
 def test_a_network_is_upgraded_under_running_work(network: LocalNetwork, releases: Releases) -> None:
-    # Given a network of one release, and a job that runs on its node
-    network.start_orchestrator()
+    # Given a network of one release, patient enough for however long an upgrade takes, and a job that runs on its node
+    upgraded = releases.environment(NEXT)
+    network.start_orchestrator("lan")
     node = network.start_node("a")
     waits = "echo begun; until [ -e release ]; do sleep 0.05; done; echo done"
     job = network.client().jobs.submit(["sh", "-c", waits]).id
@@ -87,25 +88,24 @@ def test_a_network_is_upgraded_under_running_work(network: LocalNetwork, release
 
     # When the orchestrator is stopped in good order, and the next release starts on its data
     assert network.orchestrator is not None and network.orchestrator.terminate() == 0
-    network.start_orchestrator(env=releases.environment(NEXT))
+    network.start_orchestrator("lan", env=upgraded)
     client = network.client()
 
     # Then the node, which is still of the release before, comes back, and takes work
-    network.wait_node("a")
-    assert version_of(client, "a") == PRESENT
+    network.wait_for(lambda: version_of(client, "a") == PRESENT, "the node to come back")
     quick = client.jobs.submit(["echo", "old node, new orchestrator"], cpu_milli=100).id
-    assert client.jobs.wait(quick, timeout_s=30).verdict == "succeeded"
+    assert client.jobs.wait(quick, timeout_s=60).verdict == "succeeded"
 
     # When its agent is replaced by the next release's (what `systemctl reload` does) while the job runs
     node.signal(signal.SIGHUP)
-    node.process.wait(20)
-    node = network.start_node("a", env=releases.environment(NEXT))
+    node.process.wait(60)
+    node = network.start_node("a", env=upgraded)
     network.wait_for(lambda: version_of(client, "a") == NEXT, "the upgraded node to be there")
 
     # Then the job was not started again: the same shim holds it, and there is one result
     assert {shim.pid for shim in node.shims()} >= shims
     next(node.home.glob(f"attempts/att_{job.removeprefix('job_')}.1/work")).joinpath("release").touch()
-    ended = client.jobs.wait(job, timeout_s=30)
+    ended = client.jobs.wait(job, timeout_s=60)
     assert ended.verdict == "succeeded" and ended.attempts_made == 1
     assert printed(client, job) == "begun\ndone\n"
 
@@ -117,13 +117,13 @@ def test_a_node_may_be_one_release_ahead_and_no_more(network: LocalNetwork, rele
 
     # When a node of the next release joins, then it works
     network.start_node("ahead", env=releases.environment(NEXT))
-    assert version_of(client, "ahead") == NEXT
+    network.wait_for(lambda: version_of(client, "ahead") == NEXT, "the node to be there")
     job = client.jobs.submit(["echo", "new node, old orchestrator"]).id
-    assert client.jobs.wait(job, timeout_s=30).verdict == "succeeded"
+    assert client.jobs.wait(job, timeout_s=60).verdict == "succeeded"
 
     # When one of a release too far away wants to join
     far = network.start_node("far", env=releases.environment(AFTER_NEXT), wait=False)
-    code = far.process.wait(30)
+    code = far.process.wait(60)
 
     # Then it is refused for good, and its operator reads which side to upgrade, and to what
     said = far.output()
@@ -137,8 +137,8 @@ def test_a_fleet_sits_out_an_orchestrator_that_was_upgraded_too_far_by_mistake(
     network: LocalNetwork, releases: Releases
 ) -> None:
     # Given a network whose work may go on without contact for an hour, and a job that runs on its node
+    present, too_far = releases.environment(PRESENT), releases.environment(AFTER_NEXT)
     network.start_orchestrator("lan")
-    present = releases.environment(PRESENT)
     node = network.start_node("a", env=present)
     waits = "echo begun; until [ -e release ]; do sleep 0.05; done; echo done"
     job = network.client().jobs.submit(["sh", "-c", waits]).id
@@ -147,17 +147,18 @@ def test_a_fleet_sits_out_an_orchestrator_that_was_upgraded_too_far_by_mistake(
 
     # When an orchestrator two releases ahead is started over its data
     assert network.orchestrator is not None and network.orchestrator.terminate() == 0
-    network.start_orchestrator("lan", env=releases.environment(AFTER_NEXT))
+    network.start_orchestrator("lan", env=too_far)
 
     # Then the node is refused, and stays
-    network.wait_for(lambda: node.output().count(refused) == 1, "the node to be refused")
+    network.wait_for(lambda: refused in node.output(), "the node to be refused")
     assert node.process.poll() is None
 
     # When its agent is replaced meanwhile, then the new one, which finds the job, is refused and stays as well
     node.signal(signal.SIGHUP)
-    node.process.wait(20)
+    node.process.wait(60)
+    said = node.output().count(refused)
     node = network.start_node("a", env=present, wait=False)
-    network.wait_for(lambda: node.output().count(refused) == 2, "the new agent to be refused")
+    network.wait_for(lambda: node.output().count(refused) > said, "the new agent to be refused")
     assert node.process.poll() is None
 
     # When the orchestrator of before comes back
@@ -169,14 +170,14 @@ def test_a_fleet_sits_out_an_orchestrator_that_was_upgraded_too_far_by_mistake(
     network.wait_node("a")
     assert node.process.poll() is None
     next(node.home.glob(f"attempts/att_{job.removeprefix('job_')}.1/work")).joinpath("release").touch()
-    ended = client.jobs.wait(job, timeout_s=30)
+    ended = client.jobs.wait(job, timeout_s=60)
     assert ended.verdict == "succeeded" and ended.attempts_made == 1
     assert printed(client, job) == "begun\ndone\n"
 
 
 def test_what_only_a_newer_node_says_ends_no_session(network: LocalNetwork) -> None:
     # Given a node that holds a session
-    orchestrator = network.start_orchestrator(flags=["--open"])
+    orchestrator = network.start_orchestrator("lan", flags=["--open"])
     with WireNode(orchestrator.listen, name="talks") as node:
         node.wait_welcome()
         line = node._line
@@ -187,7 +188,7 @@ def test_what_only_a_newer_node_says_ends_no_session(network: LocalNetwork) -> N
 
         # Then it goes on being heard: a job that comes after it runs there, in the same session
         job = network.client().jobs.submit(["news"]).id
-        assert network.client().jobs.wait(job, timeout_s=20).verdict == "succeeded"
+        assert network.client().jobs.wait(job, timeout_s=60).verdict == "succeeded"
         assert node.sessions == 1 and node.refusal is None
 
 

@@ -8,9 +8,10 @@ A patch `NAME.patch` is a unified diff under two lines that say which rule it br
     # tests: tests/unit/test_acceptance.py tests/unit/test_reports.py::test_zombie
 
 Each patch is applied to a copy of the tree and the named tests run there; the tests must fail, and by failing,
-not by being unable to start. First the copy without a patch must pass the same tests. With `--quick` that is
-all; otherwise a mutant that the named tests missed is also shown to the whole unit and simulation suite, and
-the report says that its line wants a better test. Exit 0 only if every mutant was killed.
+not by being unable to start. First the copy without a patch must pass the same tests. Examples are drawn alike in
+every run, so that a mutant dies by the same one every time. With `--quick` that is all; otherwise a mutant that the
+named tests missed is also shown to the whole unit and simulation suite, and the report says that its line wants a
+better test. Exit 0 only if every mutant was killed.
 """
 
 import argparse
@@ -30,16 +31,26 @@ MUTANTS = Path(__file__).resolve().parent
 COPIED = ("src", "tests", "scripts", "pyproject.toml")
 WIDE = ("tests/unit", "tests/simulation")
 PARALLEL = 2
-LIMIT_S = 120
+TEST_S = 60
+"""For one test of a mutant: one that hangs has noticed."""
+LIMIT_S = 300
 """For one mutant's tests. One that hangs instead of failing is a mutant nobody was shown."""
+SOUND_TEST_S, SOUND_LIMIT_S = 180, 1200
+"""For all these tests without a mutation, on a machine that does other things beside."""
 
 CANARY = '''
-"""Ends a run that would test another tree than its own copy."""
+"""Ends a run that would test another tree than its own copy, and draws the same examples in every run."""
 
 import os
 from pathlib import Path
 
+from hypothesis import Phase, settings
+
 import holdfast
+
+# What tests/conftest.py says comes on top. Nobody asks for the smallest example that kills.
+settings.register_profile("mutants", settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate))
+settings.load_profile("mutants")
 
 if not Path(holdfast.__file__).is_relative_to(Path(__file__).parent):
     print(f"the tests would import {holdfast.__file__}, not the mutated copy", flush=True)
@@ -80,7 +91,6 @@ def read(patch: Path) -> Mutant:
 
 
 def copy_tree(into: Path) -> None:
-    """Compiled files come along: only what a patch touches is compiled anew."""
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
@@ -88,6 +98,22 @@ def copy_tree(into: Path) -> None:
         else:
             shutil.copy2(source, into / name)
     (into / "src" / "mutant_canary.py").write_text(CANARY, encoding="utf-8")
+
+
+def link_tree(sound: Path, into: Path) -> None:
+    """A tree of other names for the same files: a patch puts a new file in the place of the one that it changes.
+    Compiled files come along: only what a patch touches is compiled anew."""
+    for name in COPIED:
+        if (sound / name).is_dir():
+            shutil.copytree(sound / name, into / name, copy_function=os.link)
+        else:
+            os.link(sound / name, into / name)
+
+
+def looks(tree: Path) -> dict[Path, tuple[int, int]]:
+    """Every file of a tree by its size and when it was written."""
+    found = ((path, path.stat()) for path in tree.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {path: (status.st_size, status.st_mtime_ns) for path, status in found}
 
 
 def apply(patch: Path, tree: Path) -> str:
@@ -107,9 +133,11 @@ def apply(patch: Path, tree: Path) -> str:
     return ""
 
 
-def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
+def run_tests(
+    tree: Path, tests: tuple[str, ...], test_s: int = TEST_S, limit_s: int = LIMIT_S, compiles: bool = False
+) -> tuple[int, str]:
     """Pytest's exit status and output, with the copy as the tree under test."""
-    command = [sys.executable, "-m", "pytest", "-x", "--tb=line", "-W", "ignore", "--timeout=60", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "--tb=line", "-W", "ignore", f"--timeout={test_s}", *tests]
     for plugin in ("mutant_canary", "pytest_timeout", "xdist.plugin", "no:cacheprovider"):
         command += ["-p", plugin]
     env = {
@@ -117,15 +145,15 @@ def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
         # For two random 100 kB that takes longer than the limit, and the run ends without the name of the test.
         **{name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")},
         "PYTHONPATH": str(tree / "src"),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONDONTWRITEBYTECODE": "" if compiles else "1",
         # Only the plugins named above: finding and importing all that are installed takes longer than most tests.
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".hypothesis"),
     }
     try:
-        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=LIMIT_S, env=env)
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=limit_s, env=env)
     except subprocess.TimeoutExpired:
-        return -1, f"not finished after {LIMIT_S} s"
+        return -1, f"not finished after {limit_s} s"
     return done.returncode, done.stdout + done.stderr
 
 
@@ -135,11 +163,11 @@ def killer(status: int, output: str) -> str:
     return failed[1] if failed and status == PYTEST_FAILED else ""
 
 
-def try_mutant(mutant: Mutant, quick: bool) -> Outcome:
+def try_mutant(mutant: Mutant, quick: bool, sound: Path) -> Outcome:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"holdfast-mutant-{mutant.name}-") as scratch:
         tree = Path(scratch)
-        copy_tree(tree)
+        link_tree(sound, tree)
         if why := apply(mutant.patch, tree):
             return Outcome(mutant, "stale", why, time.monotonic() - began)
         status, output = run_tests(tree, mutant.tests)
@@ -160,15 +188,19 @@ def last_words(output: str) -> str:
     return lines[-1][:120] if lines else "no output"
 
 
-def baseline(mutants: list[Mutant]) -> None:
+def baseline(mutants: list[Mutant], sound: Path) -> None:
     """The tree without a mutation passes what is asked of the mutants, else their deaths mean nothing."""
-    tests = tuple(sorted({test for mutant in mutants for test in mutant.tests}))
-    with tempfile.TemporaryDirectory(prefix="holdfast-mutant-none-") as scratch:
-        copy_tree(Path(scratch))
-        status, output = run_tests(Path(scratch), tests)
-    if status != 0:
-        print(output)
-        raise SystemExit("mutants: the unmutated tree does not pass the tests that should kill them")
+    tests = sorted({test for mutant in mutants for test in mutant.tests})
+
+    def run(part: int) -> tuple[int, str]:
+        return run_tests(sound, tuple(tests[part::PARALLEL]), SOUND_TEST_S, SOUND_LIMIT_S, compiles=True)
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        ended = list(pool.map(run, range(min(PARALLEL, len(tests)))))
+    for status, output in ended:
+        if status != 0:
+            print(output)
+            raise SystemExit("mutants: the unmutated tree does not pass the tests that should kill them")
 
 
 def report(outcomes: list[Outcome], seconds: float) -> None:
@@ -195,9 +227,15 @@ def main() -> int:
     if not mutants:
         raise SystemExit("mutants: there is none, so nothing is shown")
     began = time.monotonic()
-    baseline(mutants)
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        outcomes = list(pool.map(lambda m: try_mutant(m, chosen.quick), mutants))
+    with tempfile.TemporaryDirectory(prefix="holdfast-mutant-none-") as scratch:
+        sound = Path(scratch)
+        copy_tree(sound)
+        before = looks(sound)
+        baseline(mutants, sound)
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            outcomes = list(pool.map(lambda m: try_mutant(m, chosen.quick, sound), mutants))
+        if {path: was for path, was in looks(sound).items() if path in before} != before:
+            raise SystemExit("mutants: a test wrote into the files that all mutants share; their deaths mean nothing")
     report(outcomes, time.monotonic() - began)
     return 0 if all(o.good for o in outcomes) else 1
 

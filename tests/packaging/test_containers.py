@@ -89,7 +89,7 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", free_port()), Answers) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
@@ -98,7 +98,7 @@ def port() -> Iterator[int]:
 def health(home: Path, port: int) -> tuple[int, str]:
     env = {"HOLDFAST_HOME": str(home), "PNODE_PORT": str(port)}
     done = subprocess.run(
-        [sys.executable, "-S", DEPLOY / "health.py"], env=env, capture_output=True, text=True, timeout=20
+        [sys.executable, "-S", DEPLOY / "health.py"], env=env, capture_output=True, text=True, timeout=60
     )
     return done.returncode, done.stdout
 
@@ -109,15 +109,18 @@ def test_a_node_that_answers_is_well_and_a_silent_one_is_not(tmp_path: Path) -> 
     with LocalNetwork(tmp_path / "network") as network:
         orchestrator = network.start_orchestrator()
         network.start_node("ant", flags=("--port", str(port)))
-        assert health(tmp_path, port) == (0, "the node answers; it is connected and holds 0 attempt(s)\n")
+        # it hears that it is welcome after others can see that it is
+        well = (0, "the node answers; it is connected and holds 0 attempt(s)\n")
+        wait_for(lambda: health(tmp_path, port) == well, "the node to be connected")
         job = network.client().jobs.submit(["sleep", "60"], cpu_milli=100, memory_mib=64, disk_mib=16)
         network.node_running(job.id)
 
         # Then it is well and says what it holds, also while the orchestrator is away
-        assert health(tmp_path, port) == (0, "the node answers; it is connected and holds 1 attempt(s)\n")
+        holds = (0, "the node answers; it is connected and holds 1 attempt(s)\n")
+        wait_for(lambda: health(tmp_path, port) == holds, "the node to say what it holds")
         orchestrator.kill()
-        wait_for(lambda: "it is not connected to its orchestrator" in health(tmp_path, port)[1], "the node to notice")
-        assert health(tmp_path, port)[0] == 0
+        alone = (0, "the node answers; it is not connected to its orchestrator and holds 1 attempt(s)\n")
+        wait_for(lambda: health(tmp_path, port) == alone, "the node to notice")
 
     # And one that is gone is not well
     code, said = health(tmp_path, port)

@@ -121,7 +121,7 @@ def test_an_upgrade_leaves_what_runs_on_the_files_it_was_started_from(wheel: Pat
         assert (machine.current, machine.releases) == ("3", {"1", "2", "3"})
         assert running.stdin is not None
         running.stdin.close()
-        running.wait(20)
+        running.wait(60)
 
     # When a wheel cannot be installed, then nothing has changed
     (broken := tmp_path / wheel.name).write_bytes(b"no wheel")

@@ -79,7 +79,7 @@ def test_what_the_wheel_installs_runs_a_network(command: Path, tmp_path: Path) -
     running: list[subprocess.Popen[bytes]] = []
 
     def holdfast_says(*words: str) -> str:
-        done = subprocess.run([command, *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([command, *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -100,7 +100,7 @@ def test_what_the_wheel_installs_runs_a_network(command: Path, tmp_path: Path) -
     try:
         people, nodes, files = (f"127.0.0.1:{port}" for port in ports)
         start("up", "--http", people, "--listen", nodes, "--files", files, "--open", "--preset", "test")
-        wait_for((tmp_path / "home" / "orchestrator" / "endpoint.json").exists, "the orchestrator to serve", 30)
+        wait_for((tmp_path / "home" / "orchestrator" / "endpoint.json").exists, "the orchestrator to serve")
         start("node", "--orchestrator", nodes, "--name", "a")
 
         # Then it runs a job
@@ -112,4 +112,4 @@ def test_what_the_wheel_installs_runs_a_network(command: Path, tmp_path: Path) -
         for process in reversed(running):
             process.terminate()
         for process in reversed(running):
-            process.wait(30)
+            process.wait(60)

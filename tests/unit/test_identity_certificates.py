@@ -138,10 +138,11 @@ def test_something_else_on_the_port_is_told_apart_from_nothing() -> None:
     with listening(lambda c: c.sendall(b"220 mail.example ESMTP\r\n" * 40)) as port, pytest.raises(Untrusted) as other:
         fetch_pinned("127.0.0.1", port, "00" * 32, timeout_s=10)
     assert other.value.code == "not_tls"
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        free = unused.getsockname()[1]
-    with pytest.raises(Unreachable, match=str(free)):
-        fetch_pinned("127.0.0.1", free, "00" * 32, timeout_s=10)
+    with socket.socket() as nobody:  # bound, so that no neighbour takes the port, and not listening
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        with pytest.raises(Unreachable, match=str(port)):
+            fetch_pinned("127.0.0.1", port, "00" * 32, timeout_s=10)
     with pytest.raises(Unreachable):
         fetch_pinned("a" * 70 + ".example", 1, "00" * 32, timeout_s=1)
 

@@ -70,14 +70,14 @@ def test_two_agents_that_start_together_get_the_same_key(tmp_path: Path) -> None
     seen: list[str] = []
 
     def start() -> None:
-        gate.wait(10)
+        gate.wait(60)
         seen.append(NodeKey.load_or_make(path).public_hex)
 
     threads = [threading.Thread(target=start) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(seen) == 8 and len(set(seen)) == 1
     assert [p.name for p in tmp_path.iterdir()] == ["node.key"]
 

@@ -164,11 +164,11 @@ def test_a_card_that_fell_off_the_bus_is_told_apart_from_a_driver_that_is_gone(m
     assert hardware.read_gpus() == (None, [])
 
 
-def test_sensors_without_a_believable_limit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sensors_without_a_believable_limit_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def chip(label: str, current: float, critical: float | None) -> SimpleNamespace:
         return SimpleNamespace(label=label, current=current, critical=critical)
 
     found = {"coretemp": [chip("Package", 55.4, 100.0), chip("odd", 55.0, None), chip("zero", 40.0, 0.5)]}
     monkeypatch.setattr(hardware.psutil, "sensors_temperatures", lambda: found, raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert hardware.read_health(Path("/tmp")).sensors == (Sensor("coretemp Package", 55, 100),)
+    assert hardware.read_health(tmp_path).sensors == (Sensor("coretemp Package", 55, 100),)
