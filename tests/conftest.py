@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -18,6 +19,10 @@ settings.register_profile("holdfast", deadline=None, suppress_health_check=[Heal
 settings.load_profile("holdfast")
 
 pytest.register_assert_rewrite("holdfast.testing.store", "holdfast.testing.runtimes")
+
+# A shell that starts this in the background makes it, and all that it starts, deaf to Ctrl-C; tests type that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _numbers = count(1)
 SCRATCH = ("work", "checkpoint", "disk")
