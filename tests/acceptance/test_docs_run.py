@@ -70,7 +70,7 @@ def name_of(page: Path) -> str:
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
     with LocalNetwork(tmp_path_factory.mktemp("docs")) as network:
-        network.start_orchestrator()
+        network.start_orchestrator(preset="lan")
         for name in ("ant", "bee"):
             network.start_node(name, wait=False)
         for name in ("ant", "bee"):
