@@ -39,6 +39,7 @@ if [ ! -s "$bare" ]; then
     debootstrap --variant=minbase "$suite" "$raw" >"$cache/debootstrap.log" 2>&1 ||
         { tail -n 20 "$cache/debootstrap.log" >&2; exit 1; }
     rm -rf "$raw"/var/cache/apt/archives/*.deb
+    chmod 755 "$raw"  # it becomes /, which everybody may enter; a folder made for one moment is closed to others
     tar -C "$raw" --one-file-system -c . >"$bare.new" && mv "$bare.new" "$bare"
     rm -rf "$raw"
     trap - EXIT
@@ -48,6 +49,7 @@ root=$(mktemp -d "${TMPDIR:-/var/tmp}/holdfast-fresh.XXXXXX")
 # Its mounts are in a namespace that is gone by then, so nothing of this machine can be below.
 trap 'rm -rf --one-file-system "$root"' EXIT
 tar -C "$root" -x <"$bare"
+chmod 755 "$root"
 
 say "copying ${commit} into it"
 mkdir -p "$root/srv/holdfast"
@@ -113,7 +115,8 @@ mount -t tmpfs -o mode=755 dev dev
 for node in null zero full random urandom tty fuse loop-control net/tun kvm; do
     if [ -e "/dev/$node" ]; then mkdir -p "dev/$(dirname "$node")"; touch "dev/$node"; mount --bind "/dev/$node" "dev/$node"; fi
 done
-for node in /dev/loop[0-9]*; do if [ -e "$node" ]; then touch "dev/${node#/dev/}"; mount --bind "$node" "dev/${node#/dev/}"; fi; done
+# Loop devices are made on demand: their nodes have to be there before.
+for number in $(seq 0 63); do mknod -m 660 "dev/loop$number" b 7 "$number"; done
 mkdir -p dev/pts dev/shm
 mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts dev/pts
 ln -s pts/ptmx dev/ptmx
