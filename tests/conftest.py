@@ -21,10 +21,11 @@ settings.load_profile("holdfast")
 pytest.register_assert_rewrite("holdfast.testing.store", "holdfast.testing.runtimes")
 
 # Started in the background or by nohup, this and all that it starts would be deaf to signals which tests send. What has
-# a handler here is not ignored by what is started from here.
-for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, lambda *_: None)):
-    if signal.getsignal(_number) is signal.SIG_IGN:
-        signal.signal(_number, _handler)
+# a handler here is not ignored by what is started from here. A hangup ends no worker: their parent did not ignore it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or "PYTEST_XDIST_WORKER" in os.environ:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 _numbers = count(1)
 SCRATCH = ("work", "checkpoint", "disk")

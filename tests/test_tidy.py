@@ -10,17 +10,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from holdfast.model import MEANINGS, FailureCode, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "holdfast"
 TESTS = ROOT / "tests"
+OLDEST = "3.11.2"
 STATUS = ROOT / "docs" / "status.md"
 """Written at the end of a run, so it may be missing during the first."""
 SHARED_SPEC = ROOT.parent / "shared" / "SPEC.md"
@@ -242,6 +245,17 @@ def test_no_file_names_a_place_to_download_from() -> None:
 def test_constraints_hold_names_and_versions_only() -> None:
     lines = text_of(ROOT / "constraints.txt").splitlines()
     none([f"constraints.txt: {line}" for line in lines if not re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[\w.+!]+", line)])
+
+
+def test_what_is_pinned_runs_on_the_oldest_python_that_we_promise() -> None:
+    names = [line.partition("==")[0] for line in text_of(ROOT / "constraints.txt").splitlines() if "==" in line]
+    found = [found for name in names for found in metadata.distributions(name=name)]
+    assert len(found) > 100, "this test reads what is installed"
+    none([
+        f"constraints.txt: {one.name} {one.version} needs Python {needs}, and Debian 12 has {OLDEST}"
+        for one in found
+        if (needs := one.metadata.get("Requires-Python")) and OLDEST not in SpecifierSet(needs)
+    ])  # fmt: skip
 
 
 # --- tests ---

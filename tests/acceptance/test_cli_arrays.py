@@ -194,6 +194,7 @@ def test_a_file_that_makes_no_array_is_refused_before_anything_is_sent(network: 
     assert len(network.client().jobs.list(limit=1000).jobs) == before
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.spec("J12", "J13")
 def test_ten_thousand_lines_are_one_array(network: LocalNetwork, desk: Path) -> None:
     # given as many lines as an array takes, for machines that cannot run any of them at once

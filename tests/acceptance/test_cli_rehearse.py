@@ -16,7 +16,7 @@ from holdfast.testing.processes import LocalNetwork, NotInTime, wait_for
 from holdfast.testing.rehearsal import HURRY_MAX, LATEST, Kill, Rehearsal, Report, Run
 from holdfast.wire.http import JobRequest
 
-pytestmark = [pytest.mark.spec("A7"), pytest.mark.xdist_group("rehearsal"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spec("A7"), pytest.mark.xdist_group("rehearsal"), pytest.mark.timeout(450)]
 
 STEPS = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.25; done; "
 
@@ -43,7 +43,7 @@ def test_a_job_that_bears_it_is_told_so(rehearsal: Rehearsal) -> None:
     assert report.calm.files.keys() == report.torn.files.keys() == {"made/answer"}
     assert [kill.recovered_s is not None for kill in report.kills] == [True, True]
     # and the kills came while it worked, however long it took to get that far
-    assert 0 < report.calm.worked_s <= report.calm.seconds
+    assert 1 <= report.calm.worked_s <= report.calm.seconds
     assert all(kill.after_s <= LATEST * report.calm.worked_s for kill in report.kills)
 
 
@@ -65,7 +65,7 @@ CONTINUES = """
 import time
 from holdfast import checkpoint
 state = checkpoint.load({"step": 0, "sum": 0})
-for step in range(state["step"], 40):
+for step in range(state["step"], 60):
     state = {"step": step + 1, "sum": state["sum"] + step * step}
     checkpoint.save(state, as_json=True)
     time.sleep(0.1)

@@ -8,7 +8,7 @@ from fault_network import PRINTED, FaultNetwork, Fleet, lives, program_of
 
 from holdfast.testing.processes import READY_S, wait_for
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
 
 FROZEN_S = 30.0
 FOUND_MS_MAX = 6_000

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.node import attempts, linux
 from holdfast.node.core.warden import Order
-from holdfast.node.runtimes import bubblewrap, cgroups, scratch
+from holdfast.node.runtimes import bubblewrap, cgroups, child, owners, scratch
 from holdfast.testing.processes import wait_for
 
 pytestmark = pytest.mark.spec("N9", "N4")
@@ -153,3 +153,27 @@ def test_a_disk_goes_from_a_strangers_view_also_by_the_second_sweep(folder: Path
         attempts.clean(folder)
         # then the kernel takes the copy away, and the disk is free
         wait_for(lambda: scratch.loops_below(str(folder)) == [], "the disk to be free")
+
+
+def test_only_our_own_and_the_attempts_user_are_believed_to_be_of_it(tmp_path: Path) -> None:
+    # given an attempt's folder, also by another name, and processes of three users that bear its mark
+    folder = tmp_path / "att_0a.1"
+    (folder / "work").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(folder)
+    owner, stranger = 1_900_000_001, 1_900_000_002
+    (folder / owners.RECORD).write_text(str(owner))
+    mark = {child.WORK_DIR: f"{folder}/work"}
+    with ExitStack() as ends:
+        marked = {}
+        for user in (os.getuid(), owner, stranger):
+            process = subprocess.Popen(["sleep", "600"], env=mark, cwd="/", user=user)
+            ends.callback(process.wait)
+            ends.callback(process.kill)
+            marked[user] = process.pid
+        # then another job's processes, which may bear any mark, are not taken for this one's
+        expected = sorted((marked[os.getuid()], marked[owner]))
+        for name in (folder, tmp_path / "link"):
+            wait_for(lambda name=name: attempts.processes_of(name) == expected, "both to be seen, and no more")
+        # and live on when it is swept
+        attempts.end_processes(folder)
+        assert Path(f"/proc/{marked[stranger]}/cmdline").read_bytes() == b"sleep\0" + b"600\0"

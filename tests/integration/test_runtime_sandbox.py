@@ -13,7 +13,7 @@ from holdfast.testing.runtimes import RuntimeSuite
 
 FETCH = """exec python3 -c '
 import sys, urllib.request
-print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())
+print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())
 ' "$1" """
 
 

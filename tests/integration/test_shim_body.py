@@ -14,7 +14,7 @@ from holdfast.testing.processes import wait_for
 RUNTIMES = ("bubblewrap", "process")
 both_runtimes = pytest.mark.parametrize("runtime", RUNTIMES)
 LEASED = {"lease_ms": 60_000, "wait_for_go": True}
-BEGIN_MS = 6_000
+BEGIN_MS = 8_000
 """Within this a body has begun, also on a machine that does other things beside."""
 
 

@@ -89,6 +89,8 @@ class WireNode:
             self.released.set()
         self.held: dict[str, Held] = {}
         self.starts: list[Start] = []
+        self.repeated: list[Start] = []
+        """Starts of what it held already."""
         self.discards: list[Discard] = []
         self.renewed: list[Renewed] = []
         self.sessions = 0
@@ -223,7 +225,9 @@ class WireNode:
                 # What is not yet reported may be said again: it is the same start. And whoever sees that it has come
                 # and declares its end must not be overtaken by the declaration that it runs.
                 with self._lock:
-                    if message.attempt not in self.held:
+                    if message.attempt in self.held:
+                        self.repeated.append(message)
+                    else:
                         self.starts.append(message)
                         self.declare(message, HeldPhase.READY if message.lease_ms else HeldPhase.RUNNING)
                         if not message.lease_ms:

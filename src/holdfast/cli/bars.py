@@ -141,9 +141,9 @@ class Bar(_Screen):
 
 
 @contextmanager
-def counted(doing: str, total: int, unit: str) -> Iterator[Callable[[], None]]:
+def counted(doing: str, total: int, unit: str, *, shown: bool = True) -> Iterator[Callable[[], None]]:
     """A bar on a terminal for things that are counted, which goes when they are done; nothing anywhere else."""
-    if not telling.live(sys.stderr):
+    if not shown or not telling.live(sys.stderr):
         yield lambda: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

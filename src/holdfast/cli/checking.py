@@ -34,7 +34,7 @@ OnNode = Annotated[
 Watch = Annotated[bool, typer.Option("--watch", help="Go on asking: a line for every change, and a heartbeat.")]
 
 
-Taken = Annotated[list[str] | None, typer.Option(hidden=True)]
+Taken = Annotated[str | None, typer.Option(hidden=True)]
 """Flags of `run` that no machine minds: taken, so that nobody has to shorten a line to ask about it."""
 
 
@@ -65,7 +65,7 @@ def check(
     env: flags.Env = None,
     folder: Taken = None,
     no_folder: Annotated[bool, typer.Option("--no-folder", hidden=True)] = False,
-    input: Taken = None,
+    input: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     array: Taken = None,
     detach: Annotated[bool, typer.Option("--detach", hidden=True)] = False,
     no_results: Annotated[bool, typer.Option("--no-results", hidden=True)] = False,

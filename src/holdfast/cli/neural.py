@@ -148,11 +148,11 @@ def train_local(
                 _print_json({"step": metrics.step, "loss": metrics.loss, "norm": metrics.norm, "rate": metrics.rate})
             elif metrics.step == 1 or metrics.step % 25 == 0:
                 # Not echo: that would write into the bar's own line.
-                print(f"step {metrics.step:>6}  loss {metrics.loss:.4f}  gradient {metrics.norm:.3f}")
+                print(f"step {metrics.step:>6}  loss {metrics.loss:.4f}  gradient {metrics.norm:.3f}", flush=True)
 
         if until is not None:
             steps = max(0, until - network.trainer.state.step)
-        training.train(network, data, steps, weights, tell)
+        training.train(network, data, steps, weights, tell, bar=not json)
         digest = network.digest()
     _print_json({"sha256": digest}) if json else typer.echo(f"weights sha256 {digest}")
 

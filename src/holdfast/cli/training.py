@@ -29,34 +29,51 @@ class _Interrupted(Exception):
         self.number = number
 
 
-def train(network: "Network", data: str, steps: int, weights: str | None, tell: Callable[["Metrics"], None]) -> None:
-    """So many steps more; with `weights`, kept there every half minute and at the end, however it ends."""
-    begun, kept_at = network.trainer.state.step, time.monotonic()
-    with _interrupts() as asked, counted("training", steps, "steps") as advance:
+def train(
+    network: "Network",
+    data: str,
+    steps: int,
+    weights: str | None,
+    tell: Callable[["Metrics"], None],
+    *,
+    bar: bool = True,
+) -> None:
+    """So many steps more; with `weights`, kept there every half minute, when it is interrupted, and at the end."""
+    last, kept_at = network.trainer.state.step + steps, time.monotonic()
+    after = None
+    with _interrupts() as asked, counted("training", steps, "steps", shown=bar) as advance:
 
         def stepped(metrics: "Metrics") -> None:
             nonlocal kept_at
             tell(metrics)
             advance()
-            if asked:
+            if asked and network.trainer.state.step < last:
                 raise _Interrupted(asked[0])
             if weights is not None and time.monotonic() - kept_at >= KEEP_EVERY_S:
-                network.save(weights)
+                _keep_on_the_way(network, weights)
                 kept_at = time.monotonic()
 
         try:
             network.train_local(data, steps, stepped)
         except _Interrupted as interrupted:
-            left = steps - (network.trainer.state.step - begun)
             after = interrupted
-        else:
-            left, after = 0, None
         if weights is not None:
             network.save(weights)
     if after is not None:
+        left = last - network.trainer.state.step
         kept = f"{weights} has it: --steps {left} goes on" if weights else "nothing is kept without --weights"
         telling.say(f"interrupted after step {network.trainer.state.step}; {kept}")
         raise typer.Exit(128 + after.number)
+
+
+def _keep_on_the_way(network: "Network", weights: str) -> None:
+    """A disk that is full for a moment ends no training: the one before is kept, and the next is tried in its time."""
+    from holdfast.neural.refusals import NeuralError
+
+    try:
+        network.save(weights)
+    except NeuralError as error:
+        telling.say(f"step {network.trainer.state.step} is not kept: {error.says}")
 
 
 @contextmanager
@@ -67,8 +84,11 @@ def _interrupts() -> Iterator[list[int]]:
     def heard(number: int, frame: FrameType | None) -> None:
         asked.append(number)
         signal.signal(number, before[number])
+        telling.say("it ends after this step; once more: at once")
 
     before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Whoever started this so that it ignores one of them meant it.
+    before = {number: was for number, was in before.items() if was not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, heard)
     try:

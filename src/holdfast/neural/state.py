@@ -4,6 +4,7 @@ The content hash is over names, types, shapes and bytes, in order of names; it d
 laid out. A file is safetensors, and what is read from one is checked before it is believed.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -117,6 +118,8 @@ def save(path: Path, checkpoint: Checkpoint, xp: Arrays) -> str:
             os.fsync(file.fileno())  # or a machine that loses its power keeps the name without the content
         part.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise StateError(f"{path} cannot be written: {error.strerror or error}") from None
     return content
 

@@ -22,7 +22,7 @@ from holdfast.node import linux
 from holdfast.node.core.stimuli import Luggage, ShimStatus
 from holdfast.node.core.warden import Order, Outcome, Phase
 from holdfast.node.home import write_all_durably
-from holdfast.node.runtimes import child, scratch
+from holdfast.node.runtimes import child, owners, scratch
 from holdfast.node.runtimes import runtime as runtimes
 
 FILE_BYTES_MAX = 1 << 20
@@ -185,25 +185,39 @@ def processes_of(folder: Path) -> list[int]:
     if identity is not None and linux.is_alive(*identity):
         pids |= {identity[0], *linux.descendants(identity[0])}
     work = folder / "work"
-    marker = f"{child.WORK_DIR}=".encode() + os.fsencode(work.absolute()) + b"\0"
+    # As a shim sees its own folder: without links.
+    marker = f"\0{child.WORK_DIR}={os.path.realpath(folder)}/work\0".encode(errors="surrogateescape")
+    users = {os.geteuid(), owners.recorded(str(folder))}
     scratch = None
     with contextlib.suppress(OSError):  # gone already where a sweep was broken off
         scratch = work.stat()
     for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid() and _sees(Path("/proc") / name, scratch, marker):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        process = Path("/proc") / name
+        if (scratch is not None and _sees(process, scratch)) or _is_marked(process, marker, users):
             pids.add(int(name))
     return sorted(pids)
 
 
-def _sees(process: Path, scratch: os.stat_result | None, marker: bytes) -> bool:
+def _sees(process: Path, scratch: os.stat_result) -> bool:
     for view in ("root/work", "cwd"):
         with contextlib.suppress(OSError):
-            if scratch is not None and os.path.samestat((process / view).stat(), scratch):
+            if os.path.samestat((process / view).stat(), scratch):
                 return True
+    return False
+
+
+def _is_marked(process: Path, marker: bytes, users: set[int]) -> bool:
+    """By its environment, which whoever runs it may have made up: so it counts only of this attempt's own user and of
+    ours. Another job could else name itself after this attempt, and keep it from ever being cleared away."""
     try:
-        return marker in (process / "environ").read_bytes() + b"\0"
+        if marker not in b"\0" + (process / "environ").read_bytes() + b"\0":
+            return False
+        status = (process / "status").read_text()
     except OSError:
         return False
+    return int(status.partition("\nUid:")[2].split()[0]) in users
 
 
 def end_processes(folder: Path) -> None:

@@ -149,6 +149,8 @@ class Nodes:
                 task.cancel()
             self._end(session, hello.node, told, reader)
             await asyncio.wait({writer})
+            if not writer.cancelled():
+                writer.exception()  # the end of the session says it
 
     def _end(self, session: Session, node: NodeId, told: bool, reader: "asyncio.Future[str]") -> None:
         stands = told and not session.by_us
@@ -309,6 +311,8 @@ async def _written(context: Any, frame: Any) -> None:
         await asyncio.shield(writing)
     except asyncio.CancelledError:
         await asyncio.wait({writing}, timeout=FLUSH_S_MAX)
+        if writing.done() and not writing.cancelled():
+            writing.exception()  # of a node that was lost meanwhile: nobody is left to tell
         raise
 
 

@@ -489,7 +489,8 @@ class LocalNetwork:
         while (left := self.leftovers()) and time.monotonic() < deadline:
             # Frozen first: an agent that sees a shim die must not start another one.
             _signal(left, signal.SIGSTOP)
-            end(left)
+            with contextlib.suppress(NotInTime):  # what can be ended beside it shall be
+                end(left)
         for program in self._programs:
             if program.running():
                 program.kill()

@@ -149,7 +149,9 @@ class Rehearsal:
         enough = 1 if resumes(request) else kills
         if len(struck) >= enough or torn.verdict != "succeeded" or hurry >= HURRY_MAX:
             return torn, struck
-        self._told("it ended before its machine could be killed: once more, and sooner")
+        if struck and differences(calm, torn, resumes=resumes(request)):
+            return torn, struck
+        self._told(f"it ended after {len(struck)} of {counted(kills, 'kill')}: once more, and sooner")
         return self._torn(request, calm, kills, 2 * hurry)
 
     def _run(self, request: JobRequest, how: str, spans: list[float]) -> tuple[Run, tuple[Kill, ...]]:

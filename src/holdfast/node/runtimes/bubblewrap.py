@@ -325,7 +325,7 @@ class BubblewrapRuntime:
         confinement = _Confinement(order, plan, uid)
         # Of bwrap itself, not of the body. Where the shim dies while a sandbox is being set up, bwrap's second process
         # lives on, with nobody to die with and not in the sandbox yet: by this whoever sweeps knows it.
-        own = {child.WORK_DIR: os.path.join(folder, "work")}
+        own = {child.WORK_DIR: os.path.join(os.path.realpath(folder), "work")}
         try:
             confinement.groups = _groups_for(order, folder)
             if order.network:

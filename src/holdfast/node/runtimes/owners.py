@@ -40,7 +40,7 @@ def _alone(registry: str) -> Iterator[None]:
         os.close(lock)
 
 
-def _recorded(folder: str) -> int:
+def recorded(folder: str) -> int:
     try:
         with open(os.path.join(folder, RECORD)) as file:
             return int(file.read(32))
@@ -54,7 +54,7 @@ def _holder(registry: str, uid: int) -> str:
         folder = os.readlink(os.path.join(registry, str(uid)))
     except OSError:
         return ""
-    return folder if _recorded(folder) == uid else ""
+    return folder if recorded(folder) == uid else ""
 
 
 def take(folder: str, registry: str = REGISTRY) -> int:

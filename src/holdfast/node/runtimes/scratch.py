@@ -352,8 +352,10 @@ def detach(folder: str) -> None:
             os.rmdir(place)
     _forget_places(folder)
     deadline = time.monotonic() + _GONE_S
+    pause = 0.002
     while loops_below(folder) and time.monotonic() < deadline:
-        time.sleep(0.002)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
     if left := mounts_below(folder) + loops_below(folder):
         raise OSError(errno.EBUSY, f"still in use: {', '.join(left)}")
 
