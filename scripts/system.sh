@@ -22,6 +22,8 @@ if [ "${1:-}" != "--to-run" ]; then
     [ -x /usr/libexec/podman/catatonit ] || missing+=(catatonit)           # the first process in Podman's containers
     command -v docker-registry >/dev/null || missing+=(docker-registry)    # images to pull in tests
     command -v busybox >/dev/null || missing+=(busybox-static)             # a whole system for images in tests
+    command -v curl >/dev/null || missing+=(curl)              # what pages of the documentation type
+    [ -x /bin/kill ] || missing+=(procps)                      # what a unit's reload calls
     command -v shellcheck >/dev/null || missing+=(shellcheck)  # reads the scripts that are shipped
     command -v systemd-analyze >/dev/null || missing+=(systemd)            # reads the units that are shipped
 fi

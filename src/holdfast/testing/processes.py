@@ -141,6 +141,13 @@ class Program:
     def running(self) -> bool:
         return self.process.poll() is None
 
+    def itself(self) -> list[psutil.Process]:
+        """Its process, while it lives: it may be gone before anybody has told us."""
+        try:
+            return [psutil.Process(self.pid)] if self.running() else []
+        except psutil.NoSuchProcess:
+            return []
+
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
@@ -224,7 +231,7 @@ class NodeProcesses(Program):
 
     def tree(self) -> list[psutil.Process]:
         """Every process of this node: as if it were one machine."""
-        roots = [psutil.Process(self.pid)] if self.running() else []
+        roots = self.itself()
         found: dict[int, psutil.Process] = {}
         for root in [*roots, *self.shims()]:
             for process in [root, *_children(root)]:
@@ -461,8 +468,7 @@ class LocalNetwork:
         found: dict[int, psutil.Process] = {}
         for program in self._programs:
             members = program.tree() if isinstance(program, NodeProcesses) else program.descendants()
-            own = [psutil.Process(program.pid)] if program.running() else []
-            found.update({p.pid: p for p in [*own, *members]})
+            found.update({p.pid: p for p in [*program.itself(), *members]})
         for process in psutil.process_iter():
             if process.pid not in found and process.pid != os.getpid() and self._ours(process):
                 found[process.pid] = process
