@@ -112,7 +112,7 @@ mount -t proc proc proc
 mount -t sysfs sysfs sys
 if [ -d /sys/fs/cgroup ]; then mount --rbind /sys/fs/cgroup sys/fs/cgroup; fi
 mount -t tmpfs -o mode=755 dev dev
-for node in null zero full random urandom tty fuse loop-control net/tun kvm; do
+for node in null zero full random urandom tty kmsg fuse loop-control net/tun kvm; do
     if [ -e "/dev/$node" ]; then mkdir -p "dev/$(dirname "$node")"; touch "dev/$node"; mount --bind "/dev/$node" "dev/$node"; fi
 done
 # Loop devices are made on demand: their nodes have to be there before.
