@@ -393,7 +393,10 @@ class Keeper:
                 if not self._survives:  # or it came too early to know: then it ended with the engine, not by itself
                     raise OSError(5, "the container engine was stopped, and the container with it") from None
             except EngineError as error:
-                raise OSError(5, f"the container was removed under the job: {error.says}") from None
+                # Podman looks at the container's process for its answer, which may end in that moment: asked again, it
+                # knows of the end.
+                if "no such process" not in error.says:
+                    raise OSError(5, f"the container was removed under the job: {error.says}") from None
             if self._kill:
                 return {"ExitCode": 128 + signal.SIGKILL}
             self._turn(pause)
@@ -411,8 +414,24 @@ class Keeper:
         done = self._what_was_done()
         if by := [action for action in done if action in ("kill", "stop")]:
             return f"somebody on the node ended the container ({', '.join(by)})"
+        if self._podman and state.get("ExitCode") == 128 + signal.SIGKILL and self._is_removed():
+            return "the container was removed under the job"
         # an engine that knows of the end and did not see it was started since
         return "" if self._podman or "die" in done or self._does_survive() else restarted
+
+    def _is_removed(self) -> bool:
+        """Whoever removes a container by force kills it first, and Podman tells of no kill: a moment later it is
+        gone."""
+        until = time.monotonic() + _REMEMBERED_S
+        while time.monotonic() < until:
+            try:
+                self._call("GET", f"/containers/{self._id}/json")
+            except EngineGone:
+                return False
+            except EngineError as error:
+                return "no such process" not in error.says
+            self._turn(_NOTICE_S)
+        return False
 
     def _what_was_done(self) -> list[str]:
         """What the engine remembers of the container: what it was told to do to it, and its end. We told it nothing, so
