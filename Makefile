@@ -67,7 +67,7 @@ constraints:
 # Pytest comes last, so that its closing line is the last thing one sees. It also compares generated code and
 # pages with their sources (tests/test_tidy.py and the tests of the wire).
 test: system install lint types contracts mutants-quick
-	@$(BIN)/python -m pytest -v -p no:faker -p tests.plugins.alone -p tests.plugins.status \
+	@$(BIN)/python -m pytest -v -p no:faker -p tests.plugins.alone -p tests.plugins.crashes -p tests.plugins.status \
 	  -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations 15 --status docs/status.md
 
 unit: install

@@ -1,8 +1,8 @@
 """Tests marked `serial` run last, and with no other test beside them on this machine.
 
 Every test holds a lock while it runs: ordinary ones share it, serial ones own it. The lock is taken outside
-of the test's own timeout, since waiting for neighbours is not the test's fault. It is a kernel lock on an
-open file: a worker that dies gives it back.
+of the test's own timeout, since waiting for neighbours is not the test's fault. It is a kernel lock that belongs
+to the worker's process alone: one that dies gives it back, even if something that it forked lives on.
 """
 
 import fcntl
@@ -51,8 +51,8 @@ def _name_group(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     lock = item.config.stash[LOCK]
-    fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("serial") else fcntl.LOCK_SH)
+    fcntl.lockf(lock, fcntl.LOCK_EX if item.get_closest_marker("serial") else fcntl.LOCK_SH)
     try:
         return (yield)
     finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)
+        fcntl.lockf(lock, fcntl.LOCK_UN)
