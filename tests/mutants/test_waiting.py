@@ -235,33 +235,43 @@ LONG_MS = POISON_WINDOW_MS + 60_000
 def dying_under(
     lives_ms: int = LONG_MS,
     saves: bool = True,
+    anew: bool = True,
     said: FailureCode = FailureCode.RUNTIME_FAULT,
     recovery: Recovery = Recovery.RESUME,
+    nodes: int = 4,
+    away: bool = True,
 ) -> Network:
-    """A job whose machine is gone three times. Another goes on each time, and the first comes back without its body."""
+    """A job whose machine is gone three times. Another goes on each time, and the first comes back without its body.
+    `anew`: what is saved differs from what was saved before. `nodes`: with one, the job waits until it is back. `away`:
+    else it is not gone, and only its body is."""
     network = Network(replace(SETTINGS, attempts_max=1))
-    for number in range(4):
+    for number in range(nodes):
         network.join(f"node_{number}")
     network.submit(recovery=recovery, checkpoint_ms=1_000)
-    for _ in range(3):
+    for turn in range(3):
         if not network.job().live:
             break
         run_on(network, lives_ms)
         running = network.attempts()[-1]
         if saves:
-            network.tell(Checkpointed(running.id, running.fence, "0" * 64, 10))
+            network.tell(Checkpointed(running.id, running.fence, f"{turn if anew else 0:064x}", 10))
+        gone = seen(running, HeldPhase.FINISHED, failure=Failure(said))
+        if not away:
+            network.report(running.node, gone)
+            continue
         network.leave(running.node)
         del network.sessions[running.node]
         run_on(network, 600)
-        gone = seen(running, HeldPhase.FINISHED, failure=Failure(said))
         network.join(running.node, held=(gone,))
+    run_on(network, 10_000)
     return network
 
 
 @pytest.mark.spec("J5", "J8")
-def test_a_long_job_whose_machines_die_and_come_back_empty_does_not_run_out_of_attempts() -> None:
+@pytest.mark.parametrize("nodes", [4, 1], ids=["taken over", "nobody had room"])
+def test_a_long_job_whose_machines_die_and_come_back_empty_does_not_run_out_of_attempts(nodes: int) -> None:
     # given a job that saves its work and may not fail once, and machines that are each switched off now and then
-    network = dying_under()
+    network = dying_under(nodes=nodes)
     # then the job goes on, and no machine that died was counted as a failure of it
     assert network.job().live
     assert network.job().failures == 0
@@ -274,10 +284,23 @@ def test_a_long_job_whose_machines_die_and_come_back_empty_does_not_run_out_of_a
     [
         {"lives_ms": 60_000},
         {"saves": False},
+        {"anew": False},
         {"recovery": Recovery.RESTART},
         {"said": FailureCode.UPLOAD_TIMEOUT},
+        {"nodes": 1, "lives_ms": 60_000},
+        {"nodes": 1, "saves": False},
+        {"nodes": 1, "away": False},
     ],
-    ids=["soon", "unsaved", "from the beginning", "delivers too late"],
+    ids=[
+        "soon",
+        "unsaved",
+        "the same saved again",
+        "from the beginning",
+        "delivers too late",
+        "soon, alone",
+        "unsaved, alone",
+        "its machine stood all the while",
+    ],
 )
 def test_a_job_that_gets_nowhere_or_fails_by_itself_is_given_up(story: dict[str, Any]) -> None:
     """It would start from the beginning for ever, fail again, or be what machines die of."""

@@ -23,6 +23,7 @@ Commands:
     works JOB.N | idles JOB.N         from now on its node reports that its body computes, or that it does nothing
     saved JOB.N                       a checkpoint of it was captured and delivered
     stop JOB | explain JOB | drain NODE | undrain NODE | leave NODE
+    pause NODE | resume NODE          its own operator wants nothing hosted for now, or something again
     report NODE                       what it holds, in full
     report JOB.N PHASE [NODE]         its node reports, after it reached PHASE (NODE: another one claims it)
     report JOB.N failed CODE [WORDS]
@@ -97,11 +98,13 @@ from holdfast.model import (
 )
 from holdfast.model.messages import (
     Discard,
+    Drained,
     Go,
     Held,
     HeldPhase,
     Hello,
     Leaving,
+    Offers,
     Ping,
     Pong,
     Progress,
@@ -306,6 +309,16 @@ class Stage:
         assert node.session is not None
         self.feed(NodeSaid(node.session, node.id, Leaving(int(given.get("grace", "0")) * 1000, done=not node.held)))
 
+    def do_pause(self, plain: list[str], given: dict[str, str]) -> None:
+        node = self.node(plain[0])
+        assert node.session is not None
+        self.feed(NodeSaid(node.session, node.id, Offers(node.offered, paused=True, grace_ms=1_000)))
+
+    def do_resume(self, plain: list[str], given: dict[str, str]) -> None:
+        node = self.node(plain[0])
+        assert node.session is not None
+        self.feed(NodeSaid(node.session, node.id, Offers(node.offered)))
+
     def do_submit(self, plain: list[str], given: dict[str, str]) -> None:
         def milliseconds(name: str) -> int | None:
             return int(float(given[name]) * 1000) if name in given else None
@@ -417,7 +430,7 @@ class Stage:
         name = self.node(plain[0]).id.removeprefix("node_") if plain[0].startswith("@") else plain[0]
         node = self.rows.get(("node", f"node_{name}"))
         if isinstance(node, Node):
-            draining = ", draining" if node.draining else ""
+            draining = f", draining ({node.draining_because})" if node.draining else ""
             self.say(f"{name} is {node.state.value}{draining}, {node.strikes} strikes: {node.cause}")
             return
         job = self.rows[("job", f"job_{name}")]
@@ -453,6 +466,8 @@ def _words(message: object) -> str:
             return f"save {attempt}"
         case Discard(attempt=attempt, reason=reason):
             return f"discard {attempt}: {reason}"
+        case Drained(on=on):
+            return "you are drained" if on else "you are not drained any more"
         case _:
             return f"{type(message).__name__.lower()}: {getattr(message, 'says', '')}"
 

@@ -152,7 +152,9 @@ def test_the_mean_is_what_a_queue_moves_by():
 
 # --- who is before whom ---
 
-arrivals = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.sampled_from([1, 2])), max_size=25)
+arrivals = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.sampled_from([1, 2]), st.booleans()), max_size=25
+)
 
 
 @given(arrivals, st.sampled_from("abcd"), st.integers(0, 9))
@@ -160,8 +162,8 @@ def test_the_order_that_is_foretold_is_the_order_in_which_they_are_served(jobs, 
     # given a queue, and one who would join it
     shares: dict[Owner, int] = {}
     queue = Queue(lambda of: shares.get(of, 0))
-    for n, (who, how, size) in enumerate(jobs):
-        queue.join(JobId(f"{who}/{n}"), Owner(who), how, (Need(Resources(size)), (), None))
+    for n, (who, how, size, fresh) in enumerate(jobs):
+        queue.join(JobId(f"{who}/{n}"), Owner(who), how, (Need(Resources(size)), (), None), fresh)
     new = (JobId("new"), Owner(owner), priority, (Need(Resources(1)), (), None))
     foretold = [job for job, _, _ in queue.in_order(100, lambda need: need.resources.cpu_milli, new)]
     assert sorted(foretold) == sorted([*queue.waiting, "new"])

@@ -1,4 +1,4 @@
-"""The queue: fairness between owners first, then priority, then order of arrival."""
+"""The queue: fairness between owners first, then priority, then work that was begun, then order of arrival."""
 
 import pytest
 from hypothesis import given, settings
@@ -62,6 +62,27 @@ def test_a_flood_at_the_highest_priority_does_not_stand_before_anothers_first():
     assert bench.serve() == "modest/0"
 
 
+def test_of_one_owner_and_priority_a_job_that_lost_its_machine_goes_first():
+    # given jobs that wait, and one that comes back to wait because its machine went away
+    bench = Bench()
+    lane, elsewhere = (SMALL, (), None), (SMALL, (NodeId("node_gone"),), None)
+    bench.queue.join(JobId("a/fresh"), Owner("a"), 5, lane)
+    bench.queue.join(JobId("a/urgent"), Owner("a"), 9, lane)
+    bench.queue.join(JobId("a/lost"), Owner("a"), 5, elsewhere, fresh=False)
+    # then it stands behind what matters more, before what had no machine yet, and that is what is foretold
+    assert [bench.queue.ahead_of(JobId(f"a/{name}")) for name in ("urgent", "lost", "fresh")] == [0, 1, 2]
+    assert bench.queue.ahead_if(Owner("a"), 5) == 3
+    assert [job for job, _ in bench.queue.heads(1)] == ["a/urgent"]
+    assert [bench.serve() for _ in range(3)] == ["a/urgent", "a/lost", "a/fresh"]
+
+
+def test_a_job_that_lost_its_machine_does_not_stand_before_another_owner():
+    bench = Bench()
+    bench.queue.join(JobId("b/fresh"), Owner("b"), 5, (SMALL, (), None))
+    bench.queue.join(JobId("a/lost"), Owner("a"), 5, (SMALL, (), None), fresh=False)
+    assert bench.serve() == "b/fresh"
+
+
 def test_a_stuck_lane_is_passed_over_until_room_appears_that_serves_it():
     bench = Bench()
     bench.queue.join(JobId("a/big"), Owner("a"), 5, (BIG, (), None))
@@ -99,27 +120,28 @@ def test_waiting_does_not_cost_memory_for_those_who_left():
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.sampled_from([SMALL, BIG])), max_size=40),
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.booleans(), st.sampled_from([SMALL, BIG])), max_size=40
+    ),
     st.data(),
 )
 @settings(max_examples=200, deadline=None)
-def test_everybody_is_served_once_the_owner_with_least_first_and_by_priority_within_an_owner(arrivals, data):
+def test_everybody_is_served_once_the_owner_with_least_first_and_by_rank_within_an_owner(arrivals, data):
     bench = Bench()
-    for i, (owner, priority, need) in enumerate(arrivals):
-        bench.queue.join(JobId(f"{owner}/{priority}/{i}"), Owner(owner), priority, (need, (), None))
+    names = [JobId(f"{owner}/{priority}/{fresh:d}/{i}") for i, (owner, priority, fresh, _) in enumerate(arrivals)]
+    for name, (owner, priority, fresh, need) in zip(names, arrivals, strict=True):
+        bench.queue.join(name, Owner(owner), priority, (need, (), None), fresh)
     gone = data.draw(st.sets(st.sampled_from(range(len(arrivals))))) if arrivals else set()
     for i in gone:
-        owner, priority, _ = arrivals[i]
-        bench.queue.leave(JobId(f"{owner}/{priority}/{i}"))
+        bench.queue.leave(names[i])
     served = []
     while (head := bench.queue.next()) is not None:
         waiting = {bench.queue.waiting[j][1] for j in bench.queue.members()}
         least = min(bench.shares.get(owner, 0) for owner in waiting)
         assert bench.shares.get(Owner(head[0].split("/")[0]), 0) == least
         served.append(bench.serve())
-    left = [f"{o}/{p}/{i}" for i, (o, p, _) in enumerate(arrivals) if i not in gone]
-    assert sorted(served) == sorted(left)
+    assert sorted(served) == sorted(name for i, name in enumerate(names) if i not in gone)
     for owner in "abc":
-        mine = [(-int(p), int(i)) for o, p, i in (job.split("/") for job in served) if o == owner]
+        mine = [(-int(p), int(f), int(i)) for o, p, f, i in (job.split("/") for job in served) if o == owner]
         assert mine == sorted(mine)
     assert len(bench.queue) == 0

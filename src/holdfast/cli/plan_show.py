@@ -29,13 +29,18 @@ def show(answer: "Plan", json: bool, svg: str | None) -> None:
     if json:
         print_json(answer)
         return
+    from holdfast.quantities import counted
+    from holdfast.sim.planning_effort import said_of_effort
     from holdfast.sim.planning_plot import terminal
 
     out = console()
     here = answer.here
     for line in in_words(answer.question).split("; "):
         out.print(line, style="bold")
-    out.print(f"{here.runs} simulated runs of the production code, seed {answer.seed}", style="dim")
+    runs = counted(here.runs, "simulated run")
+    out.print(f"{runs} of the production code, seed {answer.seed}", style="dim")
+    for line in said_of_effort(answer):
+        out.print(line, style="yellow")
     out.print()
     for name, words in _facts(answer):
         out.print(f"{name:<18}{words}")
@@ -55,12 +60,16 @@ def show(answer: "Plan", json: bool, svg: str | None) -> None:
 
 
 def _facts(answer: "Plan") -> Iterator[tuple[str, str]]:
+    from holdfast.quantities import counted
+    from holdfast.sim.planning import TELLING_MIN
     from holdfast.sim.planning_plot import span
 
     here, question = answer.here, answer.question
     if here.succeeded:
         yield "goodput", f"{here.goodput:.1%} of a job's time, from start to result, is useful work"
         yield "time to finish", f"p50 {span(here.p50_ms)}, p95 {span(here.p95_ms)}, mean {span(here.mean_ms)}"
+        if here.succeeded < TELLING_MIN:
+            yield "", f"p95 is the longest of {counted(here.succeeded, 'job')}: few to tell it from"
     if question.jobs > 1 and here.all_p50_ms:
         yield "all jobs", f"p50 {span(here.all_p50_ms)}, p95 {span(here.all_p95_ms)}"
     yield (
@@ -99,7 +108,8 @@ def _intervals(answer: "Plan") -> None:
     out.print(worlds, style="dim")
     out.print(f"{'checkpoint every':<22}{'mean':>14}{'p95':>14}{'goodput':>10}", style="bold")
     for one in answer.sweep:
-        marks = "  best" if one.every_ms == answer.best_every_ms else ""
+        marks = "  as good" if one.every_ms in answer.as_good_ms else ""
+        marks = "  best" if one.every_ms == answer.best_every_ms else marks
         marks += "  asked for" if one.every_ms == answer.question.every_ms else ""
         lost = f"  {one.jobs - one.succeeded} of {one.jobs} not done" if one.succeeded < one.jobs else ""
         times = f"{span(one.mean_ms):>14}{span(one.p95_ms):>14}{one.goodput:>10.1%}" if one.succeeded else f"{'-':>38}"
@@ -132,7 +142,7 @@ def _advice(answer: "Plan") -> Iterator[str]:
         yield "\nJobs wait for more than a day: `holdfast run --queue-limit 30d` lets them."
     tried = {one.every_ms: one.mean_ms for one in answer.sweep}
     gain = tried.get(question.every_ms, 0) - tried.get(answer.best_every_ms, 0) if answer.best_every_ms else 0
-    if gain > question.length_ms / 100:
+    if gain > question.length_ms / 100 and question.every_ms not in answer.as_good_ms:
         yield f"\nSaving every {span(answer.best_every_ms)} instead would spare a job {span(gain)} on average."
     if not question.every_ms and here.spent_ms.get(Cause.REDONE.value, 0) > question.length_ms / 20:
         yield "\nMuch is computed again: with --checkpoint-every 30m a job goes on where it was."

@@ -1,7 +1,7 @@
 """`plan`: what a fleet that comes and goes would do to a job, asked of simulated worlds with the production code."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -90,7 +90,7 @@ def plan(
     Also what that costs. Nothing is run and no network is needed: worlds are simulated with the code that decides in a
     real one. Machines lose their power at random moments and come back; the answer is what then happened to the jobs.
     With --checkpoint-every also how often to save: several intervals are tried on the same worlds, and the best is
-    named beside what the formula of Young and Daly says.
+    named beside what the formula of Young and Daly says. Ctrl-C gives what is known so far.
 
     Examples:
       holdfast plan --nodes 20 --churn 10%/day --job-length 10h
@@ -230,27 +230,34 @@ def observed(client: "Client") -> Seen:
 
 
 def asked(question: "Question", seed: int, runs: int | None, price: float | None) -> "Plan":
-    """Simulate, on two processes, with a bar on a terminal."""
+    """Simulate, on two processes, with a bar on a terminal. What is known when the time is up, or at Ctrl-C, is an
+    answer as well."""
     from msgspec.structs import replace
 
     from holdfast.errors import Misuse
-    from holdfast.sim.planning import Plan, best, daly_every_ms, daly_total_ms, impossible, intervals, runs_for, summary
+    from holdfast.sim.planning import Plan, as_good, best, daly_every_ms, daly_total_ms, impossible, intervals, summary
+    from holdfast.sim.planning_effort import SECONDS_MAX, of_the_whole, played_as, runs_for
 
     if why := impossible(question):
         raise Misuse(f"this cannot be planned: {why}", hint="Ask for less.")
     tried = intervals(question)
-    main, beside = runs_for(question, len(tried))
+    part = played_as(question, len(tried))
+    main, beside = runs_for(part, len(tried))
     main, beside = (main, beside) if runs is None else (runs, min(runs, max(beside, runs // 2)))
-    worlds = [(question, seed * 1_000_003 + number) for number in range(main)]
-    for every in tried:
-        if every != question.every_ms:
-            worlds += [(replace(question, every_ms=every), seed * 1_000_003 + number) for number in range(beside)]
-    by_every: dict[int, list[Outcome]] = {}
-    for (asked_for, _), outcome in zip(worlds, _played(worlds), strict=True):
-        by_every.setdefault(asked_for.every_ms, []).append(outcome)
-    here = summary(question, by_every[question.every_ms])
+    # World by world, with every interval, so that whenever it ends they can be compared.
+    worlds = [
+        (replace(part, every_ms=every), seed * 1_000_003 + number)
+        for number in range(main)
+        for every in [part.every_ms, *(other for other in tried if other != part.every_ms and number < beside)]
+    ]
+    by_every, stopped = gathered(worlds, SECONDS_MAX if runs is None else None)
+    # Of a world that was cut short in the middle, only the question itself was played: it counts there alone.
+    same = min([beside, *(len(by_every.get(every, ())) for every in tried)])
+    compared = {every: by_every[every][:same] for every in tried if same}
+    here = of_the_whole(summary(part, by_every[part.every_ms]), question, part)
     sweep: tuple[Summary, ...] = tuple(
-        summary(replace(question, every_ms=every), by_every[every][:beside]) for every in tried if beside
+        of_the_whole(summary(replace(part, every_ms=every), outcomes), question, part)
+        for every, outcomes in compared.items()
     )
     formula = question.mtbf_ms and question.cost_ms and question.every_ms
     return Plan(
@@ -259,6 +266,7 @@ def asked(question: "Question", seed: int, runs: int | None, price: float | None
         here=here,
         sweep=sweep,
         best_every_ms=best(sweep),
+        as_good_ms=as_good(compared, best(sweep)),
         formula_every_ms=round(daly_every_ms(question.cost_ms, question.mtbf_ms)) if formula else 0,
         formula_mean_ms=round(
             daly_total_ms(
@@ -267,25 +275,54 @@ def asked(question: "Question", seed: int, runs: int | None, price: float | None
         ),
         price=price,
         cost=None if price is None else round(price * here.node_hours, 4),
+        played_nodes=part.nodes,
+        played_jobs=part.jobs,
+        runs_meant=main,
+        stopped=stopped,
     )
 
 
-def _played(worlds: list[tuple["Question", int]]) -> Iterator["Outcome"]:
-    """The outcomes, in order. Ctrl-C is for this process: the others are simply ended by it."""
+def gathered(worlds: list[tuple["Question", int]], seconds: float | None) -> tuple[dict[int, list["Outcome"]], str]:
+    """The outcomes by checkpoint interval, and why not all of them are there. The first one is waited for."""
+    by_every: dict[int, list[Outcome]] = {}
+    playing = _played(worlds, seconds)
+    try:
+        for (asked_for, _), outcome in zip(worlds, playing, strict=False):
+            by_every.setdefault(asked_for.every_ms, []).append(outcome)
+    except KeyboardInterrupt:
+        if not by_every:
+            raise
+        return by_every, "interrupted"
+    finally:
+        playing.close()
+    return by_every, "time" if sum(map(len, by_every.values())) < len(worlds) else ""
+
+
+def _played(worlds: list[tuple["Question", int]], seconds: float | None) -> Generator["Outcome"]:
+    """The outcomes, in order; after so many seconds no more of them. Ctrl-C is for this process: it ends the others."""
     import signal
     from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
+    from multiprocessing import active_children, get_context
+    from time import monotonic
 
     from holdfast.sim.planning_world import play
 
+    until = None if seconds is None else monotonic() + seconds
     deaf = (signal.SIGINT, signal.SIG_IGN)
+    others = set(active_children())
     with ProcessPoolExecutor(PROCESSES, get_context("fork"), signal.signal, deaf) as pool:
         pending = [pool.submit(play, question, seed) for question, seed in worlds]
         try:
             with counted("simulating", len(pending), "worlds") as advance:
-                for one in pending:
-                    outcome = one.result()
+                for number, one in enumerate(pending):
+                    yield one.result(max(0, until - monotonic()) if until is not None and number else None)
                     advance()
-                    yield outcome
+        except TimeoutError:
+            return
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            ours = [child for child in active_children() if child not in others]
+            for child in ours:
+                child.kill()  # a world that is half done is of no use, and may take minutes
+            for child in ours:
+                child.join()

@@ -26,17 +26,20 @@ def keep(w: World, event: Checkpointed) -> Answer:
         return Rejected("revoked", f"{event.attempt} can save nothing any more: {why}")
     job = w.jobs[attempt.job]
     start = attempt.resumed
-    attempt = replace(attempt, captures=attempt.captures + 1)
-    w.put(attempt)
     made = Checkpoint(
         manifest=event.manifest,
         attempt=attempt.id,
         parent=start.attempt if start is not None else None,
-        depth=(start.depth if start is not None else 0) + attempt.captures,
+        depth=(start.depth if start is not None else 0) + attempt.captures + 1,
         bytes=event.bytes,
         made_ms=w.now,
     )
-    if job.checkpoint is not None and made.depth < job.checkpoint.depth:
+    behind = job.checkpoint is not None and made.depth < job.checkpoint.depth
+    # A body that goes on from a state and gets nowhere is captured as well, once, with that state.
+    new = not behind and (job.checkpoint is None or made.manifest != job.checkpoint.manifest)
+    saved_ms = w.now if new else attempt.saved_ms
+    w.put(replace(attempt, captures=attempt.captures + 1, saved_ms=saved_ms))
+    if job.checkpoint is not None and behind:
         return Done(f"{job.checkpoint.attempt} has saved a later state of this job")
     w.put(replace(job, checkpoint=made))
     w.note("job.saved", f"a checkpoint of {event.bytes} bytes is kept", job.id, attempt.id, attempt.node)
@@ -46,6 +49,15 @@ def keep(w: World, event: Checkpointed) -> Answer:
 def start_of(job: Job) -> Checkpoint | None:
     """Where a new attempt starts from."""
     return job.checkpoint if job.spec.recovery is Recovery.RESUME else None
+
+
+def got_far(job: Job, attempt: Attempt, at_least_ms: int) -> bool:
+    """Whether the attempt saved something new so long after its body began, and the job goes on from what is saved.
+
+    What it saved last is proof that it ran until then; when it was lost is not known so well."""
+    if job.spec.recovery is not Recovery.RESUME or attempt.started_ms is None or attempt.saved_ms is None:
+        return False
+    return attempt.saved_ms - attempt.started_ms > at_least_ms
 
 
 def may_save(w: World, attempt: Attempt) -> bool:

@@ -128,8 +128,15 @@ def seek(w: World, job_id: JobId, rebuilding: bool = False) -> None:
 
 
 def wait_in_line(w: World, job: Job, lane: LaneKey) -> None:
-    w.queue.join(job.id, job.owner, job.spec.priority, lane)
+    w.queue.join(job.id, job.owner, job.spec.priority, lane, fresh=not had_its_turn(job))
     look_again(w)
+
+
+def had_its_turn(job: Job) -> bool:
+    """Whether the job had a machine and stands before those of its owner that had none (docs/decisions/0017). How often
+    that can be is bounded by its attempts. One machine that died soon after it began may be chance; a job under which
+    two did waits behind all others."""
+    return job.attempts_made > 0 and len(job.felled) < 2
 
 
 def serve_queue(w: World) -> None:

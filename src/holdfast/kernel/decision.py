@@ -19,7 +19,7 @@ from holdfast.model import (
     Result,
     Score,
 )
-from holdfast.model.messages import Discard, Go, Ping, Refusal, Renewed, Save, Start, Welcome
+from holdfast.model.messages import Discard, Drained, Go, Ping, Refusal, Renewed, Save, Start, Welcome
 
 Row = Job | Attempt | Node | JoinToken | Entry | Meta | Keep | Pace
 """A change is a whole row, new or replacing the one with its key. Entries are only ever added."""
@@ -30,7 +30,7 @@ class ToSession(msgspec.Struct, frozen=True, gc=False, tag=True):
 
     session: int
     node: NodeId
-    message: Welcome | Refusal | Start | Go | Discard | Renewed | Ping | Save
+    message: Welcome | Refusal | Start | Go | Discard | Renewed | Ping | Save | Drained
 
 
 class CloseSession(msgspec.Struct, frozen=True, gc=False, tag=True):

@@ -13,7 +13,7 @@ from holdfast.kernel.reconcile import compare
 from holdfast.kernel.recovery import drain_due, make_fit, write_off
 from holdfast.kernel.world import World, node_label
 from holdfast.model import Instant, Node, NodeId, NodeState, Resources, after
-from holdfast.model.messages import Hello, Leaving, Load, Offers, Ping, Refusal, Welcome
+from holdfast.model.messages import Drained, Hello, Leaving, Load, Offers, Ping, Refusal, Welcome
 
 
 def join(w: World, session: int, hello: Hello) -> None:
@@ -51,6 +51,8 @@ def join(w: World, session: int, hello: Hello) -> None:
     )
     away = node is not None and node.state in (NodeState.SUSPECT, NodeState.LOST, NodeState.GONE)
     _enter(w, node, hello)
+    if w.nodes[hello.node].drained_by_network:
+        w.send(ToSession(session, hello.node, Drained(w.meta.epoch, True)))
     w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", hello.node)
     for attempt in w.held_by(hello.node):
         claim = w.claim(attempt)
@@ -71,8 +73,10 @@ def _enter(w: World, node: Node | None, hello: Hello) -> None:
         change(w, replace(fresh, **known), NodeState.READY, "it joined")
         return
     updated: Node = replace(node, **known)
-    if node.leaving:
-        updated = replace(updated, draining=False, leaving=False)  # still going: it says so again
+    if node.leaving or node.state is NodeState.GONE:
+        # What its own operator wants, it says again; what the network's wants is kept here.
+        kept = node.drained_by_network
+        updated = replace(updated, draining=kept, drained=kept, leaving=False, leaving_why="")
     left_ms = node.quarantined_until_ms - w.patience
     match node.state:
         case NodeState.SUSPECT | NodeState.LOST | NodeState.GONE if left_ms > 0 and not fleet_too_thin(w):
@@ -80,7 +84,6 @@ def _enter(w: World, node: Node | None, hello: Hello) -> None:
         case NodeState.SUSPECT | NodeState.LOST:
             begin_probation(w, updated, "it came back")
         case NodeState.GONE:
-            updated = replace(updated, draining=False)
             if node.strikes:
                 begin_probation(w, updated, "it joined again")
             else:
@@ -175,9 +178,8 @@ def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:
     node = w.nodes[node_id]
     heard(w, node_id, w.pulse(node_id))
     if not message.done:
-        if not node.draining:
-            drain(w, node_id, on=True, by="its own operator", grace_ms=message.grace_ms)
-            w.put(replace(w.nodes[node_id], leaving=True))
+        if not node.leaving:
+            _wished(w, node_id, "its own operator", message.grace_ms, leaving_why="asked to leave by its own operator")
         return
     change(w, node, NodeState.GONE, "it said goodbye")
     w.pulse(node_id).session = None
@@ -196,11 +198,11 @@ def offers(w: World, node_id: NodeId, message: Offers) -> None:
         w.reindex(node_id)
         make_fit(w, node_id)
     node = w.nodes[node_id]
-    if message.paused and not node.draining:
-        drain(w, node_id, on=True, by=message.why or "paused by its own operator", grace_ms=message.grace_ms)
-        w.put(replace(w.nodes[node_id], leaving=True))
-    elif not message.paused and node.draining and node.leaving:
-        drain(w, node_id, on=False, by="its own operator")
+    if message.paused and not node.leaving:
+        why = message.why or "paused by its own operator"
+        _wished(w, node_id, why, message.grace_ms, leaving_why=why)
+    elif not message.paused and node.leaving:
+        _wished(w, node_id, "its own operator", leaving_why="")
 
 
 def spoken(amount: Resources) -> str:
@@ -208,17 +210,44 @@ def spoken(amount: Resources) -> str:
     return f"{amounts}, {amount.gpus} GPUs"
 
 
-def drain(w: World, node_id: NodeId, on: bool, by: str, grace_ms: int | None = None) -> Answer:
-    """No new work; what runs may finish within the grace, then it moves."""
+def drain(w: World, node_id: NodeId, on: bool, by: str) -> Answer:
+    """The network's operator wants it: no new work; what runs may finish within the grace, then it moves."""
     node = w.nodes.get(node_id)
-    if node is None or node.state is NodeState.GONE:
+    if node is None or (node.state is NodeState.GONE and (on or not node.drained_by_network)):
         return Rejected("no_such_node", f"There is no node {node_id}.")
-    if node.draining == on:
+    if node.drained_by_network == on:
         return Done("it is draining already" if on else "it is not draining")
-    until = w.soon(w.settings.drain_ms if grace_ms is None else grace_ms)
-    w.put(replace(node, draining=on, drain_until_ms=until, leaving=False))
-    kind, text = ("node.draining", "is being drained") if on else ("node.undrained", "takes work again")
+    _wished(w, node_id, by, drained=on)
+    session = w.pulse(node_id).session
+    if session is not None:
+        w.send(ToSession(session, node_id, Drained(w.meta.epoch, on)))
+    return Done("draining" if on else w.nodes[node_id].draining_because or "taking work again")
+
+
+def _wished(
+    w: World,
+    node_id: NodeId,
+    by: str,
+    grace_ms: int | None = None,
+    *,
+    drained: bool | None = None,
+    leaving_why: str | None = None,
+) -> None:
+    """The network's operator wants something else (`drained`), or its own does: it drains while either wants it to."""
+    before = w.nodes[node_id]
+    node = replace(before, drained=before.drained_by_network if drained is None else drained)
+    if leaving_why is not None:
+        node = replace(node, leaving=bool(leaving_why), leaving_why=leaving_why)
+    on, more = node.drained or node.leaving, drained or leaving_why
+    until = before.drain_until_ms
+    if more:
+        given = w.soon(w.settings.drain_ms if grace_ms is None else grace_ms)
+        until = min(given, until) if before.draining else given
+    node = replace(node, draining=on, drain_until_ms=until)
+    w.put(node)
+    kind, text = ("node.draining", "is being drained") if more else ("node.undrained", "takes work again")
+    if on and not more:
+        kind, text, by = "node.draining", f"gets no work yet: {node.draining_because}", f"{by} took it back"
     w.note(kind, f"{node_label(node)} {text} ({by})", node=node_id)
     if on and not w.fleet[node_id].held:
         drain_due(w, node_id)
-    return Done("draining" if on else "taking work again")

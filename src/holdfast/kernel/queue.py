@@ -1,7 +1,9 @@
-"""Who is next: the owner who holds least, and of theirs the job with the highest priority that waited longest.
+"""Who is next: the owner who holds least, and of theirs the job with the highest priority; among equals one that lost
+its machine before those that had none yet, and then the one that waited longest.
 
 Fairness between owners comes first, so that no flood of one owner, whatever priority it gives itself, stands before
 another owner's first job (docs/decisions/0007). Owners who hold equally much are ordered by their best priority.
+Work that was begun comes before fresh work only within one owner and one priority (docs/decisions/0017).
 
 Jobs of one owner with the same need (and the same nodes ruled out) wait in one *lane*. A lane that found no room is
 *stuck* until room appears that could serve it; a need that no free room serves is *dry*, and its lanes are stuck
@@ -19,6 +21,8 @@ from holdfast.model import JobId, Need, NodeId, Owner
 LaneKey = tuple[Need, tuple[NodeId, ...], NodeId | None]
 """What is needed; which nodes may not serve it because they already hold an attempt of the job; and the only one that
 may, if somebody chose it."""
+Rank = tuple[int, bool]
+"""Minus priority, and whether the job is fresh: it had no machine yet. The lowest goes first."""
 PRIORITIES = 10
 SWEEP_MIN = 64
 
@@ -29,8 +33,7 @@ class _Line:
     __slots__ = ("best", "gone", "lanes", "size", "stamp")
 
     def __init__(self) -> None:
-        self.lanes: dict[tuple[int, LaneKey], deque[tuple[int, JobId]]] = {}
-        """By (minus priority, lane)."""
+        self.lanes: dict[tuple[Rank, LaneKey], deque[tuple[int, JobId]]] = {}
         self.best = 0
         """Minus the highest priority that joined."""
         self.size = 0
@@ -43,8 +46,8 @@ class _Line:
 class Queue:
     def __init__(self, share_of: Callable[[Owner], int]) -> None:
         self._share_of = share_of
-        self.waiting: dict[JobId, tuple[int, Owner, LaneKey, int]] = {}
-        """Who waits: priority, owner, lane, place in the order of arrival."""
+        self.waiting: dict[JobId, tuple[Rank, Owner, LaneKey, int]] = {}
+        """Who waits: rank, owner, lane, place in the order of arrival."""
         self._lines: dict[Owner, _Line] = {}
         self._heap: list[tuple[int, int, int, Owner]] = []
         """(share, minus best priority, stamp, owner)."""
@@ -67,15 +70,16 @@ class Queue:
 
     # --- coming and going ---
 
-    def join(self, job: JobId, owner: Owner, priority: int, lane: LaneKey) -> None:
+    def join(self, job: JobId, owner: Owner, priority: int, lane: LaneKey, fresh: bool = True) -> None:
         if job in self.waiting:
             self.leave(job)
         self._seq += 1
-        self.waiting[job] = (priority, owner, lane, self._seq)
+        rank = (-priority, fresh)
+        self.waiting[job] = (rank, owner, lane, self._seq)
         line = self._lines.get(owner)
         if line is None:
             line = self._lines[owner] = _Line()
-        line.lanes.setdefault((-priority, lane), deque()).append((self._seq, job))
+        line.lanes.setdefault((rank, lane), deque()).append((self._seq, job))
         line.size += 1
         line.best = min(line.best, -priority)
         self._sizes[lane] = self._sizes.get(lane, 0) + 1
@@ -91,7 +95,7 @@ class Queue:
         place = self.waiting.pop(job, None)
         if place is None:
             return
-        priority, owner, lane, _ = place
+        rank, owner, lane, _ = place
         self._sizes[lane] -= 1
         if not self._sizes[lane]:
             self._close(lane)
@@ -101,7 +105,7 @@ class Queue:
         if not line.size:
             del self._lines[owner]
             return
-        self._trim(line, (-priority, lane))
+        self._trim(line, (rank, lane))
         if line.gone > SWEEP_MIN and line.gone > line.size:
             self._sweep(line)
 
@@ -116,7 +120,7 @@ class Queue:
             del self._of_need[lane[0]]
             self._dry.discard(lane[0])
 
-    def _trim(self, line: _Line, key: tuple[int, LaneKey]) -> None:
+    def _trim(self, line: _Line, key: tuple[Rank, LaneKey]) -> None:
         jobs = line.lanes.get(key)
         if jobs is None:
             return
@@ -202,8 +206,8 @@ class Queue:
         return found
 
     def _first(self, line: _Line) -> tuple[JobId, LaneKey] | None:
-        """Of one owner's jobs in lanes that are not stuck: the highest priority, then the longest wait."""
-        best: tuple[int, int, JobId, LaneKey] | None = None
+        """Of one owner's jobs in lanes that are not stuck: the best rank, then the longest wait."""
+        best: tuple[Rank, int, JobId, LaneKey] | None = None
         for key in self._open_keys(line):
             self._trim(line, key)
             jobs = line.lanes.get(key)
@@ -211,11 +215,12 @@ class Queue:
                 best = (key[0], jobs[0][0], jobs[0][1], key[1])
         return None if best is None else (best[2], best[3])
 
-    def _open_keys(self, line: _Line) -> list[tuple[int, LaneKey]]:
+    def _open_keys(self, line: _Line) -> list[tuple[Rank, LaneKey]]:
         """The keys of a line's lanes that are not stuck, found from whichever side is shorter."""
-        if len(line.lanes) <= PRIORITIES * len(self._loose):
+        if len(line.lanes) <= 2 * PRIORITIES * len(self._loose):
             return [key for key in line.lanes if key[1] not in self._stuck]
-        keys = ((-priority, lane) for lane in self._loose for priority in range(PRIORITIES))
+        ranks = [(-priority, fresh) for priority in range(PRIORITIES) for fresh in (False, True)]
+        keys = ((rank, lane) for lane in self._loose for rank in ranks)
         return [key for key in keys if key in line.lanes]
 
     def heads(self, most: int, below: int | None = None) -> list[tuple[JobId, LaneKey]]:
@@ -231,8 +236,8 @@ class Queue:
             line = self._lines[owner]
             for key in list(line.lanes):
                 self._trim(line, key)
-            minus, lane = min(line.lanes, key=lambda key: (key[0], line.lanes[key][0][0]))
-            found.append((line.lanes[minus, lane][0][1], lane))
+            rank, lane = min(line.lanes, key=lambda key: (key[0], line.lanes[key][0][0]))
+            found.append((line.lanes[rank, lane][0][1], lane))
         return found
 
     def ahead_of(self, job: JobId) -> int:
@@ -242,30 +247,30 @@ class Queue:
 
     def ahead_if(self, owner: Owner, priority: int) -> int:
         """The same for one that would join now."""
-        return self._ahead(owner, priority, self._seq + 1)
+        return self._ahead(owner, (-priority, True), self._seq + 1)
 
     def turn_of(self, job: JobId) -> int:
         """Its place in the order if owners are served in turn, a job each: a guess that needs no look at the others."""
-        priority, owner, _, seq = self.waiting[job]
-        return min(len(self.waiting), (self._own_before(owner, priority, seq) + 1) * len(self._lines))
+        rank, owner, _, seq = self.waiting[job]
+        return min(len(self.waiting), (self._own_before(owner, rank, seq) + 1) * len(self._lines))
 
     def turn_if(self, owner: Owner, priority: int) -> int:
         """The same for one that would join now."""
-        own = self._own_before(owner, priority, self._seq + 1)
+        own = self._own_before(owner, (-priority, True), self._seq + 1)
         return min(len(self.waiting) + 1, (own + 1) * (len(self._lines) + (owner not in self._lines)))
 
-    def _ahead(self, owner: Owner, priority: int, seq: int) -> int:
+    def _ahead(self, owner: Owner, rank: Rank, seq: int) -> int:
         mine = self._share_of(owner)
         others = sum(1 for o in self._lines if o != owner and self._share_of(o) <= mine)
-        return others + self._own_before(owner, priority, seq)
+        return others + self._own_before(owner, rank, seq)
 
-    def _own_before(self, owner: Owner, priority: int, seq: int) -> int:
+    def _own_before(self, owner: Owner, rank: Rank, seq: int) -> int:
         own = 0
         line = self._lines.get(owner)
-        for (minus, _), jobs in line.lanes.items() if line is not None else ():
-            if minus < -priority:
+        for (theirs, _), jobs in line.lanes.items() if line is not None else ():
+            if theirs < rank:
                 own += len(jobs)
-            elif minus == -priority:
+            elif theirs == rank:
                 own += sum(1 for entry in jobs if entry[0] < seq)
         return own
 
@@ -279,7 +284,7 @@ class Queue:
             owners.append(newcomer[1])
         lines = {owner: self._in_line(owner, newcomer) for owner in owners}
         ranks = [
-            (self._share_of(owner), head[0], owner, head) for owner in owners if (head := next(lines[owner], None))
+            (self._share_of(owner), head[0][0], owner, head) for owner in owners if (head := next(lines[owner], None))
         ]
         heapify(ranks)
         found: list[tuple[JobId, Owner, LaneKey]] = []
@@ -288,21 +293,21 @@ class Queue:
             found.append((job, owner, lane))
             following = next(lines[owner], None)
             if following is not None:
-                heappush(ranks, (share + weight_of(lane[0]), following[0], owner, following))
+                heappush(ranks, (share + weight_of(lane[0]), following[0][0], owner, following))
         return found
 
     def _in_line(
         self, owner: Owner, newcomer: tuple[JobId, Owner, int, LaneKey] | None
-    ) -> Iterator[tuple[int, int, JobId, LaneKey]]:
-        """One owner's jobs in order, read as far as somebody asks: (minus priority, place, job, lane)."""
+    ) -> Iterator[tuple[Rank, int, JobId, LaneKey]]:
+        """One owner's jobs in order, read as far as somebody asks: (rank, place, job, lane)."""
         line = self._lines.get(owner)
         lanes = line.lanes if line is not None else {}
-        queues = [self._of_lane(minus, lane, jobs) for (minus, lane), jobs in lanes.items()]
+        queues = [self._of_lane(rank, lane, jobs) for (rank, lane), jobs in lanes.items()]
         if newcomer is not None and newcomer[1] == owner:
-            queues.append(iter([(-newcomer[2], self._seq + 1, newcomer[0], newcomer[3])]))
+            queues.append(iter([((-newcomer[2], True), self._seq + 1, newcomer[0], newcomer[3])]))
         return merge(*queues, key=lambda entry: entry[:2])
 
     def _of_lane(
-        self, minus: int, lane: LaneKey, jobs: deque[tuple[int, JobId]]
-    ) -> Iterator[tuple[int, int, JobId, LaneKey]]:
-        return ((minus, seq, job, lane) for seq, job in jobs if self._waits((seq, job)))
+        self, rank: Rank, lane: LaneKey, jobs: deque[tuple[int, JobId]]
+    ) -> Iterator[tuple[Rank, int, JobId, LaneKey]]:
+        return ((rank, seq, job, lane) for seq, job in jobs if self._waits((seq, job)))

@@ -77,14 +77,14 @@ def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> No
             if not unproven and (attempt.phase in _BEFORE_BODY or attempt.phase is AttemptPhase.RUNNING):
                 body_seen(w, attempt, AttemptPhase.UPLOADING)
         case HeldPhase.FINISHED:
-            observe_finished(w, attempt, item)
+            observe_finished(w, attempt, item, came_back)
         case HeldPhase.REFUSED if attempt.phase not in _BEFORE_BODY:
-            vanished(w, attempt)
+            vanished(w, attempt, came_back)
         case HeldPhase.REFUSED:
             why = item.failure or Failure(FailureCode.REFUSED, "it gave no reason")
             attempt_failed(w, attempt, replace(why, code=FailureCode.REFUSED), still_held=True)
         case HeldPhase.GONE:
-            vanished(w, attempt)
+            vanished(w, attempt, came_back)
 
 
 def _waits_for_go(w: World, attempt: Attempt) -> bool:
@@ -153,7 +153,7 @@ def body_seen(w: World, attempt: Attempt, phase: AttemptPhase) -> Attempt:
     return attempt
 
 
-def observe_finished(w: World, attempt: Attempt, item: Held) -> None:
+def observe_finished(w: World, attempt: Attempt, item: Held, came_back: bool) -> None:
     if item.failure is not None and (
         item.failure.code not in NODE_MAY_SAY or (item.failure.code is FailureCode.LEASE_LOST and not attempt.go)
     ):
@@ -161,7 +161,7 @@ def observe_finished(w: World, attempt: Attempt, item: Held) -> None:
         attempt_failed(w, attempt, fault, still_held=True)
         return
     if item.failure is not None:
-        attempt_failed(w, attempt, item.failure, still_held=True)
+        attempt_failed(w, attempt, item.failure, still_held=True, was_away=came_back)
         return
     if item.result is None:
         fault = Failure(FailureCode.INVALID_RESULT, "it said finished and declared nothing")
@@ -209,15 +209,16 @@ def missing(w: World, attempt: Attempt, came_back: bool) -> None:
         return
     if came_back:
         # It went down with it; going away is judged by suspicion, not by strikes.
-        attempt_failed(w, attempt, Failure(FailureCode.NODE_LOST, "its machine came back without it"), still_held=False)
+        lost = Failure(FailureCode.NODE_LOST, "its machine came back without it")
+        attempt_failed(w, attempt, lost, still_held=False, was_away=True)
     else:
-        vanished(w, attempt)
+        vanished(w, attempt, came_back)
 
 
-def vanished(w: World, attempt: Attempt) -> None:
+def vanished(w: World, attempt: Attempt, came_back: bool) -> None:
     """The node had it, and has it no more."""
     fault = Failure(FailureCode.RUNTIME_FAULT, "its machine no longer has it")
-    attempt_failed(w, attempt, fault, still_held=False)
+    attempt_failed(w, attempt, fault, still_held=False, was_away=came_back)
 
 
 def renew(w: World, node: NodeId, seq: int, attempts: tuple[AttemptId, ...]) -> None:

@@ -6,7 +6,7 @@ in number and spaced by a growing back-off, on other nodes first. Work that must
 
 from msgspec.structs import replace
 
-from holdfast.kernel.checkpoints import ask_to_save, may_save, saved_since
+from holdfast.kernel.checkpoints import ask_to_save, got_far, may_save, saved_since
 from holdfast.kernel.contenders import (
     attempts_max,
     close_attempt,
@@ -32,6 +32,7 @@ from holdfast.model import (
     Failure,
     FailureCode,
     Instant,
+    Job,
     JobId,
     JobPhase,
     NodeId,
@@ -53,8 +54,9 @@ LOST_WITH_MACHINE = {FailureCode.NODE_LOST, FailureCode.RUNTIME_FAULT, FailureCo
 """What is said of a body whose machine was switched off or cut off, by the orchestrator or by the machine later."""
 
 
-def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: bool) -> None:
-    """An attempt that could have won did not. `still_held`: the node must be told to clean up."""
+def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: bool, was_away: bool = False) -> None:
+    """An attempt that could have won did not. `still_held`: the node must be told to clean up. `was_away`: the node was
+    given up for lost since, and had not been heard from until now."""
     if still_held:
         send_discard(w, attempt, failure)
     close_attempt(w, attempt, failure)
@@ -64,7 +66,7 @@ def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: boo
         won(w, attempt.node)
     else:
         strike(w, attempt.node, failure)
-    go_on(w, attempt, failure)
+    go_on(w, attempt, failure, was_away)
 
 
 def give_up(w: World, attempt: Attempt, failure: Failure) -> None:
@@ -74,14 +76,15 @@ def give_up(w: World, attempt: Attempt, failure: Failure) -> None:
     go_on(w, attempt, failure)
 
 
-def go_on(w: World, attempt: Attempt, failure: Failure) -> None:
+def go_on(w: World, attempt: Attempt, failure: Failure, was_away: bool = False) -> None:
     """The job's next step after an attempt was lost to it."""
     job = w.jobs.get(attempt.job)
     if job is None:
         return
     rivals = [a for a in w.attempts_of(job.id) if a.id != attempt.id and a.may_win]
     well = any(healthy(w, a) for a in rivals)
-    churned = well and job.spec.attempts_max is None and churn(attempt, failure, rivals)
+    taken_over = was_away or bool(rivals)
+    churned = taken_over and job.spec.attempts_max is None and churn(job, attempt, failure)
     # One that was made beside another, or to move it, costs nothing as long as the other goes on.
     counts = failure.code not in FREE_OF_CHARGE and not churned and (attempt.purpose is Purpose.PLACED or not well)
     avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-AVOID_MAX:]
@@ -91,7 +94,7 @@ def go_on(w: World, attempt: Attempt, failure: Failure) -> None:
     # reports a time limit that the others keep.
     over = must_not_repeat(job, attempt) or (not failure.meaning.retryable and not well)
     used_up = job.failures >= attempts_max(w, job) and not rivals
-    if not (over or used_up or well):
+    if not (over or used_up or well or churned):
         tries = job.failures if counts else job.attempts_made - job.failures
         wait = backoff_ms(tries, w.settings.backoff_ms, w.settings.backoff_ms_max, w.draw())
         job = replace(job, not_before_ms=after(w.patience, wait))
@@ -106,16 +109,12 @@ def go_on(w: World, attempt: Attempt, failure: Failure) -> None:
         seek(w, job.id)
 
 
-def churn(attempt: Attempt, failure: Failure, rivals: list[Attempt]) -> bool:
-    """Whether the body was lost with its machine long after it began, and another goes on from what it had saved.
+def churn(job: Job, attempt: Attempt, failure: Failure) -> bool:
+    """Whether the body was lost with its machine long after it began, and saved what it had done, so that another goes
+    on from there now or once there is room.
 
     Such a loss is no failure of the job, and what failed before is forgiven: a job of weeks meets dozens of them."""
-    heirs = [a for a in rivals if a.resumed is not None and a.resumed.attempt == attempt.id]
-    if failure.code not in LOST_WITH_MACHINE or attempt.started_ms is None or not heirs:
-        return False
-    # What it saved last is proof that it ran until then; when it was lost is not known so well.
-    saved_ms = max(a.resumed.made_ms for a in heirs if a.resumed is not None)
-    return saved_ms - attempt.started_ms > POISON_WINDOW_MS
+    return failure.code in LOST_WITH_MACHINE and got_far(job, attempt, POISON_WINDOW_MS)
 
 
 # --- deadlines ---
@@ -244,4 +243,4 @@ def write_off(w: World, node_id: NodeId) -> None:
         else:
             state = w.nodes[node_id].state
             why = "it said goodbye" if state is NodeState.GONE else "it stayed away too long"
-            attempt_failed(w, attempt, Failure(FailureCode.NODE_LOST, why), still_held=False)
+            attempt_failed(w, attempt, Failure(FailureCode.NODE_LOST, why), still_held=False, was_away=True)

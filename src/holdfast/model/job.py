@@ -323,6 +323,8 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What it was told to start from."""
     captures: int = 0
     """Checkpoints taken from it so far."""
+    saved_ms: Instant | None = None
+    """When it last saved something new that the job goes on from."""
     purpose: Purpose = Purpose.PLACED
     straggling: str = ""
     """Why it looks as if it got nowhere, in words; empty: it does not."""

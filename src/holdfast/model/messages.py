@@ -5,7 +5,7 @@ itself, and a message may be lost with the stream that carried it: everything sa
 from state, and the receiver compares it with what it has.
 
     node -> orchestrator   Hello, Report, Pong, Leaving, Offers
-    orchestrator -> node   Welcome, Refusal, Start, Go, Discard, Renewed, Save, Ping
+    orchestrator -> node   Welcome, Refusal, Start, Go, Discard, Renewed, Save, Ping, Drained
 """
 
 from enum import StrEnum
@@ -203,5 +203,12 @@ class Ping(Command, frozen=True, gc=False):
     nonce: int
 
 
+class Drained(Command, frozen=True, gc=False):
+    """The network's operator drains this node, or no longer does. For its owner to see: it changes nothing there. Not
+    said of a node that was just welcomed: it is not drained."""
+
+    on: bool
+
+
 FromNode = Hello | Report | Pong | Leaving | Offers
-ToNode = Welcome | Refusal | Start | Go | Discard | Renewed | Ping | Save
+ToNode = Welcome | Refusal | Start | Go | Discard | Renewed | Ping | Save | Drained

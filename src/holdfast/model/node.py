@@ -53,9 +53,24 @@ class Node(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     quarantined_until_ms: Instant = Instant(0)
     """The end of its last quarantine, on the patience clock: leaving or breaking the link does not shorten it."""
     leaving: bool = False
-    """Draining because its own operator asked it to go: over when it joins again, unlike the network's drain."""
+    """Draining because its own operator paused it or asked it to go: over when it joins again, and says so no more."""
     features: tuple[str, ...] = (JOBS, PLAIN)
     """What it can and will do, sorted (see model.resources)."""
+    drained: bool = False
+    """Draining because the network's operator said so: until they take it back, whatever its own operator does."""
+    leaving_why: str = ""
+    """What its own operator wants of it, for people to read."""
+
+    @property
+    def drained_by_network(self) -> bool:
+        return self.drained or (self.draining and not self.leaving)  # rows of 0.1 know no `drained`
+
+    @property
+    def draining_because(self) -> str:
+        """Who wants it to be given nothing new, in words; empty: nobody."""
+        network = "drained by the network's operator" if self.drained_by_network else ""
+        own = (self.leaving_why or "paused by its own operator") if self.leaving else ""
+        return " and ".join(filter(None, (network, own)))
 
 
 class JoinToken(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.kernel.commit import Batch, CommitLoop, row_key
 from holdfast.kernel.decision import Answer, CloseSession, Decision, Row, Send, Taken, ToSession, Verify
-from holdfast.kernel.events import AnyEvent, Led, NodeBroke, NodeJoined, NodeSaid, Submitted, Tick, Verified
+from holdfast.kernel.events import AnyEvent, CheckAsked, Led, NodeBroke, NodeJoined, NodeSaid, Submitted, Tick, Verified
 from holdfast.kernel.kernel import Kernel
 from holdfast.model import Attempt, Instant, Job, JobId, JoinToken, Meta, Node, NodeId, Pace, Settings
 from holdfast.model.messages import Hello, Leaving, Offers, Pong, Report
@@ -43,6 +43,8 @@ class WatchedKernel(Kernel):
     view: View
 
     def apply(self, event: AnyEvent, now: Instant) -> Decision:
+        if isinstance(event, Submitted) and self.watch.wants("checked"):
+            self.watch.tell("checked", super().apply(CheckAsked(event.owner, event.spec), now))
         decision = super().apply(event, now)
         self.watch.decided(self.leader, event, now, decision, self.view)
         for row in decision.changes:
@@ -50,6 +52,10 @@ class WatchedKernel(Kernel):
             if key[0] != "entry":
                 self.view[key] = row
         return decision
+
+    def missed(self, node: NodeId) -> None:
+        """What it would have seen had the world not slept: an idle node went away."""
+        self._w.falls.append((node, frozenset()))
 
 
 def rebuilt(kind: type[K], settings: Settings, rows: list[Row]) -> K:
@@ -167,6 +173,11 @@ class Orchestrator(Process):
 
     def broke(self, stream: Stream, why: str) -> None:
         self.run(self._broke, stream, why)
+
+    def missed(self, node: NodeId) -> None:
+        """An idle node went away while nobody here was awake."""
+        if self.loop is not None and isinstance(self.loop.kernel, WatchedKernel):
+            self.loop.kernel.missed(node)
 
     def _heard(self, stream: Stream, message: Any) -> None:
         if stream not in self._streams or self.loop is None:

@@ -5,7 +5,7 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -13,18 +13,14 @@ import msgspec
 from holdfast.model import Settings
 from holdfast.model.job import CHECKPOINT_MS_MIN
 
-NODES_MAX = 500
-JOBS_MAX = 500
-BUSY_MAX = 50
-"""Nodes at work at the same time. All that work talk every second; a larger fleet with as many jobs for each node
-fares alike."""
+NODES_MAX = JOBS_MAX = 100_000
+JOBS_PER_NODE_MAX = 500
+PLAYED_MAX, BUSY_MAX = 500, 50
+"""The largest fleet that is simulated as a whole, in nodes or jobs, and in nodes at work at the same time."""
 RUNS_MAX = 1_000
 """Limits on what is asked: a plan answers while somebody waits."""
-EVENTS_TOTAL = 400_000
-"""About what two cores simulate within ten seconds: the number of runs follows from it."""
-RUNS_MOST, SWEEP_RUNS_MOST = 200, 120
-JOBS_LEAST, SWEEP_JOBS_LEAST = 24, 8
-"""Jobs that an answer rests on at least, however long it takes to simulate them."""
+TELLING_MIN = 20
+"""Of fewer jobs the 95th percentile is the longest; of fewer worlds than three no noise can be told."""
 QUANTILES = 20
 SPREAD = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Checkpoint intervals that are tried, as multiples of the formula's."""
@@ -132,10 +128,19 @@ class Plan(msgspec.Struct, frozen=True):
     """Young's and Daly's; 0 where it does not apply."""
     formula_mean_ms: int
     """Daly's time for one job with the interval that was asked for: a formula beside the simulation."""
+    as_good_ms: tuple[int, ...] = ()
+    """Intervals that cannot be told from the best: on the same worlds they differ by less than the noise. Empty: there
+    were too few worlds to say."""
     price: float | None = None
     """Of a node hour."""
     cost: float | None = None
     """Of a run, in the same money."""
+    played_nodes: int = 0
+    played_jobs: int = 0
+    """The part of the fleet that was simulated, where the whole would take too long (planning_effort)."""
+    runs_meant: int = 0
+    stopped: str = ""
+    """Why there were fewer runs than that: `time` or `interrupted`; empty: there were not."""
 
 
 def percentile(values: Sequence[int], share: float) -> int:
@@ -221,42 +226,19 @@ def intervals(question: Question) -> list[int]:
     return [every for every in kept if every >= max(1_000, question.cost_ms)] or [question.every_ms]
 
 
-# --- how much work an answer is ---
-
-
-def events_of(question: Question) -> int:
-    """About how many events one world of this question is, by what was measured; the choice of runs rests on it."""
-    busy = min(question.nodes, question.jobs)
-    rounds = math.ceil(question.jobs / question.nodes)
-    span = rounds * (question.length_ms + question.prepare_ms)
-    if question.mtbf_ms:
-        span = rounds * min(20 * question.length_ms, daly_total_ms(
-            question.length_ms, question.every_ms, question.cost_ms, question.prepare_ms + 10_000, question.mtbf_ms
-        ))  # fmt: skip
-    falls = span / question.mtbf_ms if question.mtbf_ms else 0.0
-    awake_s = 20 + 14 * busy * falls + 4 * question.jobs
-    saves = question.jobs * span / question.every_ms if question.every_ms else 0
-    return round(awake_s * (8 + 6 * busy + 0.5 * question.nodes) + 9 * saves + 12 * question.nodes * (2 + falls))
-
-
-def runs_for(question: Question, tried: int) -> tuple[int, int]:
-    """How many worlds answer the question itself, and how many each of the intervals tried beside it."""
-    affordable = EVENTS_TOTAL // max(1, events_of(question))
-    least = max(3, math.ceil(JOBS_LEAST / question.jobs))
-    main = max(least, min(RUNS_MOST, affordable // 3 if tried else affordable))
-    if not tried:
-        return main, 0
-    beside = max(1, math.ceil(SWEEP_JOBS_LEAST / question.jobs))
-    return main, max(beside, min(SWEEP_RUNS_MOST, main, (affordable - main) // tried))
+def too_large(question: Question) -> bool:
+    """Whether only a part of such a fleet can be simulated."""
+    return max(question.nodes, question.jobs) > PLAYED_MAX or min(question.nodes, question.jobs) > BUSY_MAX
 
 
 def impossible(question: Question) -> str:
     """Why this cannot be simulated, in words; empty: it can."""
-    busy = min(question.nodes, question.jobs)
-    if busy > BUSY_MAX:
+    if question.jobs > JOBS_PER_NODE_MAX * question.nodes:
+        return f"more than {JOBS_PER_NODE_MAX} jobs for each node are not simulated"
+    if question.mtbf_ms and not question.return_ms and too_large(question):
         return (
-            f"{busy} jobs at the same time are more than the {BUSY_MAX} that are simulated; "
-            f"a fleet of {BUSY_MAX} with as many jobs for each node fares alike"
+            f"a fleet of which nobody comes back is simulated as a whole, which is at most {PLAYED_MAX} nodes or jobs, "
+            f"{BUSY_MAX} of them at work"
         )
     settings = Settings.preset(question.preset)
     if question.prepare_ms >= settings.prepare_ms_max:
@@ -270,3 +252,22 @@ def best(tried: Sequence[Summary]) -> int:
     """The interval with which a job takes least on average. One under which jobs were lost is not the best."""
     whole = [one for one in tried if one.succeeded == one.jobs and one.jobs]
     return min(whole, key=lambda one: (one.mean_ms, one.every_ms)).every_ms if whole else 0
+
+
+def as_good(outcomes: Mapping[int, Sequence[Outcome]], best_ms: int) -> tuple[int, ...]:
+    """Intervals that cannot be told from the best, and itself: on the same worlds, in which the same machines go at the
+    same moments, the mean difference is less than two of its standard errors."""
+    of_best = outcomes.get(best_ms, ())
+    if len(of_best) < 3:
+        return ()
+    alike: list[int] = []
+    for every, worlds in sorted(outcomes.items()):
+        pairs = [(a, b) for a, b in zip(worlds, of_best, strict=False) if a.took_ms and b.took_ms]
+        more = [sum(a.took_ms) / len(a.took_ms) - sum(b.took_ms) / len(b.took_ms) for a, b in pairs]
+        if len(more) < 3 or any(a.unfinished or a.failed for a, _ in pairs):
+            continue
+        mean = sum(more) / len(more)
+        error = math.sqrt(sum((x - mean) ** 2 for x in more) / (len(more) - 1) / len(more))
+        if mean <= 2 * error:
+            alike.append(every)
+    return tuple(alike)

@@ -65,7 +65,8 @@ class Ledger(Rule):
         self.falls = self.takeovers = 0
         self.live = 0
         """Jobs that have not ended."""
-        self._states: dict[NodeId, NodeState] = {}
+        self.states: dict[NodeId, NodeState] = {}
+        """Of every machine, as the orchestrator has it on record."""
         self._dead: set[AttemptId] = set()
         """Their machine went down since they were given to it."""
         self._held: dict[AttemptId, tuple[NodeId, JobId, int]] = {}
@@ -116,7 +117,7 @@ class Ledger(Rule):
                     self._attempt(before, after)
                     touched[after.job] = None
                 case Node():
-                    self._states[after.id] = after.state
+                    self.states[after.id] = after.state
                     touched |= {job: None for job, a in self.accounts.items() if any(
                         attempt.node == after.id for attempt in a.attempts.values())}  # fmt: skip
                 case _:
@@ -187,7 +188,7 @@ class Ledger(Rule):
             return Cause.DELIVERING
         if alive:
             return Cause.PREPARING
-        if any(self._states.get(a.node) in _BELIEVED for a in account.attempts.values()):
+        if any(self.states.get(a.node) in _BELIEVED for a in account.attempts.values()):
             return Cause.DETECTING
         return Cause.WAITING
 

@@ -35,6 +35,10 @@ class PlannedMachine(Machine):
         self.falls_at: int | None = None
         self.making_ready: set[AttemptId] = set()
 
+    @property
+    def idle(self) -> bool:
+        return self.up and not (self.shims or self.making_ready)
+
     def new_agent(self, instance: str) -> Agent:
         return PlannedAgent(self, instance)
 
@@ -56,6 +60,8 @@ class PlannedMachine(Machine):
         self.making_ready.clear()
         self.fall("churn")
         self.network.ledger.fell(self.spec.id)
+        if self.network.asleep:
+            self.network.orchestrator.missed(self.spec.id)
         mean = self.network.question.return_ms
         if mean:
             self.world.call_in(round(self._chance.expovariate(1 / mean)), self._return)

@@ -22,6 +22,7 @@ from holdfast.model import (
     JobSpec,
     Need,
     NodeId,
+    NodeState,
     Owner,
     Recovery,
     Resources,
@@ -48,8 +49,10 @@ SUBMIT_MS = 5_000
 """The fleet has joined by then."""
 PATIENCE = 30
 """A run is given up when the jobs take so many times what they would take in peace."""
-EVENTS_MAX = 400_000
+EVENTS_MAX = 5_000_000
+"""A guard against a world that runs away; how much is simulated is planned before (planning_effort)."""
 SLOT = Resources(1_000, 1_000, 1_000)
+_COMING_BACK = (NodeState.SUSPECT, NodeState.LOST, NodeState.QUARANTINED, NodeState.PROBATION)
 
 
 class PlannedNetwork:
@@ -149,8 +152,17 @@ class PlannedNetwork:
         self._woken = True
 
     def room_appeared(self) -> None:
-        """A machine is back. Who computes need not hear of it now, who waits must."""
-        self._woken |= any(a.cause is Cause.WAITING and a.ended is None for a in self.ledger.accounts.values())
+        """A machine is back. Who computes need not hear of it now; who waits must, or would have to wait for it."""
+        waits = any(a.cause is Cause.WAITING and a.ended is None for a in self.ledger.accounts.values())
+        self._woken |= waits or not self._spare()
+
+    def _spare(self) -> bool:
+        """Whether a machine is idle that would be given work at once."""
+        return any(m.idle and self.ledger.states.get(m.spec.id) is NodeState.READY for m in self.machines.values())
+
+    def _proving(self) -> bool:
+        """Whether an idle machine has yet to be taken back, quarantine and probation and all."""
+        return any(m.idle and self.ledger.states.get(m.spec.id) in _COMING_BACK for m in self.machines.values())
 
     def _next_word(self, limit: int) -> int:
         """The next moment at which talk matters and that can be foreseen: a machine that holds something goes down. The
@@ -160,7 +172,8 @@ class PlannedNetwork:
         return min([limit, *(at - forgiving for at in falls)])
 
     def _nothing_new(self) -> bool:
-        """Every job computes on record, is being made ready on record, or waits while no machine is free."""
+        """Every job computes on record, is being made ready on record, or waits while no machine is free; and if one of
+        them had to move, it would not be to a machine that was given no time to prove itself."""
         room = None
         for account in self.ledger.accounts.values():
             if account.ended is not None:
@@ -177,12 +190,12 @@ class PlannedNetwork:
                     pass
                 case Cause.WAITING:
                     if room is None:
-                        room = any(m.up and not (m.shims or m.making_ready) for m in self.machines.values())
+                        room = any(m.idle for m in self.machines.values())
                     if room:
                         return False
                 case _:
                     return False
-        return True
+        return self._spare() or not self._proving()
 
     def _sleep(self) -> None:
         self.asleep, self._woken = True, False

@@ -56,6 +56,9 @@ class Rule:
     def fail(self, says: str) -> None:
         raise Broken(type(self).__module__.rpartition(".")[2], says)
 
+    def checked(self, decision: Decision) -> None:
+        """A leader that will now be given a new job was asked first what would become of it."""
+
     def decided(self, leader: str, event: AnyEvent, now: Instant, decision: Decision, view: View) -> None:
         """A leader decided; `view` is its mind before this decision."""
 
@@ -112,6 +115,10 @@ class Watch:
                 self._durable[key] = row
         for look in self._by_moment["durable"]:
             look(pairs)
+
+    def wants(self, moment: str) -> bool:
+        """Whether any rule looks at such a moment."""
+        return bool(self._by_moment.get(moment))
 
     def tell(self, moment: str, *what: Any) -> None:
         for look in self._by_moment[moment]:

@@ -23,6 +23,7 @@ import msgspec
 from holdfast.model import AttemptId, job_of
 from holdfast.model.messages import (
     Discard,
+    Drained,
     Go,
     Hello,
     Leaving,
@@ -299,11 +300,13 @@ def _report_from(said: pb.Report) -> Report:
 # --- orchestrator to node ---
 
 
-def orchestrator_to_frame(message: Refusal | Start | Go | Discard | Renewed | Ping | Save) -> pb.OrchestratorFrame:
+def orchestrator_to_frame(
+    message: Refusal | Start | Go | Discard | Renewed | Ping | Save | Drained,
+) -> pb.OrchestratorFrame:
     return _fitting(lambda _: _command_to(message))
 
 
-def _command_to(message: Refusal | Start | Go | Discard | Renewed | Ping | Save) -> pb.OrchestratorFrame:
+def _command_to(message: Refusal | Start | Go | Discard | Renewed | Ping | Save | Drained) -> pb.OrchestratorFrame:
     match message:
         case Start():
             return pb.OrchestratorFrame(
@@ -341,12 +344,16 @@ def _command_to(message: Refusal | Start | Go | Discard | Renewed | Ping | Save)
             return pb.OrchestratorFrame(save=said)
         case Ping():
             return pb.OrchestratorFrame(ping=pb.Ping(epoch=message.epoch, nonce=message.nonce))
+        case Drained():
+            return pb.OrchestratorFrame(drained=pb.Drained(epoch=message.epoch, on=message.on))
         case Refusal():
             says = checks.clean(message.says, _WORDS, "\n\t")
             return pb.OrchestratorFrame(refusal=pb.Refusal(code=message.code, says=says, final=message.final))
 
 
-def orchestrator_from_frame(frame: pb.OrchestratorFrame) -> Refusal | Start | Go | Discard | Renewed | Ping | Save:
+def orchestrator_from_frame(
+    frame: pb.OrchestratorFrame,
+) -> Refusal | Start | Go | Discard | Renewed | Ping | Save | Drained:
     """Any frame of an orchestrator after its welcome."""
     kind = _kind(frame)
     if kind == "start":
@@ -369,6 +376,8 @@ def orchestrator_from_frame(frame: pb.OrchestratorFrame) -> Refusal | Start | Go
         return Renewed(_epoch(said.epoch), checks.number(said.seq, _COUNT, "seq"), leases)
     if kind == "ping":
         return Ping(_epoch(frame.ping.epoch), checks.number(frame.ping.nonce, _COUNT, "nonce"))
+    if kind == "drained":
+        return Drained(_epoch(frame.drained.epoch), frame.drained.on)
     _expect(kind, "refusal")
     return _refusal_from(frame.refusal)
 

@@ -30,6 +30,7 @@
                                                                      tail: from so many before the newest on
     POST   /v1/tokens               TokenRequest -> TokenView        the only time the token itself is shown;
                                                                      header Idempotency-Key optional
+    GET    /v1/tokens               -> list[JoinTokenView], newest first
     DELETE /v1/tokens/{id}
     GET    /v1/doctor               -> DoctorView: rebuild equals memory, store reachable …
     GET    /healthz, /metrics
@@ -281,6 +282,10 @@ class JobView(msgspec.Struct, frozen=True):
     move: MoveView | None = None
     estimate: EstimateView | None = None
     """Of a job that has not ended, where it was asked for alone or in a list."""
+    array: str = ""
+    """The array that it is an item of; empty: it stands alone."""
+    item: int = 0
+    """Its place there."""
 
 
 class ArrayItem(msgspec.Struct, frozen=True):
@@ -354,6 +359,10 @@ class NodeView(msgspec.Struct, frozen=True):
     """Since its last word; None: it is not connected."""
     offered: dict[str, int] = {}
     """What it lets the network use."""
+    drained: bool = False
+    """Draining because the network's operator said so: its own cannot end that."""
+    draining_because: str = ""
+    """By whom it is given nothing new, in words; empty: it is not draining."""
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -424,6 +433,19 @@ class TokenView(msgspec.Struct, frozen=True):
     token: str
     expires_ms: int
     uses_left: int
+
+
+class JoinTokenView(msgspec.Struct, frozen=True):
+    """A join token as it is listed: nobody can join with what stands here."""
+
+    id: str
+    state: str
+    """`good`, `used up`, `expired` or `revoked`."""
+    made_ms: int
+    expires_ms: int
+    uses_left: int
+    """-1: any number."""
+    note: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True):

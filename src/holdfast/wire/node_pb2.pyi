@@ -131,7 +131,7 @@ class NodeFrame(_message.Message):
     def __init__(self, hello: _Optional[_Union[SignedHello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., offers: _Optional[_Union[Offers, _Mapping]] = ...) -> None: ...
 
 class OrchestratorFrame(_message.Message):
-    __slots__ = ("challenge", "welcome", "refusal", "start", "go", "discard", "renewed", "ping", "save")
+    __slots__ = ("challenge", "welcome", "refusal", "start", "go", "discard", "renewed", "ping", "save", "drained")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +141,7 @@ class OrchestratorFrame(_message.Message):
     RENEWED_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     refusal: Refusal
@@ -150,7 +151,8 @@ class OrchestratorFrame(_message.Message):
     renewed: Renewed
     ping: Ping
     save: Save
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., go: _Optional[_Union[Go, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ...) -> None: ...
+    drained: Drained
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., go: _Optional[_Union[Go, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce", "protocol_min", "protocol_max", "version")
@@ -540,6 +542,14 @@ class Ping(_message.Message):
     epoch: int
     nonce: int
     def __init__(self, epoch: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
+
+class Drained(_message.Message):
+    __slots__ = ("epoch", "on")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ON_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    on: bool
+    def __init__(self, epoch: _Optional[int] = ..., on: _Optional[bool] = ...) -> None: ...
 
 class LogChunk(_message.Message):
     __slots__ = ("attempt", "fence", "stream", "offset", "data")

@@ -1,7 +1,9 @@
 """The rules that every simulated world must keep, one to a file."""
 
 from holdfast.sim.checkers.acknowledged_kept import AcknowledgedKept
+from holdfast.sim.checkers.begun_first import BegunFirst
 from holdfast.sim.checkers.blameless_freeze import BlamelessFreeze
+from holdfast.sim.checkers.check_foretells import CheckForetells
 from holdfast.sim.checkers.commit_before_word import CommitBeforeWord
 from holdfast.sim.checkers.epoch_never_back import EpochNeverBack
 from holdfast.sim.checkers.every_state_bounded import EveryStateBounded
@@ -27,8 +29,8 @@ from holdfast.sim.checkers.within_offer import WithinOffer
 from holdfast.sim.watch import Rule
 
 RULES: tuple[type[Rule], ...] = (
-    AcknowledgedKept, BlamelessFreeze, CommitBeforeWord, EpochNeverBack, EveryStateBounded, HeldFree, HonestVerdict,
-    LimitsKept, MovesMakeFirst, NeverNeedsGo, NeverOutlivesLease, NeverRunsOnce, NothingLeft, OneResult, PlacementGates,
-    ProbationFirst, QuarantineCapped, RebuildEqualsMemory, RevokedStaysOut, SecondsAreFew, SettledInTime, TerminalStays,
-    TriesBounded, WithinOffer,
+    AcknowledgedKept, BegunFirst, BlamelessFreeze, CheckForetells, CommitBeforeWord, EpochNeverBack, EveryStateBounded,
+    HeldFree, HonestVerdict, LimitsKept, MovesMakeFirst, NeverNeedsGo, NeverOutlivesLease, NeverRunsOnce, NothingLeft,
+    OneResult, PlacementGates, ProbationFirst, QuarantineCapped, RebuildEqualsMemory, RevokedStaysOut, SecondsAreFew,
+    SettledInTime, TerminalStays, TriesBounded, WithinOffer,
 )  # fmt: skip

@@ -1,0 +1,113 @@
+"""How much of a question is simulated: how large a part of the fleet, and how many worlds. Pure.
+
+A world costs as many events as there are words: all that work talk every second while anything is awake, and every
+machine that goes wakes all. So a fleet of thousands over weeks is more than anybody waits for. A part of it, with as
+many jobs for each node, fares alike, and is what is simulated then; the answer says so.
+"""
+
+import math
+
+from msgspec.structs import replace
+
+from holdfast.quantities import counted
+from holdfast.sim.planning import Plan, Question, Summary, daly_total_ms, too_large
+
+EVENTS_TOTAL = 400_000
+"""About what two cores simulate within ten seconds: the number of runs follows from it."""
+SECONDS_MAX = 20
+"""A slow machine, or a question that was thought to be lighter: then what is known is told."""
+RUNS_MOST, SWEEP_RUNS_MOST = 200, 120
+JOBS_LEAST, SWEEP_JOBS_LEAST = 24, 8
+"""Jobs that an answer rests on at least, if that many can be simulated in time."""
+PART_MIN, PART_LEAST = 10, 3
+"""A part is not smaller than this: few machines do not help each other out as many do. And than that, where even such a
+part is more than anybody waits for, and all are at work anyway."""
+
+
+def played_as(question: Question, tried: int) -> Question:
+    """The question as it is simulated: itself, or a part of its fleet with as many jobs for each node."""
+    parts = 1
+    if question.mtbf_ms and not question.return_ms:
+        return question  # how long a fleet lasts of which nobody comes back depends on its size
+    limits = [(PART_MIN, 2 * EVENTS_TOTAL)]
+    if question.jobs >= question.nodes:
+        limits.append((PART_LEAST, 8 * EVENTS_TOTAL))
+    for least, affordable in limits:
+        while too_large(part := _part(question, parts)) or _effort(part, tried) > affordable:
+            if question.nodes < least * (parts + 1) and not too_large(part):
+                break
+            parts += 1
+    return _part(question, parts)
+
+
+def _effort(part: Question, tried: int) -> int:
+    """Events of all worlds that an answer rests on at least."""
+    main, beside = _least(part)
+    return events_of(part) * (main + tried * beside)
+
+
+def _least(part: Question) -> tuple[int, int]:
+    return max(3, math.ceil(JOBS_LEAST / part.jobs)), max(1, math.ceil(SWEEP_JOBS_LEAST / part.jobs))
+
+
+def _part(question: Question, parts: int) -> Question:
+    """One of so many equal parts. A single job is not divided, and keeps machines enough to go to."""
+    nodes = max(1, question.nodes // parts)
+    return replace(question, nodes=nodes, jobs=max(1, round(question.jobs * nodes / question.nodes)))
+
+
+def of_the_whole(told: Summary, question: Question, part: Question) -> Summary:
+    """What was seen of a part, said of the whole fleet. When its last job ends is not known from a part."""
+    if part == question:
+        return told
+    jobs, nodes = question.jobs / part.jobs, question.nodes / part.nodes
+    return replace(
+        told,
+        falls=told.falls * nodes,
+        takeovers=told.takeovers * jobs,
+        node_hours=told.node_hours * jobs,
+        all_p50_ms=0,
+        all_p95_ms=0,
+    )
+
+
+def said_of_effort(plan: Plan) -> list[str]:
+    """What a person must know of how little was simulated, in words."""
+    lines: list[str] = []
+    question = plan.question
+    if (plan.played_nodes, plan.played_jobs) != (question.nodes, question.jobs):
+        nodes, jobs = plan.played_nodes, plan.played_jobs
+        part = f"{counted(nodes, 'node')} and {counted(jobs, 'job')}"
+        lines.append(f"simulated as {part}: a part fares like the whole")
+    if plan.stopped == "time":
+        lines.append(f"{plan.runs_meant} runs were meant; this took too long. --runs {plan.runs_meant} takes its time")
+    elif plan.stopped:
+        lines.append(f"{plan.runs_meant} runs were meant; you stopped it")
+    return lines
+
+
+def events_of(question: Question) -> int:
+    """About how many events one world of this question is, by what was measured; the choice of runs rests on it."""
+    busy = min(question.nodes, question.jobs)
+    rounds = math.ceil(question.jobs / question.nodes)
+    span = rounds * (question.length_ms + question.prepare_ms)
+    if question.mtbf_ms:
+        span = rounds * min(20 * question.length_ms, daly_total_ms(
+            question.length_ms, question.every_ms, question.cost_ms, question.prepare_ms + 10_000, question.mtbf_ms
+        ))  # fmt: skip
+    falls = span / question.mtbf_ms if question.mtbf_ms else 0.0
+    awake_s = 20 + 14 * busy * falls + 4 * question.jobs
+    if question.nodes == busy + 1:  # the one spare machine is waited for until it is trusted again
+        awake_s += 80 * question.nodes * falls
+    saves = question.jobs * span / question.every_ms if question.every_ms else 0
+    return round(awake_s * (8 + 6 * busy + 0.5 * question.nodes) + 9 * saves + 12 * question.nodes * (2 + falls))
+
+
+def runs_for(question: Question, tried: int) -> tuple[int, int]:
+    """How many worlds answer the question itself, and how many each of the intervals tried beside it."""
+    affordable = EVENTS_TOTAL // max(1, events_of(question))
+    least, beside = _least(question)
+    main = max(least, min(RUNS_MOST, affordable // 3 if tried else affordable))
+    if not tried:
+        return main, 0
+    return main, max(beside, min(SWEEP_RUNS_MOST, main, (affordable - main) // tried))
