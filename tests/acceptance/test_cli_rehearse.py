@@ -1,19 +1,38 @@
 """Rehearsals: real networks of this machine, real kills, and a true word about what that changed."""
 
+import contextlib
 import json
+import os
 import random
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.frame import app
+from holdfast.errors import WaitExpired
+from holdfast.node.runtimes import scratch, trials
 from holdfast.testing import rehearsal as module
-from holdfast.testing.processes import LocalNetwork, NotInTime, wait_for
-from holdfast.testing.rehearsal import HURRY_MAX, LATEST, Kill, Rehearsal, Report, Run
+from holdfast.testing.processes import READY_S, LocalNetwork, NotInTime, wait_for
+from holdfast.testing.rehearsal import (
+    HURRY_MAX,
+    LAST_LINES,
+    LATEST,
+    Kill,
+    Rehearsal,
+    Report,
+    Run,
+    clear_up,
+    first_difference,
+)
 from holdfast.wire.http import JobRequest
 
 pytestmark = [pytest.mark.spec("A7"), pytest.mark.xdist_group("rehearsal"), pytest.mark.timeout(450)]
@@ -51,6 +70,8 @@ def test_one_that_differs_by_itself_is_told_apart(rehearsal: Rehearsal) -> None:
     report = played(rehearsal, STEPS + "date +%s%N > when")
     assert report.finding == "unsteady" and not report.good
     assert report.differences == ("when: another content",) and report.again is not None
+    (where,) = report.details
+    assert where.startswith("when: line 1: '1") and " became '1" in where
 
 
 def test_one_that_notices_the_kill_is_told_so(rehearsal: Rehearsal) -> None:
@@ -58,6 +79,7 @@ def test_one_that_notices_the_kill_is_told_so(rehearsal: Rehearsal) -> None:
     report = played(rehearsal, STEPS + "echo ${HOLDFAST_ATTEMPT##*.} > which; echo ${HOLDFAST_ATTEMPT##*.}")
     assert report.finding == "differs"
     assert report.differences == ("which: another content", "what it printed")
+    assert report.details == ("which: line 1: '1' became '2'", "what it printed: line 11: '1' became '2'")
     assert report.again is not None and report.again.files == report.calm.files
 
 
@@ -106,7 +128,10 @@ def test_one_that_must_not_run_twice_fails_and_is_told_why(rehearsal: Rehearsal)
 def test_what_fails_in_peace_or_ends_at_once_is_not_disturbed(
     rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert played(rehearsal, "exit 3").finding == "failed"
+    failed = played(rehearsal, "seq 1 30; echo it went wrong >&2; exit 3")
+    # what went wrong is said, and what it has not got
+    assert failed.finding == "failed" and "exit code 3" in failed.says and "--network" in failed.advice
+    assert "it went wrong" in failed.calm.printed and len(failed.calm.printed) == LAST_LINES
     monkeypatch.setattr(module, "SHORTEST_S", 60.0)  # on a busy machine nothing is over at once
     report = played(rehearsal, "true")
     assert (report.finding, report.torn) == ("undisturbed", None)
@@ -132,7 +157,7 @@ def test_the_command_says_it_and_ends_accordingly(tmp_path: Path) -> None:
     assert "kill -9: all of machine-" in done.stderr
     # and one that does not end well ends with 1
     done = network.cli("rehearse", "--no-folder", "--memory", "64MiB", "--disk", "64MiB", "--", "false", check=1)
-    assert "NOT SHOWN: it does not end well even in peace" in done.stdout
+    assert "NOT SHOWN: it does not end well even in peace" in done.stdout and "exit code 1" in done.stdout
 
 
 class Brief:
@@ -156,7 +181,6 @@ class Brief:
 def test_a_job_that_ends_while_its_machine_is_looked_for_is_not_waited_for() -> None:
     # given a job that ends between the moment to kill and the kill
     rehearsal = Rehearsal()
-    rehearsal.network.close()
     brief: Any = Brief()
     rehearsal.network = brief
     # then that is a job that was quicker
@@ -168,7 +192,6 @@ class Quicker(Rehearsal):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(chance=random.Random(1))
-        self.network.close()
         self.seconds = seconds
         self.spans: list[float] = []
 
@@ -207,3 +230,131 @@ def test_a_machine_that_is_too_slow_shows_nothing_and_says_so(monkeypatch: pytes
     assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
     assert "NOT SHOWN: this machine was too slow" in done.output and "Rehearse it again" in done.output
     assert not json or done.stdout == ""
+
+
+# --- ended in its midst ---
+
+
+class Begun:
+    """`holdfast rehearse` with temporary files of its own, and a job that would take long, seen to run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        script = f"{HEARS}import sys; sys.argv = {COMMAND!r}; from holdfast.cli.main import main; main()"
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(folder)}, cwd=folder,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+        wait_for(lambda: list(folder.glob("holdfast-*/node-*/attempts/*/status.json")), self.log.read_text)
+
+    def ended_by(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(READY_S)
+
+    def left(self) -> list[str]:
+        """Everything on the machine that names its folder."""
+        found = [str(path) for path in self.folder.glob("holdfast-*")]
+        found += scratch.mounts_below(str(self.folder)) + scratch.loops_below(str(self.folder))
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.pid != self.process.pid and process.environ().get("TMPDIR") == str(self.folder):
+                    found.append(f"process {process.pid}")
+        return found
+
+
+HEARS = "import signal; [signal.signal(n, signal.default_int_handler if n == 2 else 0) for n in (1, 2, 15)]; "
+"""Whoever runs the tests may have them started deaf to some signals."""
+COMMAND = ["holdfast", "rehearse", "--no-folder", "--memory", "64MiB", "--disk", "64MiB", "--", "sleep", "1000"]
+
+
+def test_whoever_ends_a_rehearsal_leaves_nothing_on_the_machine(tmp_path: Path) -> None:
+    begun = Begun(tmp_path)
+    assert begun.left()
+    assert begun.ended_by(signal.SIGTERM) == 128 + signal.SIGTERM
+    assert "interrupted" in begun.log.read_text()
+    assert begun.left() == []
+
+
+def test_what_a_killed_rehearsal_left_is_cleared_up_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given one that could not clear up after itself
+    begun = Begun(tmp_path)
+    begun.ended_by(signal.SIGKILL)
+    assert [word for word in begun.left() if word.startswith("process")]
+    # when the next one makes itself a folder, then nothing of the first is left
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with trials.folder_for(module.WHAT, clear_up) as folder:
+        assert begun.left() == [folder]
+
+
+HEEDS = (
+    HEARS
+    + """
+import os, sys
+from holdfast.cli.rehearsing import _heeding_signals
+ignored, sent = int(sys.argv[1]), int(sys.argv[2])
+if ignored:
+    signal.signal(ignored, signal.SIG_IGN)
+with _heeding_signals():
+    try:
+        os.kill(os.getpid(), sent)
+        print("not heard")
+    finally:
+        for number in (1, 2, 15):
+            os.kill(os.getpid(), number)
+        print("cleared")
+"""
+)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_clearing_up_is_not_interrupted(sent: int) -> None:
+    done = subprocess.run([sys.executable, "-c", HEEDS, "0", str(int(sent))], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (128 + sent, "cleared\n"), done.stderr
+
+
+def test_what_whoever_started_it_told_it_to_ignore_is_ignored() -> None:
+    words = ["-c", HEEDS.replace("for number in (1, 2, 15)", "for number in (1,)"), "1", "1"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "not heard\ncleared\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        (b"a\nb\n", b"a\nc\n", "line 2: 'b' became 'c'"),
+        (b"a\n", b"a\nb\n", "line 2: nothing became 'b'"),
+        (b"x" * 80, b"y", f"line 1: '{'x' * 57}...' became 'y'"),
+        (b"\0ab", b"\0ac", "from byte 2 on"),
+        (b"\0a", b"\0ac", "from byte 2 on"),
+        (b"same", b"same", "somewhere behind its first 4 bytes"),
+    ],
+)
+def test_where_something_differs_is_shown(one: bytes, other: bytes, says: str) -> None:
+    assert first_difference(one, other) == says
+
+
+class Slow(Rehearsal):
+    """A job that runs for three questions."""
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        super().__init__(told)
+        self.asked = 0
+        jobs = SimpleNamespace(wait=self.wait, get=lambda job: SimpleNamespace(phase="running"))
+        network: Any = SimpleNamespace(client=lambda: SimpleNamespace(jobs=jobs))
+        self.network = network
+
+    def wait(self, job: str, *, timeout_s: float, check: bool) -> Any:
+        self.asked += 1
+        if self.asked < 3:
+            raise WaitExpired(job)
+        return SimpleNamespace(phase="ended")
+
+
+def test_a_job_that_runs_long_is_told_to_run_still() -> None:
+    said: list[str] = []
+    assert Slow(said.append)._until_ended("job_1", 1000.0)
+    assert len(said) == 2 and all(line.startswith("it is running, ") for line in said)

@@ -191,7 +191,7 @@ def test_an_engine_that_is_back_before_anybody_noticed_is_no_excuse(mortal: Benc
 def test_a_job_is_stopped_though_its_engine_hangs(either: Bench) -> None:
     # given a job whose engine does not answer any more
     attempt = either.script(
-        "trap 'echo bye; exit 0' TERM; echo here; while :; do sleep 0.05; done", stop_grace_ms=5_000
+        "trap 'echo bye; exit 0' TERM; echo here; while :; do sleep 0.05; done", stop_grace_ms=2_500
     )
     attempt.printed("here")
     either.engine.signal(signal.SIGSTOP)

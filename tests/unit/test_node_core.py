@@ -16,6 +16,7 @@ from holdfast.model import (
 from holdfast.model.job import Recovery
 from holdfast.model.messages import (
     Discard,
+    Drained,
     Go,
     Held,
     HeldPhase,
@@ -79,7 +80,7 @@ class Bench:
         self.now += later_ms
         return self.core.apply(event, Instant(self.now))
 
-    def told(self, command: Start | Go | Discard | Renewed | Ping, later_ms: int = 0) -> list[NodeAction]:
+    def told(self, command: Start | Go | Discard | Renewed | Ping | Drained, later_ms: int = 0) -> list[NodeAction]:
         return self.do(Told(command), later_ms)
 
     def shim(self, phase: Phase, outcome: Outcome | None = None, attempt: AttemptId = ATT) -> list[NodeAction]:
@@ -362,6 +363,18 @@ def test_a_machine_that_falls_sick_says_so_at_once() -> None:
 @pytest.mark.spec("H3")
 def test_a_ping_is_answered() -> None:
     assert Bench().told(Ping(5, 42)) == [Say(Pong(42))]
+
+
+@pytest.mark.spec("N7", "N8")
+def test_a_node_knows_that_the_network_drains_it_until_it_hears_otherwise() -> None:
+    bench = Bench()
+    assert bench.told(Drained(5, True)) == []
+    assert bench.core.drained
+    bench.told(Drained(4, False))  # of one who no longer leads
+    bench.do(Disconnected())
+    assert bench.core.drained, "its owner may ask while nobody can be heard"
+    bench.do(Connected(WELCOME))  # who is drained still hears so next
+    assert not bench.core.drained
 
 
 @pytest.mark.spec("J5", "J14")

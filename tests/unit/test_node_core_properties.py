@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.model import AttemptId, Failure, FailureCode, Instant, JobSpec, NodeId, Resources, job_of
-from holdfast.model.messages import Discard, Go, HeldPhase, Ping, Renewed, Report, Start, Welcome
+from holdfast.model.messages import Discard, Drained, Go, HeldPhase, Ping, Renewed, Report, Start, Welcome
 from holdfast.node.core.core import NodeCore
 from holdfast.node.core.stimuli import (
     Connected,
@@ -48,6 +48,7 @@ commands = st.one_of(
     st.builds(Discard, epochs, attempts, fences, st.just("why")),
     st.builds(Renewed, epochs, st.integers(0, 30), st.just(tuple(ATTEMPTS))),
     st.builds(Ping, epochs, st.integers(0, 9)),
+    st.builds(Drained, epochs, st.booleans()),
 )
 statuses = st.sampled_from(
     [
@@ -175,7 +176,7 @@ def test_whatever_is_held_is_reported_when_a_session_stands(history: list[tuple[
 @settings(max_examples=120, deadline=None)
 @given(histories, commands)
 def test_a_lower_epoch_changes_nothing(
-    history: list[tuple[NodeEvent, int]], command: Start | Go | Discard | Renewed | Ping
+    history: list[tuple[NodeEvent, int]], command: Start | Go | Discard | Renewed | Ping | Drained
 ) -> None:
     world = World()
     for event, later_ms in history:

@@ -82,6 +82,7 @@ def test_a_node_that_finds_the_line_full_stays_away_for_a_while(monkeypatch: pyt
         dialling = asyncio.create_task(line.run())
         await asyncio.wait_for(full.twice.wait(), 20)
         assert full.dialled_s[1] - full.dialled_s[0] >= 0.5
+        assert "too many nodes dial" in line.trouble  # and its owner can be told why there is no session
         line.say_goodbye()
         await asyncio.wait_for(dialling, 20)
         await server.stop(0)
@@ -154,3 +155,15 @@ def test_nodes_that_lost_their_orchestrator_together_do_not_come_back_together()
     assert max(shares.values()) < 2 * len(waits) / 10
     # and the first try of all comes at once, for it may save a job from being moved
     assert link.redial_ms(1, 0.0, False, secrets.randbits(64)) <= 100
+
+
+@pytest.mark.spec("N8")
+def test_that_nobody_listens_is_said_in_the_machines_own_words() -> None:
+    async def story() -> None:
+        async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
+            call = NodeLinkStub(channel).Control()
+            with pytest.raises(grpc.aio.AioRpcError) as wrong:
+                await call.read()
+        assert link._words(wrong.value) == "it cannot be reached: Connection refused"
+
+    asyncio.run(story())

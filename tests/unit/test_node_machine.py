@@ -139,8 +139,7 @@ def test_an_attempt_whose_place_is_taken_gets_no_shim(tmp_path: Path) -> None:
     prepared(tmp_path / ORDER.attempt, ORDER)
     assert attempts.claim(tmp_path / ORDER.attempt)
     assert not attempts.claim(tmp_path / ORDER.attempt)
-    identity = attempts.read_identity(tmp_path / ORDER.attempt)
-    assert identity is not None and identity[1] == -1
+    assert attempts.is_claimed(tmp_path / ORDER.attempt) and attempts.read_identity(tmp_path / ORDER.attempt) is None
 
 
 @pytest.mark.spec("N9")

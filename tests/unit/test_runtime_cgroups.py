@@ -253,6 +253,31 @@ def test_version_1_believes_the_kernels_log_first(tmp_path: Path, blamed: str, c
     assert groups.oom() == code
 
 
+@pytest.mark.spec("J7")
+@pytest.mark.parametrize("instead", ["null", "zero", "file", "pipe", "nothing"])
+def test_what_is_not_the_kernels_log_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instead: str
+) -> None:
+    # given a container that has something else in its place, as they do: read, it would never come to an end, or lie
+    place = tmp_path / "kmsg"
+    if instead in ("null", "zero"):
+        place.symlink_to(f"/dev/{instead}")
+    elif instead == "file":
+        place.write_text("6,1,1,-;oom-kill:constraint=X,oom_memcg=/other,task_memcg=/slice/me,task=x\n")
+    elif instead == "pipe":
+        os.mkfifo(place)
+    monkeypatch.setattr(cgroups, "KERNEL_LOG", str(place))
+    # then it says nothing
+    log = cgroups.KernelLog()
+    assert not log.readable
+    assert log.blamed("me") == set()
+
+
+@pytest.mark.spec("J7")
+def test_the_kernels_log_is_known_by_its_device() -> None:
+    assert cgroups.KernelLog().readable == os.access(cgroups.KERNEL_LOG, os.R_OK)
+
+
 def test_processes_of_all_groups_are_found(tmp_path: Path) -> None:
     groups, place = groups_in(tmp_path, 1, Limits())
     (place / "cgroup.procs").write_text("12\n7\n")

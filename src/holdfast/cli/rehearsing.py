@@ -1,12 +1,17 @@
 """`rehearse`: the job on a small network of this machine, its machines killed under it, and whether that changed
 anything."""
 
+import contextlib
+import signal
 import time
+from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli import job_flags as flags
+from holdfast.cli import telling
 from holdfast.cli.flags import Json
 from holdfast.cli.from_file import FromFile
 
@@ -51,7 +56,8 @@ def rehearse(
 
     An orchestrator and some nodes are started here for it, and ended with it; no other network is touched. The command
     runs in peace first, then with the machine that runs it killed at a random moment. Exit code 0: the same files and
-    the same output; 1: not the same, or nothing could be shown, and what to change is said.
+    the same output; 1: not the same, or nothing could be shown, and what to change is said. Its standard input is
+    empty, as on any node.
 
     Without a command, holdfast.toml of this folder says what runs.
 
@@ -86,7 +92,7 @@ def rehearse(
         typer.echo(f"{time.monotonic() - began:7.2f} s  {line}", err=True)
 
     try:
-        with Rehearsal(told) as rehearsal:
+        with _heeding_signals(), Rehearsal(told) as rehearsal:
             request = replace(request, **packing.send(rehearsal.client))
             report = rehearsal.play(request, kills=kills)
     except NotInTime as late:
@@ -99,7 +105,32 @@ def rehearse(
         raise typer.Exit(NOT_THE_SAME)
 
 
+@contextlib.contextmanager
+def _heeding_signals() -> Iterator[None]:
+    """Whoever ends this, by Ctrl-C, SIGTERM or by closing the terminal, leaves nothing running: the first signal ends
+    the rehearsal, and what comes while it is cleared away is not heard any more."""
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        for one in before:
+            signal.signal(one, signal.SIG_IGN)
+        with contextlib.suppress(OSError):  # the terminal may be what is gone
+            telling.say("\ninterrupted: its machines are ended and taken away")
+        raise SystemExit(128 + number)  # which no retry on the way takes for a fault
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # Whoever started this so that it ignores one of them meant it.
+    before = {number: was for number in numbers if (was := signal.getsignal(number)) not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, heard)
+    try:
+        yield
+    finally:
+        for number, was in before.items():
+            signal.signal(number, was)
+
+
 def _show(report: "Report", json: bool) -> None:
+    from holdfast.cleaning import clean
     from holdfast.cli.show import print_json
     from holdfast.quantities import counted
 
@@ -117,10 +148,14 @@ def _show(report: "Report", json: bool) -> None:
     typer.echo("")
     for name, words in rows:
         typer.echo(f"{name:<24}{words}")
+    for line in report.calm.printed or (report.torn.printed if report.torn else ()):
+        typer.echo(f"{'printed':<24}{clean(line)}")
     for one in report.differences[:20]:
         typer.echo(f"{'different':<24}{one}")
     if len(report.differences) > 20:
         typer.echo(f"{'different':<24}and {len(report.differences) - 20} more")
+    for one in report.details:
+        typer.echo(f"{'first':<24}{clean(one)}")
     typer.echo("")
     words = {"same": "SAME", "differs": "NOT THE SAME", "unsteady": "NEVER THE SAME"}.get(report.finding, "NOT SHOWN")
     typer.secho(f"{words}: {report.says}.", fg="green" if report.good else "red")

@@ -22,6 +22,7 @@ from holdfast.identity.tokens import Ticket
 from holdfast.model import AttemptId, Failure, Hardware, Instant, Resources
 from holdfast.model.messages import (
     Discard,
+    Drained,
     Go,
     Held,
     Hello,
@@ -95,6 +96,8 @@ class Line(Protocol):
 
     @property
     def up(self) -> bool: ...
+    @property
+    def trouble(self) -> str: ...
     def say(self, message: Report | Pong | Leaving | Offers) -> None: ...
     def hang_up(self, why: str) -> None: ...
     def say_goodbye(self) -> None: ...
@@ -231,7 +234,7 @@ class Agent:
         self.door.open(door)
         self.feed(Connected(welcome))
 
-    def told(self, command: Start | Go | Discard | Renewed | Ping | Save) -> None:
+    def told(self, command: Start | Go | Discard | Renewed | Ping | Save | Drained) -> None:
         held = self.core.holding(command.attempt) if isinstance(command, Discard) else None
         wanted = held is not None and not held.unwanted
         self.feed(Told(command))
@@ -387,8 +390,10 @@ class Agent:
             "version": __version__,
             "orchestrator": self._config.orchestrator,
             "connected": core.connected,
+            "trouble": self._line.trouble if self._line is not None else "",
             "leaving": core.leaving,
             "paused": core.paused,
+            "drained": core.drained,
             "epoch_seen": core.epoch_seen,
             "isolation": self._isolation,
             "features": list(core.means.features),

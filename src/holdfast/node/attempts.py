@@ -105,18 +105,15 @@ def read_identity(folder: Path) -> tuple[int, int] | None:
 
 
 def claim(folder: Path) -> bool:
-    """Take the place of the attempt's only shim, so that none can start any more. False: there is, or was, one."""
-    draft = folder / "shim.json.agent"
+    """Take the place of the attempt's only shim, so that none can start any more. False: there is, or was, one.
+
+    The order gets the name as well: it names no process, and on a full disk there is room for nothing else."""
     try:
-        draft.write_text(json.dumps({"pid": os.getpid(), "start_ticks": -1}))
-        os.link(draft, folder / "shim.json")
-    except FileNotFoundError:
+        os.link(folder / "order.json", folder / "shim.json")
+    except FileNotFoundError:  # without an order none can start
         return True
     except OSError:
         return False
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
     return True
 
 

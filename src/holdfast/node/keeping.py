@@ -16,8 +16,9 @@ from holdfast.model import Failure, FailureCode
 from holdfast.model.messages import Progress
 from holdfast.node.carrying import Carrier
 from holdfast.node.core.stimuli import Files
+from holdfast.node.core.verdicts import spawn_failure
 from holdfast.node.door import DataDoor, DoorRefused, Held
-from holdfast.node.preparing import INPUTS, recall_package
+from holdfast.node.preparing import INPUTS, errno_name, recall_package
 
 STASH = "checkpoint.stash"
 """What a capture read, set aside beside the folder: the body may overwrite it before it is sent."""
@@ -69,6 +70,10 @@ class Keeper:
         except BlobError as wrong:
             code = FailureCode.NETWORK if wrong.passing else FailureCode.DATA
             raise Undelivered(Failure(code, f"the files could not be delivered: {wrong.says}")) from None
+        except OSError as wrong:
+            # A disk that cannot be read any more costs this job its result, and not the node its agent.
+            failure = spawn_failure(errno_name(wrong), f"the files could not be read: {wrong.strerror}")
+            raise Undelivered(failure) from None
         return Files(carried.manifest, carried.files, carried.bytes)
 
     def _made(self, work: Path) -> Scan:

@@ -21,6 +21,7 @@ from holdfast.identity.keys import NodeKey
 from holdfast.identity.tokens import Ticket
 from holdfast.model.messages import (
     Discard,
+    Drained,
     Go,
     Hello,
     Leaving,
@@ -88,7 +89,7 @@ class Hears(Protocol):
 
     def hello(self) -> Hello: ...
     def connected(self, welcome: Welcome, door: Door | None) -> None: ...
-    def told(self, command: Start | Go | Discard | Renewed | Ping | Save) -> None: ...
+    def told(self, command: Start | Go | Discard | Renewed | Ping | Save | Drained) -> None: ...
     def disconnected(self, why: str) -> None: ...
 
 
@@ -96,6 +97,8 @@ class Link:
     def __init__(self, address: str, ticket: Ticket | None, key: NodeKey, hears: Hears, courier: Courier) -> None:
         """Misconfigured where the address may only be dialled with a token that pins a certificate."""
         self.address = address
+        self.trouble = ""
+        """Why there is no session; empty while there is one, and before the first was tried."""
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._ticket = ticket
@@ -172,7 +175,7 @@ class Link:
             failures = 1 if clock() - begun > STEADY_S else failures + 1
             if why != last and not self._goodbye:
                 log.warning("no session with %s: %s", self.address, why)
-            last = why
+            last = self.trouble = why
             if not self._goodbye:
                 draw = secrets.randbits(64)
                 wait_ms = redial_ms(failures, clock() - met, crowded, draw)
@@ -202,7 +205,7 @@ class Link:
             admitted = await self._handshake(call, frames)
             log.info("session with %s stands (epoch %s)", self.address, admitted.welcome.epoch)
             self._hung_up = asyncio.get_running_loop().create_future()
-            self._up = True
+            self._up, self.trouble = True, ""
             self._hears.connected(admitted.welcome, self._door(admitted))
             return await self._converse(stub, call, frames, admitted.bulk_key)
         finally:
@@ -344,7 +347,11 @@ def _refused(refusal: Refusal) -> Exception:
 
 def _words(wrong: BaseException) -> str:
     if isinstance(wrong, grpc.aio.AioRpcError):
-        return f"{wrong.code().name.lower()}: {wrong.details()}"
+        told = str(wrong.details())
+        if "failed to connect to all addresses" in told:
+            # gRPC names every layer that it went through; what the machine said stands at the end.
+            return f"it cannot be reached: {told.rpartition(': ')[2]}"
+        return f"{wrong.code().name.lower()}: {told}"
     if isinstance(wrong, TimeoutError):
         return "the orchestrator did not answer in time"
     return str(wrong)

@@ -58,7 +58,15 @@ class ShimWatch:
                 return
             elif await self._listen():
                 return
+            elif self._has_ended():
+                # It cannot be dialled, as where no socket could be made: its last word is on the disk.
+                await self._bury("the shim could not be reached")
+                return
             await asyncio.sleep(RETRY_S)
+
+    def _has_ended(self) -> bool:
+        status = attempts.read_status(self.folder)
+        return status is not None and status.phase is Phase.ENDED
 
     async def _listen(self) -> bool:
         """Hear the shim until its line breaks. True: nothing more will come."""

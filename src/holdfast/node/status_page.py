@@ -5,6 +5,7 @@ Answers one question and takes no orders. What is shown is handed in.
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ async def serve_status(port: int, snapshot: Callable[[], dict[str, Any]]) -> asy
         return await asyncio.start_server(answer, "127.0.0.1", port, limit=_HEAD_BYTES_MAX)
     except OSError as wrong:
         raise Misconfigured(
-            f"the local status cannot be served on port {port}: {wrong.strerror}",
+            f"the local status cannot be served on port {port}: {os.strerror(wrong.errno or 0)}",
             hint="Set PNODE_PORT to a free port, or to 0 for no local status.",
             code="port_unusable",
         ) from None

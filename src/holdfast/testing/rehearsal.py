@@ -7,13 +7,19 @@
 The job runs undisturbed first; then again, and the node that runs it is killed (SIGKILL of its whole process tree) at
 a random moment, as often as was asked. Where what it made differs, it runs undisturbed once more: a job whose output
 differs by itself is told apart from one that does not bear being cut.
+
+All of it lies in one folder that names the process it belongs to. Where that is killed with everything running, the
+next rehearsal ends what is left of it and takes it away.
 """
 
+import contextlib
 import hashlib
 import random
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,9 +27,12 @@ from typing import Self
 import msgspec
 
 from holdfast.client import Client
-from holdfast.quantities import counted
-from holdfast.testing.processes import LocalNetwork, NodeProcesses, wait_for
-from holdfast.wire.http import JobRequest, JobView
+from holdfast.errors import WaitExpired
+from holdfast.node import attempts
+from holdfast.node.runtimes import trials
+from holdfast.quantities import counted, spoken_ms
+from holdfast.testing.processes import LocalNetwork, NodeProcesses, NotInTime, wait_for
+from holdfast.wire.http import FailureView, JobRequest, JobView
 
 SPARE = 1
 """Machines beside those that will be killed."""
@@ -33,6 +42,12 @@ PATIENCE_S = 6 * 3600.0
 HURRY_MAX = 4
 """A job that was slower in peace is over before the kill comes. Then it runs again, and the kill comes twice as soon,
 up to so many times as soon."""
+QUIET_S, QUIET_S_MAX = 10.0, 600.0
+"""A job that runs so long without anything to tell is told to run still; each time after twice as long."""
+DETAILS, DETAIL_BYTES = 5, 1 << 20
+"""How many differences are looked at, and how far into each."""
+LAST_LINES = 10
+"""Of what a job that failed printed."""
 SHORTEST_S = 0.5
 """A run shorter than this is over before anybody could be killed at a chosen moment."""
 
@@ -57,6 +72,12 @@ class Run(msgspec.Struct, frozen=True):
     failure: str = ""
     worked_s: float = 0.0
     """Of `seconds`, how long its last attempt worked: without the wait before and the preparing."""
+    printed: tuple[str, ...] = ()
+    """Where it failed: the last lines of its output."""
+    manifest: str = ""
+    """Of its files."""
+    accepted: str = ""
+    """The attempt that counts."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -70,6 +91,8 @@ class Report(msgspec.Struct, frozen=True):
     again: Run | None = None
     """The third run, undisturbed, where the second one differed."""
     kills: tuple[Kill, ...] = ()
+    details: tuple[str, ...] = ()
+    """Of some of the differences, the first line that is not the same."""
 
     @property
     def good(self) -> bool:
@@ -86,22 +109,25 @@ class Rehearsal:
         self._chance = chance or random.Random()
         self._preset = preset
         self._nodes = 0
-        self.network = LocalNetwork()
+        self._ending = contextlib.ExitStack()
+        self.network: LocalNetwork
 
     def __enter__(self) -> Self:
         self._told("starting an orchestrator and its machines here")
-        try:
+        with contextlib.ExitStack() as ending:
+            folder = Path(ending.enter_context(trials.folder_for(WHAT, clear_up)))
+            self.network = ending.enter_context(LocalNetwork(folder))
+            (folder / MARKED).write_text(self.network.mark)
             self.network.start_orchestrator(preset=self._preset)
+            self._told("the orchestrator answers; its first machines join")
             self._have_machines(SPARE)
-        except BaseException:
-            self.network.close()
-            raise
+            self._ending = ending.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.network.close()
+        self._ending.close()
 
     @property
     def client(self) -> Client:
@@ -111,7 +137,7 @@ class Rehearsal:
         calm, _ = self._run(request, "in peace", [])
         if calm.verdict != "succeeded":
             says = f"it does not end well even in peace: {calm.failure or calm.verdict}"
-            return Report("failed", says, "Mend that first; `holdfast run` shows its output.", (), calm)
+            return Report("failed", says, _of_failure(request, calm), (), calm)
         if calm.seconds < SHORTEST_S:
             says = f"it takes {calm.seconds:.2f} s: it is over before its machine could die at a chosen moment"
             return Report("undisturbed", says, "Give it more to do, or trust that it is short.", (), calm)
@@ -126,13 +152,14 @@ class Rehearsal:
             says = f"the output is the same after {counted(len(struck), 'killed machine')}"
             return Report("same", says, _of_lost_work(request, calm, struck), (), calm, torn, None, struck)
         self._told("the output differs: once more in peace, to see whether it does so by itself")
+        details = self._details(calm, torn, printed=not resumes(request))
         again, _ = self._run(request, "in peace again", [])
         if differences(calm, again, resumes=resumes(request)):
             says = "the output differs from run to run, also when nobody is killed"
-            return Report("unsteady", says, UNSTEADY, different, calm, torn, again, struck)
+            return Report("unsteady", says, UNSTEADY, different, calm, torn, again, struck, details)
         says = "the output is another one after its machine was killed"
         advice = RESUMED if resumes(request) else RESTARTED
-        return Report("differs", says, advice, different, calm, torn, again, struck)
+        return Report("differs", says, advice, different, calm, torn, again, struck, details)
 
     def _failed(self, request: JobRequest, calm: Run, torn: Run, struck: tuple[Kill, ...]) -> Report:
         says = f"after its machine was killed it did not end well: {torn.failure or torn.verdict}"
@@ -163,10 +190,23 @@ class Rehearsal:
             if kill is None:
                 break
             struck.append(kill)
-        view = self.client.jobs.wait(job, timeout_s=PATIENCE_S, check=False)
-        run = self._gathered(view)
+        if not self._until_ended(job, PATIENCE_S):
+            raise NotInTime(f"{job} did not end within {PATIENCE_S:g} s")
+        run = self._gathered(self.client.jobs.get(job))
         self._told(f"it {run.verdict} after {run.seconds:.1f} s and {counted(run.attempts, 'attempt')}")
         return run, tuple(struck)
+
+    def _until_ended(self, job: str, timeout_s: float) -> bool:
+        """Whether it ends within so long. Somebody may watch: now and then it is said that it still runs."""
+        began, pause = time.monotonic(), QUIET_S
+        while (left := began + timeout_s - time.monotonic()) > 0:
+            with contextlib.suppress(WaitExpired):
+                return self.client.jobs.wait(job, timeout_s=min(pause, left), check=False).phase == "ended"
+            passed_ms = round((time.monotonic() - began) * 1000)
+            if passed_ms < timeout_s * 1000:
+                self._told(f"it is {self.client.jobs.get(job).phase}, {spoken_ms(passed_ms)} on")
+            pause = min(2 * pause, QUIET_S_MAX)
+        return self._ended(job)
 
     def _kill(self, job: str, span: float) -> Kill | None:
         """Kill the machine that runs the job, `span` seconds after its body began. None: the job was quicker."""
@@ -182,8 +222,9 @@ class Rehearsal:
             return None
         attempt = [a for a in view.attempts if a.phase == "running" and not a.revoked][-1]
         due = (attempt.started_ms or 0) / 1000 + span
-        wait_for(lambda: time.time() >= due or self._ended(job), "the moment to kill", span + 60)
-        if self._ended(job):
+        if due - time.time() > QUIET_S:
+            self._told(f"its machine is killed {spoken_ms(round(span * 1000))} into the work")
+        if self._until_ended(job, due - time.time()):
             return None
         node = self._machine_of(job)
         if node is None:
@@ -240,17 +281,74 @@ class Rehearsal:
 
     def _gathered(self, view: JobView) -> Run:
         seconds = ((view.ended_ms or view.submitted_ms) - view.submitted_ms) / 1000
-        failure = view.failure.says if view.failure else ""
+        failure = _told_of(view.failure) if view.failure else ""
         files: dict[str, str] = {}
         stdout = ""
         if view.verdict == "succeeded":
-            with tempfile.TemporaryDirectory(prefix="holdfast-rehearsal-") as folder:
+            with tempfile.TemporaryDirectory(dir=self.network.folder) as folder:
                 if view.files is not None:
                     self.client.content.fetch(view.files.manifest, folder)
                     files = hashes(Path(folder))
             stdout = view.result_sha256 or ""
         worked = _worked_s(view)
-        return Run(view.id, view.verdict or "", seconds, view.attempts_made, files, stdout, failure, worked)
+        last = self._last_lines(view.id) if failure else ()
+        return Run(view.id, view.verdict or "", seconds, view.attempts_made, files, stdout, failure, worked, last,
+                   view.files.manifest if view.files else "", view.accepted or "")  # fmt: skip
+
+    def _details(self, one: Run, other: Run, *, printed: bool) -> tuple[str, ...]:
+        """Where the first few of their differences are."""
+        names = [name for name in sorted(one.files.keys() & other.files.keys()) if one.files[name] != other.files[name]]
+        found: list[str] = []
+        with tempfile.TemporaryDirectory(dir=self.network.folder) as folder:
+            places = [Path(folder) / run.job for run in (one, other)]
+            for run, place in zip((one, other), places, strict=True):
+                if names:
+                    self.client.content.fetch(run.manifest, place)
+            for name in names[:DETAILS]:
+                found.append(f"{name}: {first_difference(*(_beginning(place / name) for place in places))}")
+        if printed and one.stdout != other.stdout:
+            found.append(f"what it printed: {first_difference(*(self._printed(run) for run in (one, other)))}")
+        return tuple(found)
+
+    def _printed(self, run: Run) -> bytes:
+        """The beginning of what the attempt that counts printed."""
+        printed = b""
+        for piece in self.client.jobs.logs(run.job, stream="stdout"):
+            if piece.stream == "stdout" and piece.attempt == run.accepted:
+                printed += piece.text.encode()
+            if len(printed) > DETAIL_BYTES:
+                break
+        return printed[:DETAIL_BYTES]
+
+    def _last_lines(self, job: str) -> tuple[str, ...]:
+        said = (piece.text for piece in self.client.jobs.logs(job) if piece.stream != "platform")
+        return tuple(deque((line for text in said for line in text.splitlines()), LAST_LINES))
+
+
+WHAT = "rehearsal"
+"""In the name of its folder."""
+MARKED = "mark"
+"""The file in it with the word that its processes carry."""
+
+
+def clear_up(folder: str) -> None:
+    """End what a rehearsal left running, and take from the machine what it left there; the folder stays."""
+    left = LocalNetwork(Path(folder))
+    with contextlib.suppress(OSError):
+        left.mark = (left.folder / MARKED).read_text() or left.mark
+    left.close()
+    for attempt in left.folder.glob("node-*/attempts/*"):
+        attempts.end_processes(attempt)
+        attempts.clean(attempt)
+        attempts.remove(attempt)
+
+
+def _told_of(failure: FailureView) -> str:
+    """What happened, with its numbers."""
+    numbers = [f"exit code {failure.exit_code}"] if failure.exit_code is not None else []
+    numbers += [f"signal {failure.signal}"] if failure.signal is not None else []
+    more = ", ".join(word for word in (*numbers, failure.detail) if word)
+    return f"{failure.says} ({more})" if more else failure.says
 
 
 def _worked_s(view: JobView) -> float:
@@ -286,6 +384,33 @@ def differences(one: Run, other: Run, *, resumes: bool) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _beginning(path: Path) -> bytes:
+    if path.is_symlink():
+        return f"-> {path.readlink()}".encode()
+    with path.open("rb") as file:
+        return file.read(DETAIL_BYTES)
+
+
+def first_difference(one: bytes, other: bytes) -> str:
+    """The first line that is not the same, or the first byte where it is no text; for people to read."""
+    if b"\0" in one or b"\0" in other:
+        same = next(
+            (at for at, (x, y) in enumerate(zip(one, other, strict=False)) if x != y), min(len(one), len(other))
+        )
+        return f"from byte {same} on"
+    for number, (x, y) in enumerate(zip_longest(one.splitlines(), other.splitlines()), 1):
+        if x != y:
+            return f"line {number}: {_quoted(x)} became {_quoted(y)}"
+    return f"somewhere behind its first {min(len(one), len(other))} bytes"
+
+
+def _quoted(line: bytes | None) -> str:
+    if line is None:
+        return "nothing"
+    text = line.decode(errors="replace")
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
 UNSTEADY = (
     "Fix what changes by itself: seed every random generator, write no times, paths or job ids into what it makes, "
     "sort what comes from sets, folders or threads. Until then nobody can say whether a kill changed anything."
@@ -301,6 +426,15 @@ RESUMED = (
 NEVER = (
     "That is what class never means: it is not repeated, because that would not be safe. If it is safe, use restart."
 )
+
+
+def _of_failure(request: JobRequest, calm: Run) -> str:
+    seen = "What it printed last stands above" if calm.printed else "It printed nothing"
+    network = "" if request.network else ", no network without --network"
+    return (
+        f"Mend that first. {seen}. On a node it has no standard input{network}, and none of your files but the folder "
+        "that is sent with it and what --input names."
+    )
 
 
 def _of_lost_work(request: JobRequest, calm: Run, kills: tuple[Kill, ...]) -> str:

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from holdfast.model import AttemptId, Failure, FailureCode, Instant, NodeId, Resources, Result, after
 from holdfast.model.messages import (
     Discard,
+    Drained,
     Go,
     Held,
     HeldPhase,
@@ -111,6 +112,8 @@ class NodeCore:
         self.paused = False
         self._paused_why = ""
         """Its operator wants nothing hosted for now."""
+        self.drained = False
+        """The network's operator gives it nothing, by the orchestrator's last word. For people: it decides nothing."""
         self.left = False
         """Nothing is held back any more: the shell may stop."""
         self._holdings: dict[AttemptId, Holding] = {}
@@ -231,6 +234,7 @@ class NodeCore:
             return
         self._saw_epoch(welcome.epoch)
         self._welcome = welcome
+        self.drained = False  # if it is, that is the next word
         self._stop_grace_ms = max(0, welcome.stop_grace_ms)
         self._forget_session()
         self._say_full(now)
@@ -251,7 +255,7 @@ class NodeCore:
         self._news.clear()
         self._renew_now.clear()
 
-    def _told(self, command: Start | Go | Discard | Renewed | Ping | Save, now: Instant) -> None:
+    def _told(self, command: Start | Go | Discard | Renewed | Ping | Save | Drained, now: Instant) -> None:
         if self._welcome is None or command.epoch < self.epoch_seen:
             return
         self._saw_epoch(command.epoch)
@@ -266,6 +270,8 @@ class NodeCore:
                 self._renewed(command, now)
             case Ping():
                 self._say(Pong(command.nonce))
+            case Drained():
+                self.drained = command.on
             case Save():
                 self._save(command)
 

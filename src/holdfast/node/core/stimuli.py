@@ -9,6 +9,7 @@ import msgspec
 from holdfast.model import AttemptId, Failure, Input, Instant, Resources
 from holdfast.model.messages import (
     Discard,
+    Drained,
     Go,
     Leaving,
     Load,
@@ -68,7 +69,7 @@ class Disconnected(Happening, frozen=True):
 class Told(Happening, frozen=True):
     """The orchestrator said this in the session that stands. May be late, repeated or out of order."""
 
-    command: Start | Go | Discard | Renewed | Ping | Save
+    command: Start | Go | Discard | Renewed | Ping | Save | Drained
 
 
 class ShimSaid(Happening, frozen=True):

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import signal
+import stat
 import time
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -28,6 +29,7 @@ _CHARGE_BYTES = MIB = 1 << 20
 """Memory is charged in lots: one that did not fit any more is missing from the most that was used."""
 _EMPTY_S = 10.0
 _SWEEP_S = 0.005
+KERNEL_LOG = "/dev/kmsg"
 _OOM = re.compile(r"oom-kill:.*oom_memcg=([^,]*),task_memcg=([^,]*)")
 
 
@@ -180,6 +182,7 @@ class Groups:
         self._top = top
         self._periods = (0, 0)
         self._kernel_log = KernelLog()
+        self._calls: LimitCalls | None = None
 
     @staticmethod
     def make(folder: str, hierarchy: Hierarchy, limits: Limits) -> "Groups":
@@ -191,6 +194,9 @@ class Groups:
         for place in dict.fromkeys(groups.places.values()):
             os.makedirs(place, mode=0o755, exist_ok=True)
         groups._limit(limits)
+        if groups.version == 1 and "memory" in groups.places:
+            with contextlib.suppress(OSError):
+                groups._calls = LimitCalls(groups.places["memory"])
         return groups
 
     def _record(self, folder: str) -> None:
@@ -308,13 +314,17 @@ class Groups:
     def _by_own_limit(self) -> bool:
         """Whether it was this group's limit that was hit, and not that of one around it, or the machine's end.
 
-        Version 2 counts that. Version 1 does not: the kernel's log names the group whose limit it was, and where
-        that cannot be read, a group that never came up to its limit is innocent."""
+        Version 2 counts that. Version 1 does not: the kernel's log names the group whose limit it was. Where that
+        cannot be read, it is known from what the kernel called for; and where nobody listened to that, a group that
+        never came up to its limit is innocent, though one that filled it with files may be as well."""
         if self.version == 2:
             return self._events().get("oom", 0) > 0
         memory = self.places["memory"]
         if blamed := self._kernel_log.blamed(os.path.basename(memory)):
             return os.path.basename(memory) in blamed
+        if self._calls is not None:
+            self._calls.take()
+            return self._calls.for_own()
         most = _number(f"{memory}/memory.max_usage_in_bytes")
         return most + _CHARGE_BYTES >= _number(f"{memory}/memory.limit_in_bytes")
 
@@ -367,15 +377,71 @@ class Groups:
                 _write(f"{self._top}/blkio.throttle.write_bps_device", f"{device} 0")
 
 
+class LimitCalls:
+    """How often the kernel was about to end something for a group's own limit, or for one above (version 1).
+
+    The eventfd of the group is called for its own limit and for those above it, that of the group above for the latter
+    only, and first: what the one was called more often than the other was for its own limit."""
+
+    def __init__(self, place: str) -> None:
+        """OSError where the kernel cannot be asked for it."""
+        self.calls = self.above = 0
+        self.fd = self._above = -1
+        self.fd = calls_for(place, "memory.oom_control")
+        with contextlib.suppress(OSError):  # the top of all has no limit that could be met
+            self._above = calls_for(os.path.dirname(place), "memory.oom_control")
+
+    def take(self) -> int:
+        """Take in what was called until now; how often that was."""
+        called = _taken(self.fd)
+        self.calls += called
+        self.above += _taken(self._above)  # the later of the two: it is called first
+        return called
+
+    def for_own(self, others: int = 0) -> bool:
+        """Whether some call was for its own limit; `others`: how many were for something else."""
+        return self.calls - others > self.above
+
+    def __del__(self) -> None:
+        for fd in (self.fd, self._above):
+            if fd >= 0:
+                os.close(fd)
+
+
+def calls_for(place: str, file: str, *words: object) -> int:
+    """An eventfd that the kernel calls for what this file of a group (version 1) is about, and at its removal."""
+    fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    try:
+        with open(f"{place}/{file}") as about, open(f"{place}/cgroup.event_control", "w") as control:
+            control.write(" ".join(str(word) for word in (fd, about.fileno(), *words)))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _taken(fd: int) -> int:
+    with contextlib.suppress(BlockingIOError):
+        return os.eventfd_read(fd) if fd >= 0 else 0
+    return 0
+
+
 class KernelLog:
-    """What the kernel said since this was made; silent where it may not be read."""
+    """What the kernel said since this was made; silent where it may not be read.
+
+    In a container its place is often taken by another device (the null device, a terminal): that is not asked."""
 
     def __init__(self) -> None:
         self._fd = -1
         self._lines: list[str] = []
         with contextlib.suppress(OSError):
-            self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.lseek(self._fd, 0, os.SEEK_END)
+            if _is_kernel_log(os.stat(KERNEL_LOG)):
+                self._fd = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+                os.lseek(self._fd, 0, os.SEEK_END)
+
+    @property
+    def readable(self) -> bool:
+        return self._fd >= 0
 
     def blamed(self, group: str) -> set[str]:
         """The groups for whose limit a process in `group` was ended; the root's name is empty."""
@@ -396,6 +462,10 @@ class KernelLog:
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+
+
+def _is_kernel_log(found: os.stat_result) -> bool:
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 11)
 
 
 def recorded(folder: str) -> Groups | None:

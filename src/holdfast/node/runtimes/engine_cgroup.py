@@ -8,12 +8,16 @@ import errno
 import os
 import select
 import signal
+import time
 
 from holdfast.node import linux
-from holdfast.node.runtimes.cgroups import Groups, KernelLog
+from holdfast.node.runtimes.cgroups import Groups, KernelLog, LimitCalls, calls_for
 
-_WORD_S = 0.2
-"""For the kernel to tell of a cgroup's removal, which it does by a worker of its own."""
+_WORD_S = 5.0
+"""For the kernel to tell of a cgroup's removal, which it does by a worker of its own; some milliseconds as a rule."""
+_UNREACHABLE = 1 << 62
+_AFTER_CALL_S = 10.0
+"""From the kernel's call to the kill that it was for: it writes pages into its log between them, which may be slow."""
 
 
 def groups_of(pid: int) -> Groups:
@@ -82,19 +86,20 @@ def _table(text: bytes) -> dict[str, int]:
 
 
 class MemoryWatch:
-    """Hears of it when the kernel ends a process of the container for want of memory.
+    """Hears of it when the kernel ends a process of the container for want of memory, and whose limit it was.
 
-    Version 1 counts on an eventfd how often the cgroup's own limit (or that of one above it) brought that about, and
-    once more when the cgroup is removed; `memory.failcnt` says whether its own limit was ever met. Version 2 has a
-    file of counters that can be waited for: `oom` for its own limit, `oom_kill` for every kill. Where the kernel's
-    log can be read, it names the cgroup whose limit it was.
+    Version 1 calls (`LimitCalls`), before it ends anything; what it called for is kept, whoever looks when, and however
+    soon the engine has removed the cgroup. The removal is one more call for each eventfd of it, so that a third one
+    stands by, for an amount that nobody reaches: that is called for nothing else, and last, since the kernel has more
+    to do for it. Version 2 has a file of counters that can be waited for: `oom` for its own limit, `oom_kill` for
+    every kill. Where the kernel's log can be read, it names the cgroup whose limit it was.
     """
 
     def __init__(self, groups: Groups) -> None:
         """OSError where it cannot be watched."""
         self.kills = 0
         self._own = False
-        self._calls = 0
+        self._called_at = -_AFTER_CALL_S
         self._gone = False
         self._first = groups.version == 1
         place = groups.places.get("memory", "")
@@ -102,40 +107,54 @@ class MemoryWatch:
         self._log = KernelLog()
         self._counters = os.open(f"{place}/memory.{'oom_control' if self._first else 'events'}", os.O_RDONLY)
         self.fd, self.events = self._counters, select.POLLPRI
+        self._calls: LimitCalls | None = None
         if self._first:
-            self._failures = os.open(f"{place}/memory.failcnt", os.O_RDONLY)
-            self.fd, self.events = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), select.POLLIN
-            with open(f"{place}/cgroup.event_control", "w") as file:
-                file.write(f"{self.fd} {self._counters}")
+            self._removal = calls_for(place, "memory.usage_in_bytes", _UNREACHABLE)
+            self._calls = LimitCalls(place)
+            self.fd, self.events = self._calls.fd, select.POLLIN
         self.look()
+
+    @property
+    def counted(self) -> bool:
+        """Whether the last look could count every kill: the cgroup was still there."""
+        return not self._gone
+
+    @property
+    def sure(self) -> bool:
+        """Whether no kill can have been missed, not even one for want of the machine's own memory, for which nobody is
+        called."""
+        return self.counted or self._log.readable
+
+    @property
+    def met_above(self) -> bool:
+        """Whether it was a cgroup above that met its limit, and not this one."""
+        return self._calls is not None and self._calls.above > 0 and not self._own
+
+    def expects(self) -> bool:
+        """Whether somebody was called a moment ago, and no kill is seen yet: to be looked for again soon."""
+        return not self.kills and not self._gone and time.monotonic() < self._called_at + _AFTER_CALL_S
 
     def look(self) -> None:
         """Take in what happened until now."""
-        if self._first:
-            with contextlib.suppress(BlockingIOError):
-                self._calls += os.eventfd_read(self.fd)
+        if self._calls is not None and self._calls.take():
+            self._called_at = time.monotonic()
         try:
             counters = _table(os.pread(self._counters, 4096, 0))
             self.kills = max(self.kills, counters.get("oom_kill", 0))
-            if self._first:
-                self._own |= self._calls > 0 and int(os.pread(self._failures, 64, 0)) > 0
-            else:
-                self._own |= counters.get("oom", 0) > 0
-        except (OSError, ValueError) as error:
-            self._gone = isinstance(error, OSError) and error.errno == errno.ENODEV
+            # What can be read is not removed, so no call was for that.
+            self._own |= self._calls.for_own() if self._calls else counters.get("oom", 0) > 0
+        except OSError as error:
+            self._gone = error.errno == errno.ENODEV
 
     def verdict(self) -> str:
         """When the container has ended: `oom_job` where its own limit cost it a process, `oom_node` where it was
-        another's or the machine's, empty where none was ended.
-
-        The cgroup may be gone before its last counters were read. Then the calls are the evidence: one is for the
-        removal, any other for memory."""
+        another's or the machine's, empty where none is known to have been ended."""
         self.look()
-        if self._first and self._gone and not self.kills and self._calls:
-            if self._calls == 1 and select.select([self.fd], [], [], _WORD_S)[0]:
-                self._calls += os.eventfd_read(self.fd)
-            if self._calls > 1:
-                self.kills, self._own = 1, True
+        if self._calls is not None and self._gone:
+            removed = bool(select.select([self._removal], [], [], _WORD_S)[0])
+            self.look()
+            if self._calls.for_own(removed):
+                self.kills, self._own = max(1, self.kills), True
         blamed = self._log.blamed(self._name)
         if blamed:
             return "oom_job" if self._name in blamed else "oom_node"

@@ -173,6 +173,8 @@ class Keeper:
         """Wait for anything, and see to it. True: something of `answer` is there."""
         if answer is not None:
             self._poll.register(answer, select.POLLIN)
+        if self._watch is not None and self._watch.expects():
+            timeout_s = min(timeout_s, _NOTICE_S)
         try:
             ready = dict(self._poll.poll(max(0.0, timeout_s) * 1000))
         finally:
@@ -183,7 +185,7 @@ class Keeper:
         if self._awake.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
                 self._awake.recv(4096)
-        if self._watch is not None and self._watch.fd in ready:
+        if self._watch is not None and (self._watch.fd in ready or self._watch.expects()):
             self._watch.look()
             if self._watch.kills:
                 self._end_for_memory(self._watch)
@@ -369,11 +371,12 @@ class Keeper:
         if self._term and not self._has_begun():
             return {"signal": int(signal.SIGTERM)}
         state = self._state()
-        if state.get("OOMKilled"):
+        watch = self._watch
+        if state.get("OOMKilled") and (watch is None or not (watch.counted or watch.met_above)):
             return self._for_memory(True)
         if not self._term and (fault := self._foreign_end(state)):
             return {"fault": fault}
-        return {"exit_code": int(state["ExitCode"]), "watched": self._watch is not None}
+        return {"exit_code": int(state["ExitCode"]), "watched": watch is not None and watch.sure}
 
     def _for_memory(self, own: bool) -> dict[str, Any]:
         return {"signal": int(signal.SIGKILL), "code": "oom_job" if own and self._task.memory_mib else "oom_node"}
