@@ -25,6 +25,7 @@ from holdfast.errors import Misconfigured
 from holdfast.identity.admin import AdminToken
 from holdfast.identity.certificates import Certificate, needs_tls, server_credentials
 from holdfast.orchestrator import record
+from holdfast.orchestrator.backup import begin_from
 from holdfast.orchestrator.bells import Bells
 from holdfast.orchestrator.blob_store import open_content, try_out
 from holdfast.orchestrator.bulk import LogIntake
@@ -77,6 +78,7 @@ def run_orchestrator(config: OrchestratorConfig) -> int:
         (config.data / "endpoint.json").unlink(missing_ok=True)
         store = Store.open(config.store_url())
         try:
+            begin_from(config.data, store)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(Orchestrator(config, store).run())
         finally:

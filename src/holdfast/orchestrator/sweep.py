@@ -95,6 +95,8 @@ class Sweeper:
         epoch, collector = self._leader.epoch, self._content.collector
         if collector.condemned and not await self._end(collector, epoch):
             return 0
+        if await self._content.store.deleting():
+            return 0  # or a backup is being made, for which nothing may go: nothing is condemned that must then wait
         read_ms = boottime_ms()
         live, kept = await asyncio.to_thread(self._referred)
         roots = roots_of(live, kept)

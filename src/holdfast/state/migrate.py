@@ -46,3 +46,15 @@ def to_head(writer: Engine, where: str) -> None:
             )
         chosen.attributes["connection"] = connection
         command.upgrade(chosen, "head")
+
+
+def need_head(reader: Engine, where: str) -> None:
+    """StoreFailed unless the database has the schema this program knows."""
+    with reader.connect() as connection:
+        present = MigrationContext.configure(connection).get_current_revision()
+    known = ScriptDirectory.from_config(config()).get_current_head()
+    if present != known:
+        raise StoreFailed(
+            f"the store {where} has schema {present}, and this version of Holdfast works with {known}",
+            hint="Use the version that the orchestrator runs.",
+        )

@@ -51,6 +51,14 @@ def raise_epoch(holder: str) -> UpdateBase:
     )
 
 
+def skip_epochs(by: int) -> UpdateBase:
+    return update(leader).where(leader.c.id == 1).values(epoch=leader.c.epoch + by)
+
+
+def replace_meta(doc: str) -> UpdateBase:
+    return update(meta).where(meta.c.id == 1).values(doc=doc)
+
+
 leader_held: Select[int, str] = select(leader.c.epoch, leader.c.holder).where(leader.c.id == 1).with_for_update()
 """The lock makes a later `raise_epoch` wait for this commit; on SQLite the transaction itself does."""
 
@@ -180,6 +188,14 @@ def jobs_named(owner: str, name: str, limit: int) -> Select[str]:
         jobs.c.name == name,
     ]
     return _newest_first(select(jobs.c.doc).where(*named)).limit(_bounded(limit))
+
+
+def live_named(owner: str, name: str, limit: int) -> Select[str]:
+    """Ids: of an array one, however many of its items live."""
+    bearer = func.coalesce(jobs.c.array_id, jobs.c.id)
+    named = (jobs.c.name != literal_column("''"), jobs.c.owner == owner, jobs.c.name == name)
+    found = select(bearer).where(*named, _LIVE_JOB)
+    return found.distinct().order_by(bearer).limit(_bounded(limit))
 
 
 def _newest_first(statement: Select[str]) -> Select[str]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -70,6 +71,20 @@ class Store:
             raise
         return store
 
+    @classmethod
+    def open_as_it_is(cls, url: str) -> "Store":
+        """For reading only: changes nothing, not even the schema. StoreFailed where that is of another release."""
+        store = cls(open_engines(url))
+        try:
+            migrate.need_head(store._engines.reader, store._where)
+        except SQLAlchemyError as error:
+            store.close()
+            raise store._failed("opened", error) from error
+        except StoreFailed:
+            store.close()
+            raise
+        return store
+
     def close(self) -> None:
         self._engines.dispose()
 
@@ -80,6 +95,20 @@ class Store:
         try:
             with self._engines.writer.begin() as transaction:
                 return transaction.execute(statements.raise_epoch(holder)).scalar_one()
+        except SQLAlchemyError as error:
+            raise self._failed("written to", error) from error
+
+    def skip_ahead(self, by: int) -> None:
+        """Pass over so many epochs, fences and entries: somebody else may have given them out, of whom nothing is known
+        here. Nobody leads meanwhile."""
+        try:
+            with self._engines.writer.begin() as transaction:
+                transaction.execute(statements.skip_epochs(by))
+                doc = transaction.execute(statements.the_meta).scalar_one_or_none()
+                if doc is not None:
+                    meta = row_of(Meta, doc)
+                    skipped = replace(meta, fence=meta.fence + by, entry_seq=meta.entry_seq + by)
+                    transaction.execute(statements.replace_meta(msgspec.json.encode(skipped).decode()))
         except SQLAlchemyError as error:
             raise self._failed("written to", error) from error
 
@@ -168,6 +197,10 @@ class Store:
     def jobs_by_name(self, owner: str, name: str, limit: int = 10) -> list[Job]:
         """Newest first, at most `limit`. Jobs without a name are found by no name."""
         return self._all(Job, statements.jobs_named(owner, name, limit))
+
+    def live_named(self, owner: str, name: str, limit: int = 10) -> list[str]:
+        """Ids of what has this name and has not ended, at most `limit`: jobs, and arrays in place of their items."""
+        return self._column(statements.live_named(owner, name, limit))
 
     def jobs_of_array(self, array: str) -> list[Job]:
         """All that were ever submitted for an array, oldest first; of one item there may be several."""

@@ -1,0 +1,479 @@
+"""Copies an orchestrator's data while it serves, into a folder that another one can be started from.
+
+    state.db      the state as of one moment; not there where the state lies in PostgreSQL
+    blobs/        what that state names, under the keys it has in the store; not there where files lie in S3
+    logs/         what jobs printed
+    admin.token, certificate.pem, blobs.key …
+    backup.json   of what this is a copy; `begin_from` takes it away when an orchestrator starts here
+
+The order makes it whole. First nobody may delete files any more: the lock that the sweeper needs is held, so what the
+state names at any moment from here on stays. Then the state, then the files, then the logs: each of them may be newer
+than the state, which does no harm, and none can be older. All is written into TARGET.part, synced, read back and
+compared; the last step gives it its name. So whatever is called TARGET is whole, whenever this process died.
+
+What happened after that moment is not in the copy. An orchestrator that starts from it would give out numbers that the
+lost one gave out already, and nodes refuse an epoch below the highest they obeyed: `begin_from` skips ahead.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from urllib.parse import quote
+
+import msgspec
+
+import holdfast
+from holdfast.blobs.errors import BlobError, DiskFull, InTheWay, Mismatch, StoreSlow
+from holdfast.blobs.folder import LOCK
+from holdfast.blobs.garbage import ROUND_MS, Root
+from holdfast.blobs.keys import OWNED, owned_key, parse_key
+from holdfast.blobs.manifest import Limits, Manifest
+from holdfast.errors import HoldfastError, Misconfigured, Misuse
+from holdfast.orchestrator.clock import wall_ms
+from holdfast.orchestrator.config import OrchestratorConfig
+from holdfast.orchestrator.sweep import roots_of
+from holdfast.quantities import spoken_bytes
+from holdfast.state import Store, StoreFailed
+
+log = logging.getLogger("holdfast.backup")
+
+NOTE = "backup.json"
+"""The first thing that is written into a draft: so it is known whose it is, and that nothing may be started from it."""
+UNFINISHED = b"{}"
+STATE = "state.db"
+SKIPPED = 1 << 20
+"""More leaders, attempts and events than a network has between a backup and the day it is needed. There is room for
+billions of such steps."""
+LOCK_S = 2 * ROUND_MS / 1000
+AT_ONCE = 8
+_BATCH = 1_000
+_BLOCK = 1024 * 1024
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_OF_A_PROCESS = {"endpoint.json", "endpoint.draft", NOTE}
+"""What says something of a process and not of its data."""
+
+Told = Callable[[str, int, int], None]
+"""What is done (`copying`, `checking`), how many bytes of it, of how many."""
+
+
+class Backup(msgspec.Struct, frozen=True):
+    """What a backup holds."""
+
+    target: str
+    version: str
+    """Of Holdfast."""
+    made_ms: int
+    state_bytes: int = 0
+    blobs: int = 0
+    blob_bytes: int = 0
+    logs: int = 0
+    log_bytes: int = 0
+    keys: int = 0
+    bytes: int = 0
+    left_out: tuple[str, ...] = ()
+    """`database` and `files`, where they do not lie in the data folder."""
+    damaged: tuple[str, ...] = ()
+    """Files that the state names and that the original itself has not, or not as they were."""
+
+
+class BackupDamaged(HoldfastError):
+    """It was made and has its name, but the original is not whole."""
+
+    code = "backup_damaged"
+    exit_code = 1
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A file to copy."""
+
+    source: Path
+    name: str
+    """Under the target."""
+    size: int
+    sha: str = ""
+    """What it must hash to, where its name says so."""
+    grows: bool = False
+    """It is appended to meanwhile: as many bytes as it had count."""
+
+
+def back_up(config: OrchestratorConfig, target: Path, told: Told = lambda doing, done, total: None) -> Backup:
+    """Copy all that an orchestrator with this configuration keeps in its data folder."""
+    _check(config, target)
+    try:
+        with _draft(target) as draft:
+            made = _fill(config, draft, target, told)
+            _write(draft / NOTE, msgspec.json.format(msgspec.json.encode(made), indent=2))
+            _sync_folders(draft)
+            _give_name(draft, target)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise DiskFull(f"there is no room for the backup in {target.parent}: {error.strerror}") from None
+        raise
+    _sync_folder(target.parent)
+    return made
+
+
+def begin_from(data: Path, store: Store) -> None:
+    """To be called before anything is read from a store: if this data folder is a backup, it is one no longer."""
+    note = data / NOTE
+    try:
+        written = note.read_bytes()
+    except FileNotFoundError:
+        return
+    if written == UNFINISHED:
+        raise Misconfigured(f"{data} is a backup that was never finished", hint="Take an earlier one.")
+    try:
+        made = msgspec.json.decode(written, type=Backup)
+    except msgspec.DecodeError as wrong:
+        raise Misconfigured(f"{note} cannot be read: {wrong}", hint="Restore it from the backup.") from None
+    store.skip_ahead(SKIPPED)
+    # A death in between skips once more.
+    note.unlink()
+    _sync_folder(data)
+    age_s = max(0, wall_ms() - made.made_ms) // 1000
+    log.warning("started from a backup made %d s ago: what happened after it was made is not known here", age_s)
+
+
+# --- the steps ---
+
+
+def _fill(config: OrchestratorConfig, draft: Path, target: Path, told: Told) -> Backup:
+    blobs = None if config.blobs else config.data / "blobs"
+    url = config.store_url()
+    with _nothing_deleted(blobs):
+        made_ms = wall_ms()
+        state_bytes = 0
+        if url.startswith("sqlite:"):
+            url = f"sqlite:///{(draft / STATE).absolute()}"
+            state_bytes = _copy_state(_sqlite_path(config), draft / STATE)
+        roots = _roots(url)
+        content, damaged = _named(blobs, roots) if blobs else ([], set[str]())
+        if blobs and not state_bytes:
+            # The dump is older than what is read here, and may name what nothing names any more.
+            known = {part.name for part in content}
+            content += [part for part in _owned(blobs) if part.name not in known]
+        logs, keys = list(_logs(config.data)), list(_keys(config))
+        parts = [*keys, *content, *logs]
+        total = sum(part.size for part in parts)
+        _need_room(draft, total)
+        for name in ("logs", *(("blobs",) if blobs else ())):
+            (draft / name).mkdir(mode=0o700)
+        copied = _copy_all(draft, parts, lambda done: told("copying", done, total))
+    _sync_folders(draft)
+    _read_back(draft, copied, lambda done: told("checking", done, total))
+    lost = {part.name.removeprefix("blobs/") for part in content if part.name not in copied}
+    sizes = {part.name: part.size for part in parts if part.name in copied}
+    counted = [[sizes[part.name] for part in some if part.name in sizes] for some in (content, logs, keys)]
+    left_out = (("database",) if not state_bytes else ()) + (("files",) if blobs is None else ())
+    return Backup(
+        str(target),
+        holdfast.__version__,
+        made_ms,
+        state_bytes,
+        blobs=len(counted[0]),
+        blob_bytes=sum(counted[0]),
+        logs=len(counted[1]),
+        log_bytes=sum(counted[1]),
+        keys=len(counted[2]),
+        bytes=state_bytes + sum(sizes.values()),
+        left_out=left_out,
+        damaged=tuple(sorted(damaged | lost)),
+    )
+
+
+def _check(config: OrchestratorConfig, target: Path) -> None:
+    data = config.data
+    if not data.is_dir():
+        raise Misconfigured(
+            f"there is no data of an orchestrator in {data}",
+            hint="Name the folder that `holdfast up` was given with --data-dir.",
+        )
+    if config.store_url().startswith("sqlite:") and not _sqlite_path(config).is_file():
+        raise Misconfigured(
+            f"there is no state in {_sqlite_path(config)}",
+            hint="Give --data-dir and --store as `holdfast up` got them.",
+        )
+    if not config.blobs and not (data / "blobs").is_dir():
+        raise Misconfigured(f"there are no files in {data / 'blobs'}", hint="Give --blobs as `holdfast up` got it.")
+    if target.resolve().is_relative_to(data.resolve()):
+        raise Misuse("the backup would lie inside of what it is a copy of", hint="Choose a folder on another disk.")
+    if os.path.lexists(target):
+        raise InTheWay(f"{target} is there already", hint="A backup replaces nothing. Choose another name.")
+    if not target.parent.is_dir():
+        raise Misconfigured(f"there is no folder {target.parent}", hint="Make it first, or choose another place.")
+
+
+def _sqlite_path(config: OrchestratorConfig) -> Path:
+    return Path(config.store_url().removeprefix("sqlite:///"))
+
+
+@contextlib.contextmanager
+def _draft(target: Path) -> Iterator[Path]:
+    """TARGET.part, empty and ours alone; gone if it is not finished, unless this process dies."""
+    draft = target.with_name(target.name + ".part")
+    with contextlib.suppress(FileExistsError):
+        draft.mkdir(mode=0o700)
+    folder = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InTheWay(f"another backup is just being written to {draft}", hint="Wait for it to end.") from None
+        left = os.listdir(draft)
+        if left and not any(name.startswith(NOTE) for name in left):
+            raise InTheWay(
+                f"{draft} holds something that is no unfinished backup", hint="Move it away, or choose another name."
+            )
+        try:
+            _empty(draft)
+            _write(draft / NOTE, UNFINISHED)
+            yield draft
+        except BaseException:
+            with contextlib.suppress(OSError):
+                _empty(draft)
+                draft.rmdir()
+            raise
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def _nothing_deleted(blobs: Path | None) -> Iterator[None]:
+    """Hold the lock without which no sweeper deletes. A round that is under way is waited for."""
+    if blobs is None:
+        yield
+        return
+    file = os.open(blobs / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if os.geteuid() == 0:  # and an orchestrator that is not must open it, too
+            owner = blobs.stat()
+            os.fchown(file, owner.st_uid, owner.st_gid)
+        until = time.monotonic() + LOCK_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise StoreSlow(f"another process has been deleting files in {blobs} for {LOCK_S:g} s") from None
+                time.sleep(0.1)
+        yield
+    finally:
+        os.close(file)
+
+
+def _copy_state(source: Path, target: Path) -> int:
+    """One read of the whole database: its writer does not wait, and commits that come meanwhile are not in it."""
+    os.close(os.open(target, _NEW, 0o600))
+    try:
+        with (
+            contextlib.closing(sqlite3.connect(f"file:{quote(str(source))}?mode=ro", uri=True, timeout=30)) as original,
+            contextlib.closing(sqlite3.connect(target)) as copy,
+        ):
+            original.backup(copy)
+            # One file, without a journal beside it. Whoever opens it for work chooses again.
+            copy.execute("PRAGMA journal_mode=DELETE")
+            found = [row[0] for row in copy.execute("PRAGMA integrity_check")]
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+            raise DiskFull(f"there is no room for the state in {target.parent}") from None
+        raise StoreFailed(f"the state in {source} could not be copied: {error}") from None
+    if found != ["ok"]:
+        raise StoreFailed(
+            f"the state in {source} is damaged: {found[0]}", hint="Restore an earlier backup; this one was not made."
+        )
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_size
+
+
+def _roots(url: str) -> list[Root]:
+    """Every manifest that the state refers to."""
+    store = Store.open_as_it_is(url)
+    try:
+        live = store.load_live()
+        kept = [(str(keep.owner), keep.manifests) for keep in store.keeps(wall_ms())]
+    finally:
+        store.close()
+    return sorted(roots_of(live, kept))
+
+
+def _named(blobs: Path, roots: Iterable[Root]) -> tuple[list[_Part], set[str]]:
+    """The manifests and what they name; and the keys of manifests that cannot be read."""
+    parts: dict[str, _Part] = {}
+    damaged: set[str] = set()
+    for root in roots:
+        key = owned_key(root.owner, root.manifest)
+        try:
+            with (blobs / key).open("rb") as file:
+                data = file.read(Limits().manifest_bytes + 1)
+            manifest = Manifest.from_bytes(data, name=root.manifest)
+        except (FileNotFoundError, BlobError):
+            damaged.add(key)
+            continue
+        parts[key] = _Part(blobs / key, f"blobs/{key}", len(data), root.manifest)
+        for blob in manifest.blobs:
+            key = owned_key(root.owner, blob.sha)
+            parts[key] = _Part(blobs / key, f"blobs/{key}", blob.size, blob.sha)
+    return list(parts.values()), damaged
+
+
+def _owned(blobs: Path) -> Iterator[_Part]:
+    """Everything that was ever taken over and not collected."""
+    for folder, _, names in os.walk(blobs / OWNED):
+        for name in names:
+            path = Path(folder) / name
+            key = path.relative_to(blobs).as_posix()
+            if parse_key(key) is not None:
+                yield _Part(path, f"blobs/{key}", path.stat().st_size, name)
+
+
+def _logs(data: Path) -> Iterator[_Part]:
+    for folder, _, names in os.walk(data / "logs"):
+        for name in names:
+            path = Path(folder) / name
+            with contextlib.suppress(FileNotFoundError):  # cleared away just now, a month after its job ended
+                yield _Part(path, path.relative_to(data).as_posix(), path.stat().st_size, grows=True)
+
+
+def _keys(config: OrchestratorConfig) -> Iterator[_Part]:
+    """Files beside the state: tokens, keys, certificates. Not what a running process leaves there, nor a draft."""
+    state = _sqlite_path(config).name if config.store_url().startswith("sqlite:") else STATE
+    for path in sorted(config.data.iterdir()):
+        name = path.name
+        if path.is_file() and name not in _OF_A_PROCESS and not name.startswith((".", STATE, state)):
+            yield _Part(path, name, path.stat().st_size)
+
+
+def _need_room(draft: Path, total: int) -> None:
+    disk = os.statvfs(draft)
+    free = disk.f_bavail * disk.f_frsize
+    if total > free:
+        raise DiskFull(
+            f"the backup needs {spoken_bytes(total)} more, and {draft.parent} has {spoken_bytes(free)}",
+            hint="Choose a folder on a larger disk.",
+        )
+
+
+def _copy_all(draft: Path, parts: list[_Part], told: Callable[[int], None]) -> dict[str, str]:
+    """The hash of each file, by its name. One is not in it that the original has lost."""
+    for folder in sorted({(draft / part.name).parent for part in parts}):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    copied: dict[str, str] = {}
+    done = 0
+    counting = Lock()
+
+    def moved(count: int) -> None:
+        nonlocal done
+        with counting:
+            done += count
+            told(done)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for first in range(0, len(parts), _BATCH):
+            some = parts[first : first + _BATCH]
+            for part, sha in zip(some, pool.map(lambda part: _copy(draft, part, moved), some), strict=True):
+                if sha is not None:
+                    copied[part.name] = sha
+    return copied
+
+
+def _copy(draft: Path, part: _Part, moved: Callable[[int], None]) -> str | None:
+    """The hash of what was written; None where the original is gone, or is not what its name says."""
+    target = draft / part.name
+    digest = hashlib.sha256()
+    left = part.size if part.grows else part.size + 1
+    try:
+        source = part.source.open("rb", buffering=0)
+    except FileNotFoundError:
+        return None
+    with source, open(os.open(target, _NEW, 0o600), "wb", buffering=0) as copy:
+        while left and (block := source.read(min(left, _BLOCK))):
+            digest.update(block)
+            _write_all(copy.fileno(), block)
+            left -= len(block)
+            moved(len(block))
+        os.fsync(copy.fileno())
+        # What is read back must come from the disk.
+        os.posix_fadvise(copy.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if part.sha and digest.hexdigest() != part.sha:
+        target.unlink()
+        return None
+    return digest.hexdigest()
+
+
+def _read_back(draft: Path, copied: Mapping[str, str], told: Callable[[int], None]) -> None:
+    done = 0
+    for name, sha in copied.items():
+        digest = hashlib.sha256()
+        with (draft / name).open("rb", buffering=0) as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+                done += len(block)
+                told(done)
+        if digest.hexdigest() != sha:
+            raise Mismatch(f"{draft / name} does not hold what was written to it", hint="Use another disk.")
+
+
+# --- files ---
+
+
+def _give_name(draft: Path, target: Path) -> None:
+    try:
+        os.rename(draft, target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise InTheWay(f"{target} was made by somebody else meanwhile", hint="Choose another name.") from None
+        raise
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all, and durable."""
+    draft = path.with_name(f"{path.name}.new")
+    with contextlib.suppress(FileNotFoundError):
+        draft.unlink()
+    with open(os.open(draft, _NEW, 0o600), "wb", buffering=0) as file:
+        _write_all(file.fileno(), data)
+        os.fsync(file.fileno())
+    draft.replace(path)
+    _sync_folder(path.parent)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _empty(draft: Path) -> None:
+    """The note goes last: what a death leaves is still known as ours."""
+    for name in sorted(os.listdir(draft), key=lambda name: name.startswith(NOTE)):
+        path = draft / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _sync_folders(top: Path) -> None:
+    for folder, _, _ in os.walk(top, topdown=False):
+        _sync_folder(Path(folder))
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
