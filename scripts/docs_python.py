@@ -39,6 +39,14 @@ SECTIONS = (
         NAMESPACES,
     ),
     Section(
+        "Wishes",
+        "client/wishes.py",
+        ("Asked", "Wishes"),
+        "What `client.jobs.submit`, `run`, `check` and `client.arrays.submit` take by name. An `Amount` is a number or "
+        "text, as people write it.",
+        (("Asked", "By jobs and functions"), ("Wishes", "By jobs only")),
+    ),
+    Section(
         "Jobs and nodes as objects",
         "client/objects.py",
         ("JobShown", "Job", "Node"),

@@ -1,13 +1,40 @@
-"""`Client` and `AsyncClient` under one set of tests: what is awaited is awaited here, in an event loop of the test."""
+"""`Client` and `AsyncClient` under one set of tests: what is awaited is awaited here, in an event loop of the test.
+
+pytest_plugins = ["both_clients"]
+
+@pytest.fixture
+def client(either: Any, network: Network) -> Any:
+    return either(network.client, network.async_client)
+"""
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
+from holdfast.client.async_client import AsyncClient
+from holdfast.client.client import Client
 from holdfast.client.objects import AsyncArray, AsyncJob, AsyncNode, Page
 
-KINDS = ("Client", "AsyncClient")
+Either = Callable[[Callable[[], Client], Callable[[], AsyncClient]], Any]
+
+
+@pytest.fixture(params=["Client", "AsyncClient"])
+def either(request: pytest.FixtureRequest) -> Iterator[Either]:
+    """One of two clients, asked as a `Client` is; a test runs once with each. What was made is closed at its end."""
+    loop = asyncio.new_event_loop()
+    made: list[Any] = []
+
+    def one(plain: Callable[[], Client], awaited: Callable[[], AsyncClient]) -> Any:
+        made.append(plain() if request.param == "Client" else Driven(awaited(), loop))
+        return made[-1]
+
+    yield one
+    for client in made:
+        client.close()
+    loop.close()
 
 
 class Driven:

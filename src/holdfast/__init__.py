@@ -12,8 +12,6 @@ with holdfast.Client() as client:
     client.jobs.run(["echo", "hello"])
 """
 
-from typing import Any
-
 __version__ = "0.1.0"
 
 # Their types stand in __init__.pyi: an import here, even one for types only, would tie every room to them.
@@ -26,14 +24,14 @@ _FOUND_IN = {
     "Client": "holdfast.client.client",
     "Event": "holdfast.client.objects",
     "Job": "holdfast.client.objects",
-    "LogLine": "holdfast.wire.http",
+    "LogLine": "holdfast.client.log_lines",
     "Node": "holdfast.client.objects",
     "function": "holdfast.client.functions",
 }
 _ROOMS = ("errors", "testing")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Imported when it is first used: the command line and the nodes start without them."""
     from importlib import import_module
 

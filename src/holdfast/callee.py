@@ -97,8 +97,10 @@ class _Writer:
 
     def _other(self, value: Any, kind: type, where: str, depth: int) -> Any:
         if dataclasses.is_dataclass(kind) and self._own_module and kind.__module__ == self._own_module:
-            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-            named = {name: self.plain(one, f"{where}.{name}", depth + 1) for name, one in fields.items()}
+            names = [field.name for field in dataclasses.fields(value)]
+            if unset := [name for name in names if not hasattr(value, name)]:
+                raise NotAValue(f"{where}.{unset[0]} is not set")
+            named = {name: self.plain(getattr(value, name), f"{where}.{name}", depth + 1) for name in names}
             return {_MARK: "dataclass", "name": kind.__qualname__, "v": named}
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
@@ -214,12 +216,39 @@ class _Reader:
         return array[()] if scalar else array
 
     def _dataclass(self, name: Any, fields: Any, depth: int) -> Any:
-        place: Any = types.SimpleNamespace(**self._own)
-        for part in str(name).split("."):
-            place = getattr(place, part, None)
-        if not (isinstance(place, type) and dataclasses.is_dataclass(place)):
-            raise NotAValue(f"it holds a {str(name)[:80]!r}, which is no dataclass of the function's own file")
-        return place(**{str(key): self.value(one, depth + 1) for key, one in dict(fields).items()})
+        """Filled field by field: neither `__init__` nor anything else of the class is run."""
+        kind = self._own_class(str(name))
+        if not isinstance(fields, dict) or set(fields) != {field.name for field in dataclasses.fields(kind)}:
+            raise NotAValue(f"it holds a {name} with other fields than that has")
+        made = object.__new__(kind)
+        for field, plain in fields.items():
+            _fill(made, field, self.value(plain, depth + 1))
+        return made
+
+    def _own_class(self, name: str) -> Any:
+        """A dataclass of the function's own file by its own name: not what that file imports, and no way around."""
+        names: Any = self._own
+        place: Any = None
+        for part in name.split("."):
+            place = names.get(part)
+            if not isinstance(place, type):
+                break
+            names = vars(place)
+        own = isinstance(place, type) and place.__module__ == self._own.get("__name__") and place.__qualname__ == name
+        if not own or not dataclasses.is_dataclass(place):
+            raise NotAValue(f"it holds a {name[:80]!r}, which is no dataclass of the function's own file")
+        return place
+
+
+def _fill(made: Any, field: str, value: Any) -> None:
+    """What stands in the class under this name is a slot or a default. Anything that acts is left as it is."""
+    stands = next((vars(base)[field] for base in type(made).__mro__ if field in vars(base)), None)
+    if isinstance(stands, types.MemberDescriptorType):
+        stands.__set__(made, value)
+    elif hasattr(type(stands), "__get__"):
+        raise NotAValue(f"it would put {field!r} in the place of something that {type(made).__qualname__} does")
+    else:
+        object.__getattribute__(made, "__dict__")[field] = value
 
 
 def _list(inside: Any) -> list[Any]:
@@ -325,9 +354,14 @@ def main(beside: str, number: str = "0") -> int:
         positional, named = read(os.path.join(beside, str(int(number))), names)
         returned = function(*positional, **named)
         write(returned, RETURNED, module)
-    except BaseException as wrong:
-        if isinstance(wrong, (SystemExit, KeyboardInterrupt)):
+    except SystemExit as wrong:
+        if wrong.code:
             raise
+        print(f"SystemExit: {call['name']} ended its process instead of returning a value", file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        raise
+    except BaseException as wrong:
         _tell(wrong)
         return 1
     return 0

@@ -7,7 +7,7 @@
     │   ├── Unreachable      unreachable      69    nobody answers there
     │   ├── Untrusted        untrusted        76    someone answers, but not with the pinned certificate
     │   ├── NotAllowed       not_allowed      77    the token is missing, wrong or not enough
-    │   ├── NotFound         not_found        66    no such job, node or token; or the prefix fits several
+    │   ├── NotFound         not_found        66    no such job, node or token
     │   ├── Refused          (the answer's)   65    understood and declined: no fit, bad request, conflict
     │   ├── Busy             busy             75    overloaded or restarting; later it will work
     │   ├── NotEnded         not_ended        75    the job has not ended; what it makes is not there yet
@@ -51,7 +51,7 @@ class HoldfastError(Exception):
         """What to do about it."""
 
     def __str__(self) -> str:
-        return f"{self.says} [{self.code}]" + (f"\n  {self.hint}" if self.hint else "")
+        return f"{self.says} [{self.code}]" + ("\n" + textwrap.indent(self.hint, "  ") if self.hint else "")
 
 
 class Misuse(HoldfastError):
@@ -153,7 +153,7 @@ class FunctionRaised(JobFailed):
         self.trace = trace
         last = trace.strip().splitlines()[-1] if trace.strip() else "it said nothing"
         self.says = f"{job.name or job.id} raised: {last}"
-        self.hint = textwrap.indent(trace.rstrip(), "  | ") if trace.strip() else ""
+        self.hint = textwrap.indent(trace.rstrip(), "| ") if trace.strip() else ""
 
 
 class WaitExpired(HoldfastError):

@@ -13,11 +13,11 @@ import sdk_page
 from nbclient import NotebookClient
 
 import holdfast
-from both_clients import KINDS, Driven
 from holdfast.client.transport import Transport
 from holdfast.errors import JobCancelled, JobFailed, NotFound, Refused, WaitExpired
 from holdfast.testing.processes import LocalNetwork, wait_for
 
+pytest_plugins = ["both_clients"]
 pytestmark = pytest.mark.xdist_group("sdk")
 
 SMALL: dict[str, Any] = {"cpu": 0.5, "memory": "64MiB", "disk": "64MiB"}
@@ -32,18 +32,10 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
         yield network
 
 
-@pytest.fixture(params=KINDS)
-def client(request: pytest.FixtureRequest, network: LocalNetwork) -> Iterator[Any]:
+@pytest.fixture
+def client(either: Any, network: LocalNetwork) -> Any:
     url, token = where(network)
-    if request.param == "Client":
-        with holdfast.Client(url, token) as plain:
-            yield plain
-        return
-    loop = asyncio.new_event_loop()
-    driven = Driven(holdfast.AsyncClient(url, token), loop)
-    yield driven
-    driven.close()
-    loop.close()
+    return either(lambda: holdfast.Client(url, token), lambda: holdfast.AsyncClient(url, token))
 
 
 def where(network: LocalNetwork) -> tuple[str, str]:
@@ -148,7 +140,9 @@ def test_machines_are_listed_drained_and_taken_back(client: Any) -> None:
     wait_for(lambda: client.nodes.get("bee").state == "ready", "bee to be back")
     token = client.tokens.create(note="sdk", key=f"sdk {type(client).__name__}")
     assert token.token.startswith("hf1_")
-    client.tokens.revoke(token.id)
+    client.tokens.revoke(token.id[:-1])
+    listed = next(one for one in client.tokens.list() if one.id == token.id)
+    assert (listed.state, listed.note) == ("revoked", "sdk") and not hasattr(listed, "token")
 
 
 @pytest.mark.spec("J10")
@@ -279,7 +273,8 @@ def test_a_notebook_runs_with_both_clients_and_an_interrupted_cell_leaves_its_jo
         f"import holdfast\nclient = holdfast.Client()\nclient.jobs.run(['echo', '<b>hi</b>'], {small})",
         "client.nodes.list()",
         f"async with holdfast.AsyncClient() as there:\n    job = await there.jobs.run(['true'], {small})\njob",
-        f"@holdfast.function({small})\ndef area(a, b):\n    return a * b\n\narea.remote(6, 7)",
+        "import dataclasses\n@dataclasses.dataclass\nclass Box:\n    w: int\n    h: int\n\n"
+        f"@holdfast.function({small})\ndef area(box):\n    return box.w * box.h\n\narea.remote(Box(6, 7))",
         WAITS + f"client.jobs.submit(['sleep', '600'], name='interrupted', {small}).wait()",
         "client.jobs.get('interrupted').state, client.jobs.stop('interrupted').id[:4]",
     ]

@@ -2,12 +2,14 @@
 
 import dataclasses
 import datetime
+import functools
 import json
 import math
 import os
+import types
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import numpy as np
@@ -25,6 +27,58 @@ class Point:
     x: float
     label: str = ""
 
+
+RAN: list[str] = []
+"""What of a class was run."""
+
+
+@dataclasses.dataclass
+class Watched:
+    x: int
+    half: float = dataclasses.field(default=0, init=False)
+    known: ClassVar[int] = 7
+
+    def __post_init__(self) -> None:
+        RAN.append("post_init")
+        self.half = self.x / 2
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        RAN.append(f"set {name}")
+        object.__setattr__(self, name, value)
+
+    def area(self) -> int:
+        return self.x * self.x
+
+    @property
+    def side(self) -> int:
+        return self.x
+
+    @functools.cached_property
+    def slow(self) -> int:
+        return self.x
+
+    @dataclasses.dataclass
+    class Part:
+        n: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    x: int
+    label: str = ""
+
+
+@dataclasses.dataclass
+class Doing:
+    """A field by the name of something that acts."""
+
+    act: Any = lambda self: "its own"
+
+
+ALIAS = Watched.Part
+Foreign = dataclasses.make_dataclass("Foreign", ["x"], namespace={"__module__": "elsewhere"})
+ELSEWHERE = types.ModuleType("elsewhere")
+vars(ELSEWHERE)["Foreign"] = Foreign
 
 HASHABLE = st.one_of(
     st.none(),
@@ -111,6 +165,70 @@ def test_a_list_that_holds_itself_is_refused(tmp_path: Path) -> None:
     endless.append(endless)
     with pytest.raises(callee.NotAValue, match="deep"):
         callee.write(endless, str(tmp_path))
+
+
+def test_a_dataclass_arrives_with_all_its_fields_and_nothing_of_it_is_run(tmp_path: Path) -> None:
+    # given one whose fields are not all given to __init__, one that cannot be changed, and one within another class
+    sent = [watched := Watched(4), Slotted(1, "a"), Watched.Part(5)]
+    watched.half = 99.5
+    callee.write(sent, str(tmp_path), __name__)
+    RAN.clear()
+
+    # when they are read, then they are what was sent
+    arrived = callee.read(str(tmp_path), globals())
+    assert arrived == sent
+    assert [type(one) for one in arrived] == [Watched, Slotted, Watched.Part]
+    assert arrived[0].half == 99.5 and arrived[0].area() == 16
+    # and neither __init__, __post_init__ nor __setattr__ was asked
+    assert RAN == []
+
+
+def test_a_field_that_was_never_set_is_refused_by_name(tmp_path: Path) -> None:
+    half_made = object.__new__(Slotted)
+    with pytest.raises(callee.NotAValue, match=r"it\[0\]\.x is not set"):
+        callee.write([half_made], str(tmp_path), __name__)
+
+
+def written(folder: Path, name: str, fields: Any) -> str:
+    (folder / callee.VALUE).write_text(json.dumps({"$": "dataclass", "name": name, "v": fields}))
+    return str(folder)
+
+
+@pytest.mark.spec("J10", "H4")
+@pytest.mark.parametrize("name", ["Foreign", "ELSEWHERE.Foreign", "dataclasses.Field", "pytest.ExceptionInfo"])
+def test_a_lying_machine_fills_no_class_that_the_file_only_imports(tmp_path: Path, name: str) -> None:
+    with pytest.raises(callee.NotAValue, match="no dataclass of the function's own file"):
+        callee.read(written(tmp_path, name, {"x": 1}), globals())
+
+
+@pytest.mark.spec("J10", "H4")
+@pytest.mark.parametrize("name", ["ALIAS", "Watched.Part.__class__", "Watched.__dict__.Part", "Point.__mro__", ""])
+def test_a_lying_machine_reaches_no_class_by_another_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(callee.NotAValue, match="no dataclass of the function's own file"):
+        callee.read(written(tmp_path, name, {"n": 1}), globals())
+
+
+@pytest.mark.spec("J10", "H4")
+@pytest.mark.parametrize("more", ["area", "side", "slow", "known", "__class__", "__dict__", "__eq__", "new"])
+def test_a_lying_machine_hides_no_method_and_no_attribute_of_the_class(tmp_path: Path, more: str) -> None:
+    with pytest.raises(callee.NotAValue, match="other fields"):
+        callee.read(written(tmp_path, "Watched", {"x": 1, "half": 2, more: "mine"}), globals())
+
+
+@pytest.mark.spec("J10", "H4")
+@pytest.mark.parametrize(
+    ("name", "fields", "says"),
+    [
+        ("Watched", {"x": 1}, "other fields"),
+        ("Watched", [["x", 1], ["half", 2]], "other fields"),
+        ("Doing", {"act": "mine"}, "in the place of something that Doing does"),
+    ],
+)
+def test_a_lying_machine_leaves_nothing_out_and_replaces_nothing(
+    tmp_path: Path, name: str, fields: Any, says: str
+) -> None:
+    with pytest.raises(callee.NotAValue, match=says):
+        callee.read(written(tmp_path, name, fields), globals())
 
 
 HOSTILE = {

@@ -1,7 +1,9 @@
 """A job's results on this machine: nothing of theirs or ours is overwritten, nothing unverified is believed."""
 
+import errno
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.blobs import File, Manifest
-from holdfast.blobs.errors import BlobError, InTheWay, Mismatch, StoreGone
+from holdfast.blobs.errors import BlobError, DiskFull, DiskRefused, InTheWay, Mismatch, StoreGone
 from holdfast.blobs.transfer import Progress
 from holdfast.client import Endpoint, results
 from holdfast.client.results import Results, place_for
@@ -121,6 +123,47 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("to", ["file", "file/below"])
+def test_a_file_that_stands_where_the_folder_should_is_named_as_such(tmp_path: Path, to: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InTheWay, match="cannot be a folder") as caught:
+        Network().sync(tmp_path / to)
+    assert caught.value.exit_code == 73 and "--to" in caught.value.hint
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"),
+    [(errno.ENOSPC, DiskFull, 74), (errno.EDQUOT, DiskFull, 74), (errno.EACCES, DiskRefused, 74),
+     (errno.EROFS, DiskRefused, 74), (errno.EISDIR, InTheWay, 73)],
+)  # fmt: skip
+def test_a_disk_that_refuses_is_told_by_its_kind_and_nothing_counts_as_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[BlobError], code: int
+) -> None:
+    # given a disk that takes the beginning of it
+    network = Network("a")
+    wrote = Results._write
+
+    def refuse(self: Results, path: Path, data: bytes) -> None:
+        if b'"complete": true' in data:
+            raise OSError(number, os.strerror(number), str(path))
+        wrote(self, path, data)
+
+    # when it refuses the rest
+    monkeypatch.setattr(Results, "_write", refuse)
+    with pytest.raises(kind) as caught:
+        network.sync(tmp_path)
+
+    # then that is said, and what is there says of itself that it is not all
+    assert caught.value.exit_code == code and str(tmp_path) in caught.value.says
+    assert json.loads((tmp_path / "result.json").read_text())["complete"] is False
+
+    # and it goes on when there is room
+    monkeypatch.undo()
+    network.sync(tmp_path)
+    assert json.loads((tmp_path / "result.json").read_text())["complete"] is True
+
+
 def test_a_sync_that_was_cut_goes_on_in_the_same_folder(tmp_path: Path) -> None:
     # given one that was cut in the middle of the files
     network = Network("a")
@@ -181,7 +224,7 @@ def test_a_link_that_stands_where_we_write_is_not_followed(tmp_path: Path) -> No
     network.sync(folder)
     (folder / ".stdout.log.holdfast-part").symlink_to(victim)
 
-    with pytest.raises(BlobError, match="cannot be written"):
+    with pytest.raises(InTheWay, match="stands where content belongs"):
         network.sync(folder)
     assert victim.read_text() == "mine"
 

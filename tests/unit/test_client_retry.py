@@ -1,6 +1,5 @@
 """Both clients ask again when that is safe, and never send a job twice or show a line twice."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
@@ -8,7 +7,6 @@ import httpx
 import msgspec
 import pytest
 
-from both_clients import KINDS, Driven
 from holdfast.checkup.reach import Reached
 from holdfast.cli import completing
 from holdfast.client import Client, Endpoint
@@ -19,6 +17,7 @@ from holdfast.client.transport import Transport
 from holdfast.errors import Busy, Garbled, Misconfigured, NotAllowed, NotFound, Refused, Unreachable
 from holdfast.wire.http import ErrorView, FailureView, JobView, LogLine
 
+pytest_plugins = ["both_clients"]
 pytestmark = pytest.mark.spec("J14")
 
 JOB = JobView(
@@ -44,26 +43,21 @@ class Time:
 ClientOf = Callable[..., Any]
 
 
-@pytest.fixture(params=KINDS)
-def client_of(request: pytest.FixtureRequest) -> Iterator[ClientOf]:
-    loop = asyncio.new_event_loop()
-
+@pytest.fixture
+def client_of(either: Any) -> ClientOf:
     def made(answer: Callable[[httpx.Request], httpx.Response], time: Time, give_up_s: float = 10) -> Any:
         endpoint, patience = Endpoint("http://127.0.0.1:1", "secret"), Patience(give_up_s=give_up_s)
-        wire = httpx.MockTransport(answer)
-        if request.param == "Client":
-            return Client.over(
-                Transport(endpoint, patience, wire=wire, clock=lambda: time.now, sleep=time.pass_by, draw=lambda: 1.0)
-            )
+        how: dict[str, Any] = {"wire": httpx.MockTransport(answer), "clock": lambda: time.now, "draw": lambda: 1.0}
 
         async def sleep(seconds: float) -> None:
             time.pass_by(seconds)
 
-        transport = AsyncTransport(endpoint, patience, wire=wire, clock=lambda: time.now, sleep=sleep, draw=lambda: 1.0)
-        return Driven(AsyncClient.over(transport), loop)
+        return either(
+            lambda: Client.over(Transport(endpoint, patience, sleep=time.pass_by, **how)),
+            lambda: AsyncClient.over(AsyncTransport(endpoint, patience, sleep=sleep, **how)),
+        )
 
-    yield made
-    loop.close()
+    return made
 
 
 def json(value: object, status: int = 200, **headers: str) -> httpx.Response:

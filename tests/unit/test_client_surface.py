@@ -5,17 +5,20 @@ import inspect
 import json
 import signal
 import threading
-from typing import Any
+from pathlib import Path
+from typing import Any, Unpack
 
 import msgspec
 import pytest
 
 import holdfast
-from holdfast.client import async_client, client, html, objects, wishes
+from holdfast.client import async_client, client, html, objects, questions, wishes
+from holdfast.client.functions import Options
 from holdfast.client.objects import Array, AsyncArray, AsyncJob, AsyncNode, Job, Node, Nodes, Page, bound
 from holdfast.client.steps import Move, Steps
 from holdfast.client.transport import Transport
 from holdfast.errors import Misuse
+from holdfast.model import Recovery, Workload
 from holdfast.wire.http import ArrayView, FailureView, InputRequest, JobRequest, JobView, NodeView
 
 pytestmark = pytest.mark.spec("J1")
@@ -156,7 +159,20 @@ def test_inputs_are_addresses_jobs_and_what_was_sent() -> None:
     ("command", "given", "says"),
     [
         ("echo hi", {}, "one string"),
+        (b"echo hi", {}, "one string"),
+        (None, {}, "None is no command"),
+        ([], {}, "no command"),
+        (["echo", None], {}, "word 2 of the command is None"),
         (["x"], {"cpus": 2}, "no wish 'cpus'"),
+        (["x"], {"memory": "lots"}, "memory: 'lots' is no size"),
+        (["x"], {"gpu": "one"}, "gpu is 'one'"),
+        (["x"], {"gpu": True}, "gpu is True"),
+        (["x"], {"priority": "high"}, "priority is 'high'"),
+        (["x"], {"network": "yes"}, "network is 'yes'"),
+        (["x"], {"name": 3}, "name is 3"),
+        (["x"], {"env": {"SEED": 7}}, "env is {'SEED': 7}"),
+        (["x"], {"recovery": "sometimes"}, "recovery is 'sometimes'"),
+        (["x"], {"inputs": "https://example.org/x"}, "inputs: they are"),
         (["x"], {"argv": ["y"]}, "no wish 'argv'"),
         (["x"], {"cpu": 1, "cpu_milli": 1}, "the same wish"),
         (["x"], {"memory": "much"}, "no size"),
@@ -169,6 +185,54 @@ def test_a_wish_that_makes_no_sense_is_refused_before_anything_is_sent(
     with pytest.raises(Misuse, match=says) as caught:
         wishes.requested(command, given)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(("word", "meant"), [("memmory", "memory"), ("cpus", "cpu"), ("timeout", "time_limit")])
+def test_a_wish_that_is_nearly_one_is_named(word: str, meant: str) -> None:
+    with pytest.raises(Misuse) as caught:
+        wishes.requested(["x"], {word: 1})
+    assert caught.value.hint.startswith(f"Did you mean {meant!r}? There are arch, attempts,")
+
+
+def test_a_wish_of_none_is_no_wish_and_words_of_a_command_may_be_numbers_and_paths() -> None:
+    assert wishes.requested(["x", 7, Path("y")], {"memory": None, "time_limit": None}) == JobRequest(["x", "7", "y"])  # type: ignore[list-item]
+
+
+def test_editors_are_shown_every_wish_and_what_it_can_be() -> None:
+    fields = {field for field, _ in wishes._WORDS.values()}
+    words = set(wishes._WORDS) | set(wishes.FIELDS) - fields - {"argv"} | {"folder"}
+    assert set(wishes.Wishes.__annotations__) == words
+    assert set(wishes.Asked.__annotations__) == set(Options.__struct_fields__)
+    assert {"recovery": tuple(Recovery), "workload": tuple(Workload)} == wishes._CHOICES
+    for ask in (client.Jobs.submit, client.Jobs.run, client.Arrays.submit, client.Client.check):
+        assert inspect.signature(ask).parameters["wishes"].annotation == Unpack[wishes.Wishes]
+    assert inspect.signature(holdfast.function).parameters["options"].annotation == Unpack[wishes.Asked]
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda asked: asked.jobs.run(["x"], timeout_s="5s"), "timeout_s is '5s'"),
+        (lambda asked: asked.jobs.wait("job_1", timeout_s=True), "timeout_s is True"),
+        (lambda asked: asked.arrays.submit(["x"], "ab"), "'ab' is no list of items"),
+        (lambda asked: asked.arrays.submit(["x"], ["a", None]), "item 1 of the array is None"),
+    ],
+)
+def test_what_makes_no_sense_is_said_before_anything_is_sent(ask: Any, says: str) -> None:
+    with holdfast.Client("http://127.0.0.1:9", patience_s=0) as asked, pytest.raises(Misuse, match=says):
+        ask(asked)
+
+
+def test_numbers_and_paths_are_items_as_they_are_written() -> None:
+    assert questions._items(range(2)) == ["0", "1"]
+    assert questions._items([Path("a"), 0.5]) == ["a", "0.5"]
+
+
+def test_a_job_is_as_good_as_its_id_and_what_is_no_id_is_said_to_be_none() -> None:
+    assert questions.segment(bound(Job, JOB, None)) == "job_1"
+    for wrong in ("", None, 7):
+        with pytest.raises(Misuse, match="is no id"):
+            questions.segment(wrong)
 
 
 def test_a_client_that_was_closed_says_so() -> None:

@@ -1,11 +1,12 @@
 """`holdfast.testing.Network`: a whole network in virtual time, asked by the same clients, decided as in production."""
 
 import asyncio
+import gc
 import hashlib
 import importlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,11 @@ import pytest
 
 import holdfast
 import holdfast.client.wishes
-from both_clients import KINDS, Driven
 from holdfast.errors import FunctionRaised, JobCancelled, JobFailed, Misuse, NotFound, Refused, WaitExpired
 from holdfast.testing import Body, Network, NetworkStuck, Run, network_answers, network_door, really
 from holdfast.wire import http
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["both_clients", "pytester"]
 pytestmark = pytest.mark.spec("J3")
 
 
@@ -28,11 +28,9 @@ def network() -> Iterator[Network]:
         yield network
 
 
-@pytest.fixture(params=KINDS)
-def client(request: pytest.FixtureRequest, network: Network) -> Iterator[Any]:
-    loop = asyncio.new_event_loop()
-    yield network.client() if request.param == "Client" else Driven(network.async_client(), loop)
-    loop.close()
+@pytest.fixture
+def client(either: Any, network: Network) -> Any:
+    return either(network.client, network.async_client)
 
 
 def holder(network: Network, job: str) -> Any:
@@ -242,8 +240,8 @@ def test_what_makes_no_sense_is_said(network: Network) -> None:
         network.when("a", Body(), takes="1s")
     with pytest.raises(NetworkStuck, match="2 virtual seconds"):
         network.until(lambda: False, seconds=2)
-    gpu = Network(nodes=[{"cpu": 1}, {"cpu": 8, "gpu": 2, "gpu_memory": "24GiB"}])
-    assert gpu.client().jobs.run(["x"], gpu=2, gpu_memory="20GiB").node == "node_2"
+    with Network(nodes=[{"cpu": 1}, {"cpu": 8, "gpu": 2, "gpu_memory": "24GiB"}]) as gpu:
+        assert gpu.client().jobs.run(["x"], gpu=2, gpu_memory="20GiB").node == "node_2"
 
 
 def test_the_fixture_is_a_network_and_a_failure_shows_its_story(pytester: pytest.Pytester) -> None:
@@ -289,6 +287,35 @@ def test_an_interrupted_wait_leaves_the_job_alone(
     assert job.refresh().state == "running"
 
 
+@pytest.mark.spec("J12", "J16")
+def test_a_name_stops_what_has_not_ended_and_nothing_where_several_have_not(network: Network, client: Any) -> None:
+    # given an older job that runs and a newer one of the same name that has ended
+    network.when("long", takes="10h")
+    old = client.jobs.submit(["long"], name="train")
+    holder(network, old.id)
+    assert client.jobs.run(["short"], name="train").id == client.jobs.get("train").id
+
+    # then the name means the newest to whoever reads, and the one that runs to whoever stops it
+    assert client.jobs.get("train", live=True).id == old.id
+
+    # but where two run, nobody guesses, and nothing is stopped
+    other = client.jobs.submit(["long"], name="train")
+    for do in (lambda: client.jobs.stop("train"), lambda: client.jobs.move("train", network.nodes[0].id)):
+        with pytest.raises(Refused) as caught:
+            do()
+        assert caught.value.code == "ambiguous"
+    assert {client.jobs.get(job.id).verdict for job in (old, other)} == {None}
+    other.stop()
+    assert client.jobs.stop("train").id == old.id
+
+    # nor is the name of an array one for one of its jobs
+    array = client.arrays.submit(["long", "{item}"], ["1", "2"], name="sweep")
+    assert client.jobs.get("sweep").array == array.id
+    with pytest.raises(Refused, match=array.id):
+        client.jobs.stop("sweep")
+    assert array.stop().ended
+
+
 @pytest.mark.spec("J16")
 def test_arrays_batches_tokens_and_the_rest_are_answered_too(network: Network, client: Any) -> None:
     network.when("odd", lambda run: int(run.argv[1]) % 2)
@@ -304,7 +331,11 @@ def test_arrays_batches_tokens_and_the_rest_are_answered_too(network: Network, c
     assert again.id != taken[0].id
     assert len(client.jobs.list(limit=2)) == 2
     token = client.tokens.create(uses=1, note="for a test")
-    client.tokens.revoke(token.id)
+    assert [(one.id, one.state, one.uses_left, one.note) for one in client.tokens.list()] == [
+        (token.id, "good", 1, "for a test")
+    ]
+    client.tokens.revoke(token.id[:-1])
+    assert [one.state for one in client.tokens.list()] == ["revoked"]
     client.ping()
     assert client.doctor().ok
 
@@ -326,3 +357,77 @@ def test_it_answers_everything_that_an_orchestrator_answers() -> None:
     ]
     assert missing == []
     assert all(hasattr(network_answers.Answers, name) for _, _, name in network_door.ROUTES)
+
+
+@pytest.mark.spec("J12")
+def test_a_network_that_was_closed_says_so_whatever_is_asked_of_it() -> None:
+    # given a network that was used, and is closed
+    with Network(nodes=1) as network:
+        network.when("train", takes="1m")
+        client, awaited = network.client(), network.async_client()
+        job = client.jobs.submit(["train"])
+        followed = client.jobs.logs(job.id, follow=True)
+        next(followed)
+    node = network.nodes[0]
+
+    # when something of it is used all the same, then the error says what happened and what to do
+    uses: list[Callable[[], Any]] = [
+        job.wait,
+        job.refresh,
+        lambda: next(followed),
+        lambda: asyncio.run(awaited.jobs.get(job.id)),
+        network.client,
+        network.async_client,
+        lambda: network.when("train", takes="2m"),
+        lambda: network.advance(seconds=1),
+        lambda: network.until(lambda: False),
+        network.kill_orchestrator,
+        network.start_orchestrator,
+        node.kill,
+        node.cut,
+        node.freeze,
+        lambda: node.running,
+    ]
+    for use in uses:
+        with pytest.raises(Misuse, match="this network was closed") as caught:
+            use()
+        assert "with" in caught.value.hint
+    # and what happened can still be read
+    assert "attempt 1 goes to" in network.story() and network.now_s > 0 and "node_1" in repr(node)
+
+
+def test_a_network_that_nobody_closed_is_named_as_a_file_would_be() -> None:
+    def forgets() -> None:
+        Network(nodes=1, seed=77)
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match=r"Network \(seed 77\) was never closed: use it with `with`"):
+        forgets()
+
+
+@pytest.mark.spec("J10")
+def test_two_networks_in_one_process_know_nothing_of_each_other(tmp_path: Path) -> None:
+    def story(network: Network, word: str) -> Iterator[str]:
+        """A job from submission to results, step by step."""
+        network.when("work", takes="10m", prints=word, files={"made": word})
+        job = network.client().jobs.submit(["work"], name="same")
+        yield ""
+        network.advance(minutes=5)
+        yield ""
+        done = job.wait()
+        yield ""
+        done.results(tmp_path / word)
+        yield network.fingerprint
+
+    # given what happens in a network that is alone
+    with Network(nodes=2, seed=5) as alone:
+        expected = list(story(alone, "left"))[-1]
+
+    # when the same happens in one that takes turns with another of the same seed, in which something else happens
+    with Network(nodes=2, seed=5) as left, Network(nodes=2, seed=5) as right:
+        both = [said for pair in zip(story(left, "left"), story(right, "right"), strict=True) for said in pair]
+        assert len(left.client().jobs.list()) == len(right.client().jobs.list()) == 1
+
+    # then it happens the same, and each has its own files
+    assert both[-2] == expected
+    assert [(tmp_path / word / "made").read_text() for word in ("left", "right")] == ["left", "right"]

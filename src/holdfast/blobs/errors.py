@@ -6,6 +6,7 @@
     ├── FolderChanged       folder_changed      files were written to while they were read
     ├── InTheWay            in_the_way          something that is not ours lies where content belongs
     ├── DiskFull            disk_full           this machine has no room, or the content is over its limit
+    ├── DiskRefused         disk_refused        this machine does not let us write there
     ├── Mismatch            blob_mismatch       bytes do not have the hash or size that names them
     ├── LinkRefused         link_refused        a signed address is wrong, altered or for something else
     │   └── LinkExpired     link_expired        it was right once; ask for a new one
@@ -56,6 +57,11 @@ class InTheWay(BlobError):
 
 class DiskFull(BlobError):
     code = "disk_full"
+    exit_code = 74
+
+
+class DiskRefused(BlobError):
+    code = "disk_refused"
     exit_code = 74
 
 

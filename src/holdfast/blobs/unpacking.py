@@ -22,13 +22,14 @@ from threading import Lock
 import msgspec
 
 from holdfast.blobs.beneath import Beneath, NotAFile, Seen, read_exactly, write_exactly
-from holdfast.blobs.errors import BlobError, BlobMissing, DiskFull, InTheWay, Mismatch
+from holdfast.blobs.errors import BlobError, BlobMissing, DiskFull, DiskRefused, InTheWay, Mismatch
 from holdfast.blobs.index import SETTLED_HERE_NS, Index, Known, pack_key
 from holdfast.blobs.keys import sha_of
 from holdfast.blobs.manifest import CHUNK_BYTES, PACKED_BELOW_BYTES, Blob, File, Folder, Manifest, Piece, Symlink
 from holdfast.blobs.paths import shown
 from holdfast.blobs.source import Source
 from holdfast.blobs.verified import Verified, verify
+from holdfast.quantities import spoken_bytes
 
 _PART = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MANY = 8
@@ -93,7 +94,7 @@ class Unpacking:
                     self._prepare(tree, entry, fresh)
                 self._check_room(tree)
         except OSError as error:
-            raise self._trouble(error) from None
+            raise trouble(self._root, error) from None
         return self.wanted()
 
     def _prepare(self, tree: Beneath, entry: File | Folder | Symlink, fresh: bool) -> None:
@@ -159,7 +160,8 @@ class Unpacking:
         need = sum(p.length for p in self._wanted_pieces() if blobs[p.blob].sha != holes)
         if need > free:
             raise DiskFull(
-                f"{self._root} has {free} bytes free, and the content needs {need} more", hint="Make room there."
+                f"{self._root} has {spoken_bytes(free)} free, and the content needs {spoken_bytes(need)}",
+                hint="Make room there, and do it again; what arrived is kept.",
             )
 
     def wanted(self) -> tuple[Blob, ...]:
@@ -190,7 +192,7 @@ class Unpacking:
             with self._many_turn if len(uses) > _MANY else nullcontext():
                 self._write(uses, memoryview(found.data))
         except OSError as error:
-            raise self._trouble(error) from None
+            raise trouble(self._root, error) from None
         finally:
             with self._turn:
                 self._under_way.discard(sha)
@@ -303,7 +305,7 @@ class Unpacking:
                 if durable:
                     _sync(tree.root)
         except OSError as error:
-            raise self._trouble(error) from None
+            raise trouble(self._root, error) from None
         return self._index()
 
     def _link(self, folder: int, name: str, link: Symlink) -> None:
@@ -334,17 +336,19 @@ class Unpacking:
         packs = {pack_key([sha for _, sha in sorted(files)]): blobs[number] for number, files in members.items()}
         return Index(time.time_ns(), known, packs, SETTLED_HERE_NS)
 
-    def _trouble(self, error: OSError) -> BlobError:
-        what = error.strerror or str(error)
-        if error.errno in _NO_ROOM:
-            return DiskFull(f"{self._root} is full: {what}", hint="Make room there; what arrived is kept.")
-        if error.errno in _WRONG_KIND:
-            name = f" ({shown(str(error.filename))})" if error.filename else ""
-            return InTheWay(
-                f"something in {self._root} stands where content belongs{name}: {what}",
-                hint="Move it away; links are never followed and folders never replaced.",
-            )
-        return BlobError(f"{self._root} cannot be written to: {what}", code="disk_refused")
+
+def trouble(folder: Path | str, error: OSError) -> BlobError:
+    """What this machine said when content was to be written to a folder."""
+    what = error.strerror or str(error)
+    if error.errno in _NO_ROOM:
+        return DiskFull(f"{folder} is full: {what}", hint="Make room there, and do it again; what arrived is kept.")
+    if error.errno in _WRONG_KIND:
+        name = f" ({shown(str(error.filename2 or error.filename))})" if error.filename else ""
+        return InTheWay(
+            f"something in {folder} stands where content belongs{name}: {what}",
+            hint="Move it away, or choose another folder; links are never followed and folders never replaced.",
+        )
+    return DiskRefused(f"{folder} cannot be written to: {what}")
 
 
 def unpack(

@@ -9,7 +9,9 @@
     client.py  async_client.py         what can be asked, as methods; no logic
     questions.py  content.py  results.py  array_results.py
                                        how it is asked, as steps; no wire
+    wishes.py  folders.py              what a job asks for, and what goes along; what nobody can mean
     answers.py  retry.py  sse.py       what an answer means, when to ask again
+    log_lines.py                       a job's output, line by line
     transport.py  async_transport.py   the wires that carry steps out
     objects.py  html.py                jobs and nodes as they are handed out and shown
 

@@ -96,13 +96,13 @@ class Following:
     The end of a connection alone proves nothing: a server that stops in good order also ends its streams in good order.
     """
 
-    def __init__(self, line: Line, path: str, params: dict[str, Any]) -> None:
+    def __init__(self, line: Line, path: str, params: dict[str, Any], after: str = "") -> None:
         self.path = path
         self.params = known(params)
         self.ended = False
         self._url = line.endpoint.url
         self._retries = line.retries()
-        self._last: str | None = None
+        self._last = after or None
         self._reader = EventReader()
 
     def connection(self) -> dict[str, str]:

@@ -19,9 +19,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.blobs.errors import BlobError, InTheWay
+from holdfast.blobs.errors import InTheWay
+from holdfast.blobs.unpacking import trouble
 from holdfast.client import questions
-from holdfast.client.results import HOME, belongs_to
+from holdfast.client.results import HOME, belongs_to, make
 from holdfast.client.steps import Steps, Together, Work
 from holdfast.errors import HoldfastError, NotEnded
 from holdfast.wire.http import ArrayItem, ArrayView, JobView
@@ -164,14 +165,14 @@ class ArrayResults:
         """Mark it as this array's before anything else is put there, so that a sync that was cut can go on."""
         before = index_of(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make(folder)
             if any(folder.iterdir()) and (before is None or before.array != self._array.id):
                 raise InTheWay(
                     f"{folder} holds something else: the results of {self._array.id} are not mixed into it",
                     hint="Name an empty folder with --to, or move away what is there.",
                 )
         except OSError as wrong:
-            raise _unwritable(folder, wrong) from None
+            raise trouble(folder, wrong) from None
         self._before = {item.index: item for item in before.items} if before else {}
         """What each item's folder was made for."""
         self._note(folder, self._before, complete=False)
@@ -235,12 +236,4 @@ def _write(path: Path, index: Index) -> None:
             os.fsync(fd)
         draft.replace(path)
     except OSError as wrong:
-        raise _unwritable(path.parent, wrong) from None
-
-
-def _unwritable(folder: Path, wrong: OSError) -> BlobError:
-    return BlobError(
-        f"{folder} cannot be written to: {wrong.strerror or wrong}",
-        hint="Choose another folder with --to; what has arrived is kept.",
-        code="disk_refused",
-    )
+        raise trouble(path.parent, wrong) from None

@@ -8,20 +8,30 @@
 It runs in the event loop of whoever calls it and starts no other. How to ask is written once, in `questions`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from holdfast.client import questions
 from holdfast.client.answers import parsed
 from holdfast.client.async_transport import AsyncTransport
 from holdfast.client.endpoint import Endpoint, find
+from holdfast.client.log_lines import Lines, LogLine
 from holdfast.client.objects import AsyncArray, AsyncJob, AsyncNode, Event, Explanation, NotTaken, Page, bound
 from holdfast.client.objects import Nodes as NodeList
 from holdfast.client.retry import Patience
-from holdfast.client.wishes import Command
-from holdfast.wire.http import ArrayView, CheckView, DoctorView, EstimatesView, JobView, LogLine, TokenView
+from holdfast.client.wishes import Command, Wishes
+from holdfast.wire.http import (
+    ArrayView,
+    CheckView,
+    DoctorView,
+    EstimatesView,
+    JobView,
+    JoinTokenView,
+    TokenView,
+)
+from holdfast.wire.http import LogLine as Piece
 
 if TYPE_CHECKING:
     from holdfast.blobs import Ignore, Manifest
@@ -31,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """A connection to one network, for one event loop. Use it with `async with`, or await `close`.
+    """A connection to one network, one for each event loop it is used in. Use it with `async with`, or await `close`.
 
     `AsyncClient()` asks the network that the command line would ask here: HOLDFAST_URL, or the `holdfast up` of this
     machine.
@@ -94,13 +104,13 @@ class AsyncClient:
         async for event in self._transport.follow("/v1/events", params):
             yield parsed(Event, event)
 
-    async def check(self, command: Command, *, node: str | None = None, **wishes: Any) -> CheckView:
+    async def check(self, command: Command, *, node: str | None = None, **wishes: Unpack[Wishes]) -> CheckView:
         """What a submission of this job would meet now: where it would run, whether that machine answers this second,
         or what it would wait for. Nothing is sent, stored or started. `node`: ask of this machine only."""
         return await self._transport.run(questions.check(command, wishes, node))
 
     async def watch_check(
-        self, command: Command, *, node: str | None = None, **wishes: Any
+        self, command: Command, *, node: str | None = None, **wishes: Unpack[Wishes]
     ) -> AsyncIterator[CheckView]:
         """The same again and again: as soon as something changes, and every second, without end."""
         asked = questions.checked(command, wishes)
@@ -138,7 +148,7 @@ class Jobs:
     def _job(self, view: JobView) -> AsyncJob:
         return bound(AsyncJob, view, self._client)
 
-    async def submit(self, command: Command, **wishes: Any) -> AsyncJob:
+    async def submit(self, command: Command, **wishes: Unpack[Wishes]) -> AsyncJob:
         """Send a job and return as soon as it stands: `submit(["python", "train.py"], cpu=4, folder=".")`.
 
         The idempotency key is made once per call, before the first try: however often the answer gets lost
@@ -152,7 +162,7 @@ class Jobs:
         return [self._job(view) if isinstance(view, JobView) else view for view in views]
 
     async def run(
-        self, command: Command, *, timeout_s: float | None = None, check: bool = True, **wishes: Any
+        self, command: Command, *, timeout_s: float | None = None, check: bool = True, **wishes: Unpack[Wishes]
     ) -> AsyncJob:
         """Submit and wait for the end. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
         return self._job(await self._transport.run(questions.run(command, wishes, timeout_s, check)))
@@ -161,9 +171,10 @@ class Jobs:
         """The same again, as a new job. `key`: the same key is the same new job, however often it is sent."""
         return self._job(await self._transport.run(questions.rerun(job, key)))
 
-    async def get(self, job: str) -> AsyncJob:
-        """One job, by its id, the beginning of it, or its name."""
-        return self._job(await self._transport.run(questions.job(job)))
+    async def get(self, job: str, *, live: bool = False) -> AsyncJob:
+        """One job, by its id, the beginning of it, or its name: the newest of that name, or with `live` the one that
+        has not ended. Refused (`ambiguous`) where several have not."""
+        return self._job(await self._transport.run(questions.job(job, live)))
 
     async def list(
         self,
@@ -199,10 +210,26 @@ class Jobs:
         """What it waits for, until when, and what happens then."""
         return await self._transport.run(questions.explain(job))
 
-    async def logs(self, job: str, *, stream: str = "both", follow: bool = False) -> AsyncIterator[LogLine]:
-        """The output of all attempts, with what the platform saw; with `follow`, until the job ends."""
-        async for event in self._transport.follow(questions.logs_path(job), {"stream": stream, "follow": follow}):
-            yield parsed(LogLine, event)
+    async def logs(
+        self,
+        job: str,
+        *,
+        stream: str = "both",
+        follow: bool = False,
+        after: LogLine | str | None = None,
+        pieces: bool = False,
+    ) -> AsyncIterator[LogLine]:
+        """The output of all attempts, line by line, with what the platform saw; with `follow`, until the job ends.
+        `stream`: only `stdout` or `stderr`. `after`: only what comes behind that line, or behind its `cursor`.
+        `pieces`: what is there at once, as soon as it is, also if that is a part of a line; with what the platform
+        saw in any case."""
+        lines = Lines(after, stream)
+        params = {"stream": stream, "follow": follow}
+        async for event in self._transport.follow(questions.logs_path(job), params, after=lines.begin):
+            for line in [parsed(Piece, event)] if pieces else lines.heard(event):
+                yield line
+        for line in lines.rest():
+            yield line
 
     async def results(
         self, job: str, *, to: str | Path | None = None, told: "Told" = lambda progress: None, receive: bool = True
@@ -226,7 +253,7 @@ class Arrays:
     def _array(self, view: ArrayView) -> AsyncArray:
         return bound(AsyncArray, view, self._client)
 
-    async def submit(self, command: Command, items: Iterable[str], **wishes: Any) -> AsyncArray:
+    async def submit(self, command: Command, items: Iterable[str], **wishes: Unpack[Wishes]) -> AsyncArray:
         """`submit(["python", "work.py", "{item}"], ["a", "b"])`: one job for each item, which replaces `{item}`.
 
         The same `key` is the same array, however often it is sent."""
@@ -283,7 +310,12 @@ class Tokens:
         """A join token. The idempotency key is made once per call: whatever answers get lost, it is one token."""
         return await self._transport.run(questions.create_token(ttl_ms, uses, note, key))
 
+    async def list(self) -> Sequence[JoinTokenView]:
+        """All that were ever made, newest first, without what lets anyone in."""
+        return await self._transport.run(questions.tokens())
+
     async def revoke(self, token: str) -> None:
+        """End it, by its id or the beginning of it. Nodes that joined with it stay."""
         await self._transport.run(questions.revoke_token(token))
 
 

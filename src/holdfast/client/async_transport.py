@@ -5,6 +5,7 @@ questions. Only disks are waited for in threads.
 """
 
 import asyncio
+import os
 import random
 import ssl
 import time
@@ -23,10 +24,17 @@ from holdfast.client.steps import Answer, Ask, Move, NewKey, Now, Pause, Send, S
 from holdfast.errors import HoldfastError, Misuse
 
 T = TypeVar("T")
+_Place = tuple[int, asyncio.AbstractEventLoop]
+
+
+def _here() -> _Place:
+    """A process and its loop: a fork has the parent's loop, and must not use what that one opened."""
+    return os.getpid(), asyncio.get_running_loop()
 
 
 class AsyncTransport(Line):
-    """`wire`: in place of httpx's own. `local`: it answers for every address, those of content too."""
+    """Each event loop that it is used in gets connections of its own. `wire`: in place of httpx's own. `local`: it
+    answers for every address, those of content too."""
 
     def __init__(
         self,
@@ -45,17 +53,40 @@ class AsyncTransport(Line):
         self._sleep = sleep
         self._wire = wire
         self._local = local
-        self._http = httpx.AsyncClient(
-            base_url=endpoint.url,
-            headers=self.headers(),
-            timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
-            verify=trust(endpoint) if wire is None else False,
-            transport=wire,
-            trust_env=False,
-        )
+        self._answer_s = answer_s
+        self._closed = False
+        self._pools: dict[_Place, httpx.AsyncClient] = {}
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        """Of the loop that runs. A connection lives in the loop that opened it, and is dead when that one is closed."""
+        place = _here()
+        pool = self._pools.get(place)
+        if pool is None:
+            # In place: loops of other threads do the same.
+            for other in [one for one in list(self._pools) if one[1].is_closed()]:
+                self._pools.pop(other, None)
+            pool = self._pools[place] = httpx.AsyncClient(
+                base_url=self.endpoint.url,
+                headers=self.headers(),
+                timeout=httpx.Timeout(self._answer_s, connect=CONNECT_S),
+                verify=trust(self.endpoint) if self._wire is None else False,
+                transport=self._wire,
+                trust_env=False,
+            )
+        return pool
 
     async def close(self) -> None:
-        await self._http.aclose()
+        self._closed = True
+        here, pools = _here(), self._pools
+        self._pools = {}
+        for (process, loop), pool in pools.items():
+            if (process, loop) == here:
+                await pool.aclose()
+            elif process == here[0] and loop.is_running():
+                asyncio.run_coroutine_threadsafe(pool.aclose(), loop)
+        if not pools and self._wire is not None:
+            await self._wire.aclose()
 
     async def run(self, steps: Steps[T]) -> T:
         """Carry out a question and return its answer."""
@@ -98,11 +129,14 @@ class AsyncTransport(Line):
     async def ask(self, ask: Ask) -> Any:
         return await self.run(self.insist(ask))
 
-    async def follow(self, path: str, params: dict[str, Any], body: Any = None) -> AsyncIterator[ServerEvent]:
-        """The events of a stream, each once, across any number of connections. `body`: what is asked for with POST."""
+    async def follow(
+        self, path: str, params: dict[str, Any], body: Any = None, after: str = ""
+    ) -> AsyncIterator[ServerEvent]:
+        """The events of a stream, each once, across any number of connections. `body`: what is asked for with POST.
+        `after`: the id of the event before the first."""
         method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
         self._need_open()
-        stream = Following(self, path, params)
+        stream = Following(self, path, params, after)
         timeout = httpx.Timeout(QUIET_S, connect=CONNECT_S)
         while True:
             cause: httpx.TransportError | httpx.DecodingError | Answer | None = None
@@ -142,7 +176,7 @@ class AsyncTransport(Line):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _need_open(self) -> None:
-        if self._http.is_closed:
+        if self._closed:
             raise Misuse("this client was closed", hint="Ask before it is closed, or make another one.")
 
     def mover(self) -> httpx.AsyncClient:

@@ -4,27 +4,37 @@ client.jobs      run · submit · submit_many · rerun · get · list · wait ·
                  results · received
 client.arrays    submit · get · wait · stop · retry · results
 client.nodes     list · get · drain
-client.tokens    create · revoke
+client.tokens    create · list · revoke
 client.content   send · fetch · manifest
 client.check()  client.watch_check()  client.estimates()  client.events()  client.ping()  client.doctor()
 
 `AsyncClient` is the same with `await`. Neither knows how to ask: that is written once, in `questions`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from holdfast.client import questions
 from holdfast.client.answers import parsed
 from holdfast.client.endpoint import Endpoint, find
+from holdfast.client.log_lines import Lines, LogLine
 from holdfast.client.objects import Array, Event, Explanation, Job, Node, NotTaken, Page, bound
 from holdfast.client.objects import Nodes as NodeList
 from holdfast.client.retry import Patience
 from holdfast.client.transport import Transport
-from holdfast.client.wishes import Command
-from holdfast.wire.http import ArrayView, CheckView, DoctorView, EstimatesView, JobView, LogLine, TokenView
+from holdfast.client.wishes import Command, Wishes
+from holdfast.wire.http import (
+    ArrayView,
+    CheckView,
+    DoctorView,
+    EstimatesView,
+    JobView,
+    JoinTokenView,
+    TokenView,
+)
+from holdfast.wire.http import LogLine as Piece
 
 if TYPE_CHECKING:
     from holdfast.blobs import Ignore, Manifest
@@ -34,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A connection to one network, safe to share between threads. Use it with `with`, or call `close`.
+    """A connection to one network, safe to share between threads and with forks. Use it with `with`, or call `close`.
 
     `Client()` asks the network that the command line would ask here: HOLDFAST_URL, or this machine's `holdfast up`.
     """
@@ -96,12 +106,14 @@ class Client:
         for event in self._transport.follow("/v1/events", params):
             yield parsed(Event, event)
 
-    def check(self, command: Command, *, node: str | None = None, **wishes: Any) -> CheckView:
+    def check(self, command: Command, *, node: str | None = None, **wishes: Unpack[Wishes]) -> CheckView:
         """What a submission of this job would meet now: where it would run, whether that machine answers this second,
         or what it would wait for. Nothing is sent, stored or started. `node`: ask of this machine only."""
         return self._transport.run(questions.check(command, wishes, node))
 
-    def watch_check(self, command: Command, *, node: str | None = None, **wishes: Any) -> Iterator[CheckView]:
+    def watch_check(
+        self, command: Command, *, node: str | None = None, **wishes: Unpack[Wishes]
+    ) -> Iterator[CheckView]:
         """The same again and again: as soon as something changes, and every second, without end."""
         asked = questions.checked(command, wishes)
         for event in self._transport.follow("/v1/check/watch", {"node": node}, asked):
@@ -138,7 +150,7 @@ class Jobs:
     def _job(self, view: JobView) -> Job:
         return bound(Job, view, self._client)
 
-    def submit(self, command: Command, **wishes: Any) -> Job:
+    def submit(self, command: Command, **wishes: Unpack[Wishes]) -> Job:
         """Send a job and return as soon as it stands: `submit(["python", "train.py"], cpu=4, folder=".")`.
 
         The idempotency key is made once per call, before the first try: however often the answer gets lost
@@ -151,7 +163,9 @@ class Jobs:
         views = self._transport.run(questions.submit_many(commands))
         return [self._job(view) if isinstance(view, JobView) else view for view in views]
 
-    def run(self, command: Command, *, timeout_s: float | None = None, check: bool = True, **wishes: Any) -> Job:
+    def run(
+        self, command: Command, *, timeout_s: float | None = None, check: bool = True, **wishes: Unpack[Wishes]
+    ) -> Job:
         """Submit and wait for the end. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
         return self._job(self._transport.run(questions.run(command, wishes, timeout_s, check)))
 
@@ -159,9 +173,10 @@ class Jobs:
         """The same again, as a new job. `key`: the same key is the same new job, however often it is sent."""
         return self._job(self._transport.run(questions.rerun(job, key)))
 
-    def get(self, job: str) -> Job:
-        """One job, by its id, the beginning of it, or its name."""
-        return self._job(self._transport.run(questions.job(job)))
+    def get(self, job: str, *, live: bool = False) -> Job:
+        """One job, by its id, the beginning of it, or its name: the newest of that name, or with `live` the one that
+        has not ended. Refused (`ambiguous`) where several have not."""
+        return self._job(self._transport.run(questions.job(job, live)))
 
     def list(
         self,
@@ -197,10 +212,24 @@ class Jobs:
         """What it waits for, until when, and what happens then."""
         return self._transport.run(questions.explain(job))
 
-    def logs(self, job: str, *, stream: str = "both", follow: bool = False) -> Iterator[LogLine]:
-        """The output of all attempts, with what the platform saw; with `follow`, until the job ends."""
-        for event in self._transport.follow(questions.logs_path(job), {"stream": stream, "follow": follow}):
-            yield parsed(LogLine, event)
+    def logs(
+        self,
+        job: str,
+        *,
+        stream: str = "both",
+        follow: bool = False,
+        after: LogLine | str | None = None,
+        pieces: bool = False,
+    ) -> Iterator[LogLine]:
+        """The output of all attempts, line by line, with what the platform saw; with `follow`, until the job ends.
+        `stream`: only `stdout` or `stderr`. `after`: only what comes behind that line, or behind its `cursor`.
+        `pieces`: what is there at once, as soon as it is, also if that is a part of a line; with what the platform
+        saw in any case."""
+        lines = Lines(after, stream)
+        params = {"stream": stream, "follow": follow}
+        for event in self._transport.follow(questions.logs_path(job), params, after=lines.begin):
+            yield from [parsed(Piece, event)] if pieces else lines.heard(event)
+        yield from lines.rest()
 
     def results(
         self, job: str, *, to: str | Path | None = None, told: "Told" = lambda progress: None, receive: bool = True
@@ -224,7 +253,7 @@ class Arrays:
     def _array(self, view: ArrayView) -> Array:
         return bound(Array, view, self._client)
 
-    def submit(self, command: Command, items: Iterable[str], **wishes: Any) -> Array:
+    def submit(self, command: Command, items: Iterable[str], **wishes: Unpack[Wishes]) -> Array:
         """`submit(["python", "work.py", "{item}"], ["a", "b"])`: one job for each item, which replaces `{item}`.
 
         The same `key` is the same array, however often it is sent."""
@@ -281,7 +310,12 @@ class Tokens:
         """A join token. The idempotency key is made once per call: whatever answers get lost, it is one token."""
         return self._transport.run(questions.create_token(ttl_ms, uses, note, key))
 
+    def list(self) -> Sequence[JoinTokenView]:
+        """All that were ever made, newest first, without what lets anyone in."""
+        return self._transport.run(questions.tokens())
+
     def revoke(self, token: str) -> None:
+        """End it, by its id or the beginning of it. Nodes that joined with it stay."""
         self._transport.run(questions.revoke_token(token))
 
 

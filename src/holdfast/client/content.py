@@ -25,6 +25,7 @@ from holdfast.blobs import (
 )
 from holdfast.blobs.errors import BlobMissing
 from holdfast.client.async_transport import AsyncTransport
+from holdfast.client.folders import Going, check, there
 from holdfast.client.steps import Ask, Move, Steps, Work
 from holdfast.wire.http import BlobRef, BlobsRequest, LinksRequest, ManifestView, Missing, TakeRequest, Urls
 
@@ -57,12 +58,18 @@ def send(
 
     def look() -> Any:
         index = _read_index(index_file)
-        return scan(root, ignore=ignore or Ignore.of_folder(root), index=index, strict=True, progress=read)
+        return scan(there(root), ignore=ignore or Going.of_folder(root), index=index, strict=True, progress=read)
 
     found = yield Work(look)
     sent = yield Move(lambda line: _send(line, root, found.manifest, told))
     yield Work(lambda: _write_index(index_file, found.index))
     return msgspec.structs.replace(sent, left_out=found.left_out)
+
+
+def send_along(folder: str | Path, instead: str) -> Steps[Sent]:
+    """The folder of a job. Refused where it was surely taken by accident; `instead` says what to do if it was not."""
+    yield Work(lambda: check(Path(folder), instead))
+    return (yield from send(folder))
 
 
 async def _send(line: AsyncTransport, root: Path, manifest: Manifest, told: Told) -> Sent:

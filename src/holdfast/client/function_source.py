@@ -7,7 +7,10 @@ the Python that reads it may be another one, and a person can read it too.
 
 import ast
 import builtins
+import dataclasses
 import inspect
+import linecache
+import os
 import sys
 import textwrap
 import types
@@ -28,10 +31,13 @@ class Cell(msgspec.Struct, frozen=True):
     """Data that it names, which is set before its first line is run."""
 
 
-def cell_of(body: Callable[..., Any]) -> Cell:
-    """The function and all that it needs. Misuse where something cannot come along."""
+def cell_of(body: Callable[..., Any], arguments: Any = ()) -> Cell:
+    """The function and all that it needs, the classes of its arguments too. Misuse where something cannot come."""
     gathering = _Gathering(inspect.unwrap(body).__globals__)
     gathering.take(body.__name__, body)
+    for kind in _kinds(arguments, set()):
+        if kind.__module__ == body.__module__:
+            gathering.take(kind.__qualname__.partition(".")[0], kind)
     source = "\n".join([*sorted(gathering.imports), "", *gathering.texts.values()])
     return Cell(source, gathering.values)
 
@@ -66,10 +72,11 @@ class _Gathering:
 
     def _text(self, name: str, thing: Any) -> None:
         try:
-            text = textwrap.dedent(inspect.getsource(thing))
+            text = textwrap.dedent(_class_text(thing) if isinstance(thing, type) else inspect.getsource(thing))
         except (OSError, TypeError):
             raise Misuse(
-                f"the source of {name} is not to be found", hint="Put it into a file, and import it from there."
+                f"the source of {name} is not to be found: Python keeps that of files and of notebooks' cells only",
+                hint="Put it into a file, and run or import that.",
             ) from None
         tree = ast.parse(text).body[0]
         assert isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
@@ -83,6 +90,44 @@ class _Gathering:
         self.texts[name] = ast.unparse(tree) + "\n"
 
 
+def _class_text(kind: type) -> str:
+    """As it was typed last. Python knows the text of a function by its lines, but that of a class by its file only."""
+    for name, cached in reversed(list(linecache.cache.items())):
+        # What never was on a disk was typed: it has no time.
+        if len(cached) < 3 or cached[1] is not None:
+            continue
+        text = "".join(cached[2])
+        try:
+            found = [one for one in ast.parse(text, name).body if isinstance(one, ast.ClassDef)]
+        except SyntaxError:
+            continue
+        for one in found:
+            if one.name == kind.__qualname__:
+                first = min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)])
+                return "".join(cached[2][first - 1 : one.end_lineno])
+    return inspect.getsource(kind)
+
+
+_PLAIN = (int, float, str, bytes, type(None))
+
+
+def _kinds(value: Any, seen: set[int]) -> set[type]:
+    """The dataclasses in a value."""
+    if id(value) in seen:
+        return set()
+    seen.add(id(value))
+    found: set[type] = set()
+    inside: list[Any] = []
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        found.add(type(value))
+        inside = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    elif isinstance(value, dict):
+        inside = [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        inside = list(value)
+    return found.union(*(_kinds(one, seen) for one in inside if not isinstance(one, _PLAIN)))
+
+
 def _import_of(module: types.ModuleType, name: str) -> str:
     parent, _, last = module.__name__.rpartition(".")
     return f"from {parent} import {last} as {name}" if parent else f"import {last} as {name}"
@@ -91,7 +136,8 @@ def _import_of(module: types.ModuleType, name: str) -> str:
 def _typed_in(thing: Any) -> bool:
     """Whether its module has no file that another process could import."""
     module = sys.modules.get(thing.__module__)
-    return module is None or (getattr(module, "__file__", None) is None and module.__name__ == "__main__")
+    file = getattr(module, "__file__", None)
+    return module is None or (module.__name__ == "__main__" and (file is None or not os.path.exists(file)))
 
 
 def _importable(thing: Any) -> bool:

@@ -21,22 +21,25 @@ its machine dies, so by default the function should be safe to run twice; else s
 import functools
 import inspect
 import json
+import os
+import re
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from holdfast import callee
 from holdfast.client import content, questions
 from holdfast.client.function_source import Cell, cell_of
+from holdfast.client.log_lines import LogLine
 from holdfast.client.steps import Steps
+from holdfast.client.wishes import FOLDER, Amount, Asked, requested, unknown
 from holdfast.errors import FunctionRaised, Garbled, JobFailed, Misuse
-from holdfast.quantities import cpu_milli, duration_ms, size_mib
-from holdfast.wire.http import ArrayView, InputRequest, JobRequest, JobView, LogLine
+from holdfast.wire.http import ArrayView, InputRequest, JobRequest, JobView
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
@@ -46,49 +49,40 @@ R = TypeVar("R")
 TRACE_BYTES_MAX = 64 * 1024
 """Of what a function printed before it failed: the end is what matters."""
 _PYTHON = ("python3", "inputs/call/callee.py")
+APART = 'Or give the folder that the function needs: @holdfast.function(folder="…").'
+Calls = Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+"""The arguments of each call: by place, and by name."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a function's jobs ask for. Amounts as the command line takes them."""
 
-    cpu: float | str = 1
-    memory: int | str = "512MiB"
-    disk: int | str = "1GiB"
+    cpu: Amount = 1
+    memory: Amount = "512MiB"
+    disk: Amount = "1GiB"
     gpu: int = 0
-    gpu_memory: int | str = 0
+    gpu_memory: Amount = 0
     image: str = ""
     requirements: str = ""
     """Path of a requirements file, in the folder."""
     network: bool = False
-    time_limit: float | str = ""
-    queue_limit: float | str = ""
+    time_limit: Amount = ""
+    queue_limit: Amount = ""
     recovery: str = "restart"
     attempts: int | None = None
     priority: int = 5
     env: dict[str, str] = {}
     name: str = ""
-    folder: str = ""
+    folder: str | os.PathLike[str] = ""
     """What goes along; by default the folder that the function's module is imported from."""
 
     def request(self, fallback_name: str) -> JobRequest:
-        return JobRequest(
-            argv=list(_PYTHON),
-            name=self.name or fallback_name,
-            env=self.env,
-            cpu_milli=cpu_milli(str(self.cpu)),
-            memory_mib=size_mib(str(self.memory)),
-            disk_mib=size_mib(str(self.disk)),
-            gpus=self.gpu,
-            gpu_memory_mib=size_mib(str(self.gpu_memory)),
-            image=self.image,
-            requirements=self.requirements,
-            network=self.network,
-            time_limit_ms=duration_ms(str(self.time_limit)) if self.time_limit else None,
-            queue_limit_ms=duration_ms(str(self.queue_limit)) if self.queue_limit else None,
-            recovery=self.recovery,
-            attempts_max=self.attempts,
-            priority=self.priority,
-        )
+        wishes = msgspec.structs.asdict(self)
+        del wishes[FOLDER]
+        wishes["name"] = self.name or fallback_name
+        for span in ("time_limit", "queue_limit"):
+            wishes[span] = wishes[span] or None
+        return requested(_PYTHON, wishes)
 
 
 class Home(msgspec.Struct, frozen=True):
@@ -103,10 +97,11 @@ class Function(Generic[P, R]):
     """A function that can also run elsewhere. Made by `holdfast.function`."""
 
     def __init__(self, body: Callable[P, R], options: Options, client: "Client | None" = None) -> None:
+        # First: it takes over what stands on the function, which may be one of these.
+        functools.update_wrapper(self, body)
         self._body = body
         self._options = options
         self._client = client
-        functools.update_wrapper(self, body)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it here."""
@@ -115,7 +110,7 @@ class Function(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<holdfast function {self._body.__module__}.{self._body.__qualname__}>"
 
-    def with_options(self, *, client: "Client | None" = None, **options: Any) -> "Function[P, R]":
+    def with_options(self, *, client: "Client | None" = None, **options: Unpack[Asked]) -> "Function[P, R]":
         """The same function with other wishes, or on another network."""
         return Function(self._body, _replaced(self._options, options), client or self._client)
 
@@ -183,13 +178,14 @@ class Function(Generic[P, R]):
     def _own_names(self) -> dict[str, Any]:
         return self._body.__globals__ if inspect.isfunction(self._body) else {}
 
-    def _prepared(self, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> Steps[JobRequest]:
-        home = home_of(self._body, self._options)
+    def _prepared(self, calls: Calls) -> Steps[JobRequest]:
+        home = home_of(self._body, self._options, calls)
         package = ""
-        if home.folder is not None:
-            package = (yield from content.send(home.folder)).manifest
         with tempfile.TemporaryDirectory(prefix="holdfast-call-") as folder:
-            lay_out(Path(folder), home, calls, self._body.__module__)
+            # Written first: arguments that cannot travel are refused before anything is sent.
+            lay_out(Path(folder), home, calls, self._body)
+            if home.folder is not None:
+                package = (yield from content.send_along(home.folder, APART)).manifest
             sent = yield from content.send(folder)
         request = self._options.request(self._body.__qualname__)
         inputs = [InputRequest("call", manifest=sent.manifest)]
@@ -229,38 +225,52 @@ class Call(Generic[R]):
 @overload
 def function(body: Callable[P, R], /) -> Function[P, R]: ...
 @overload
-def function(*, client: "Client | None" = None, **options: Any) -> Callable[[Callable[P, R]], Function[P, R]]: ...
-def function(body: Any = None, /, *, client: "Client | None" = None, **options: Any) -> Any:
+def function(
+    *, client: "Client | None" = None, **options: Unpack[Asked]
+) -> Callable[[Callable[P, R]], Function[P, R]]: ...
+def function(body: Any = None, /, *, client: "Client | None" = None, **options: Unpack[Asked]) -> Any:
     """Make a function one that can run on the network. Options: see `Options`."""
     wanted = _replaced(Options(), options)
-    if body is None:
-        return lambda given: Function(given, wanted, client)
-    return Function(body, wanted, client)
+
+    def made(given: Any) -> Any:
+        if isinstance(given, Function):
+            return given.with_options(client=client, **options)  # what it is already, with these wishes on top
+        if not callable(given):
+            raise Misuse(f"{given!r:.60} is no function", hint="Write `@holdfast.function` above one.")
+        return Function(given, wanted, client)
+
+    return made if body is None else made(body)
 
 
-def _replaced(options: Options, changes: dict[str, Any]) -> Options:
-    known = {field.name for field in msgspec.structs.fields(Options)}
-    if unknown := sorted(set(changes) - known):
-        raise Misuse(f"a function has no option {unknown[0]!r}", hint=f"There are {', '.join(sorted(known))}.")
-    return msgspec.structs.replace(options, **changes)
+def _replaced(options: Options, changes: Mapping[str, Any]) -> Options:
+    """Misuse where a wish is unknown or makes no sense: said where it is written, not where it is used."""
+    for word in changes:
+        if word not in Options.__struct_fields__:
+            raise unknown(f"a function has no option {word!r}", word, Options.__struct_fields__)
+    changed = msgspec.structs.replace(options, **{word: wish for word, wish in changes.items() if wish is not None})
+    changed.request("it")
+    return changed
 
 
 # --- finding it ---
 
 
-def home_of(body: Callable[..., Any], options: Options) -> Home:
-    """Where the function will be found by the job. Misuse where it could not be."""
+def home_of(body: Callable[..., Any], options: Options, calls: Calls = ()) -> Home:
+    """Where the function will be found by the job. Misuse where it could not be. `calls`: the arguments it will get."""
     name = body.__qualname__
     if "<locals>" in name or "<lambda>" in name or not inspect.isfunction(body):
         raise Misuse(
             f"{name} cannot be found by name in another process",
             hint="Define it with `def` at the top of a file, or of a notebook's cell.",
         )
+    for kind, asks in _NO_VALUE.items():
+        if asks(body):
+            raise Misuse(f"{name} is {kind}: it returns no value that could travel", hint="Use `def` and `return`.")
     module = sys.modules.get(body.__module__)
     place = getattr(module, "__file__", None)
-    if module is None or place is None:
+    if module is None or place is None or not os.path.exists(place):
         folder = Path(options.folder).resolve() if options.folder else None
-        cell = cell_of(body)
+        cell = cell_of(body, calls)
         return Home({"file": Cell.FILE, "beside": True, "name": name}, folder, cell)
     file = Path(place).resolve()
     if body.__module__ == "__main__":
@@ -279,11 +289,18 @@ def home_of(body: Callable[..., Any], options: Options) -> Home:
     return Home({"module": body.__module__, "name": name}, Path(options.folder).resolve() if options.folder else root)
 
 
+_NO_VALUE: dict[str, Callable[[Any], bool]] = {
+    "a coroutine (`async def`)": inspect.iscoroutinefunction,
+    "a generator (it has `yield`)": inspect.isgeneratorfunction,
+    "an asynchronous generator": inspect.isasyncgenfunction,
+}
+
+
 def _installed() -> set[Path]:
     return {Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
 
 
-def lay_out(folder: Path, home: Home, calls: list[tuple[tuple[Any, ...], dict[str, Any]]], own_module: str) -> None:
+def lay_out(folder: Path, home: Home, calls: Calls, body: Callable[..., Any]) -> None:
     """Write what `holdfast.callee` needs: itself, where the function is, and the arguments of each call."""
     source = inspect.getsource(callee)
     (folder / "callee.py").write_text(source, encoding="utf-8")
@@ -296,12 +313,20 @@ def lay_out(folder: Path, home: Home, calls: list[tuple[tuple[Any, ...], dict[st
                 call["globals"][name] = f"global-{name}"
                 callee.write(value, str(folder / f"global-{name}"))
         for number, (positional, named) in enumerate(calls):
-            callee.write([list(positional), named], str(folder / str(number)), own_module)
+            callee.write([list(positional), named], str(folder / str(number)), body.__module__)
     except callee.NotAValue as wrong:
         raise Misuse(
-            f"the arguments cannot be sent: {wrong}", hint="Turn it into one of these, or read it there."
+            f"the arguments cannot be sent: {_by_name(str(wrong), list(inspect.signature(body).parameters))}",
+            hint="Turn it into one of these, or read it there.",
         ) from None
     (folder / callee.CALL).write_text(json.dumps(call), encoding="utf-8")
+
+
+def _by_name(wrong: str, names: list[str]) -> str:
+    """What is wrong with the arguments, which are written as `[[positional …], {named …}]`, in the caller's words."""
+    last = len(names) - 1
+    wrong = re.sub(r"\bit\[0\]\[(\d+)\]", lambda found: names[min(int(found[1]), last)] if names else found[0], wrong)
+    return re.sub(r"\bit\[1\]\['(\w+)'\]", r"\1", wrong)
 
 
 # --- what came back ---

@@ -14,13 +14,14 @@ import msgspec
 from holdfast.cleaning import clean
 from holdfast.errors import Misuse
 from holdfast.quantities import spoken_ms
-from holdfast.wire.http import ArrayView, ErrorView, EventView, ExplainView, JobList, JobView, LogLine, NodeView
+from holdfast.wire.http import ArrayView, ErrorView, EventView, ExplainView, JobList, JobView, NodeView
 
 if TYPE_CHECKING:
     from holdfast.client.array_results import Collected
     from holdfast.client.async_client import AsyncClient
     from holdfast.client.client import Client
     from holdfast.client.content import Told
+    from holdfast.client.log_lines import LogLine
     from holdfast.client.results import Synced
 
 Event = EventView
@@ -99,8 +100,11 @@ class Job(JobShown, frozen=True, dict=True):
         """It as it ended. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
         return self._client.jobs.wait(self.id, timeout_s=timeout_s, check=check)
 
-    def logs(self, *, stream: str = "both", follow: bool = False) -> Iterator[LogLine]:
-        return self._client.jobs.logs(self.id, stream=stream, follow=follow)
+    def logs(
+        self, *, stream: str = "both", follow: bool = False, after: "LogLine | str | None" = None
+    ) -> "Iterator[LogLine]":
+        """Its output line by line, and what the platform saw. `after`: only what comes behind that line."""
+        return self._client.jobs.logs(self.id, stream=stream, follow=follow, after=after)
 
     def results(self, to: str | Path | None = None, *, told: "Told" = lambda progress: None) -> "Synced":
         return self._client.jobs.results(self.id, to=to, told=told)
@@ -131,8 +135,11 @@ class AsyncJob(JobShown, frozen=True, dict=True):
         """It as it ended. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
         return await self._client.jobs.wait(self.id, timeout_s=timeout_s, check=check)
 
-    def logs(self, *, stream: str = "both", follow: bool = False) -> AsyncIterator[LogLine]:
-        return self._client.jobs.logs(self.id, stream=stream, follow=follow)
+    def logs(
+        self, *, stream: str = "both", follow: bool = False, after: "LogLine | str | None" = None
+    ) -> "AsyncIterator[LogLine]":
+        """Its output line by line, and what the platform saw. `after`: only what comes behind that line."""
+        return self._client.jobs.logs(self.id, stream=stream, follow=follow, after=after)
 
     async def results(self, to: str | Path | None = None, *, told: "Told" = lambda progress: None) -> "Synced":
         return await self._client.jobs.results(self.id, to=to, told=told)

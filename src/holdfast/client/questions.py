@@ -5,7 +5,8 @@ made here, once for each call and before the first try.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -15,7 +16,7 @@ import msgspec
 from holdfast.client.retry import Patience
 from holdfast.client.steps import Ask, NewKey, Now, Pause, Steps
 from holdfast.client.wishes import FOLDER, Command, requested
-from holdfast.errors import HoldfastError, Refused, WaitExpired, verdict_error
+from holdfast.errors import HoldfastError, Misuse, Refused, WaitExpired, verdict_error
 from holdfast.wire.http import (
     ArrayRequest,
     ArrayView,
@@ -27,6 +28,7 @@ from holdfast.wire.http import (
     JobList,
     JobRequest,
     JobView,
+    JoinTokenView,
     MoveRequest,
     NodeView,
     TokenRequest,
@@ -40,12 +42,13 @@ if TYPE_CHECKING:
 
 FIRST_LOOK_S, LAST_LOOK_S = 0.02, 0.5
 """Between two looks at a job that is waited for: soon at first, for most questions are about short jobs."""
+MEANT = "If all of it is meant: package=client.content.send(folder).manifest in place of folder=…"
 
 
 # --- jobs ---
 
 
-def submit(command: Command, wishes: dict[str, Any]) -> Steps[JobView]:
+def submit(command: Command, wishes: Mapping[str, Any]) -> Steps[JobView]:
     asked = yield from _prepared(command, wishes)
     headers = {"Idempotency-Key": str(asked.key)}
     return (yield Ask(JobView, "POST", "/v1/jobs", body=asked, headers=headers))
@@ -55,7 +58,7 @@ def _keyed(request: JobRequest) -> Steps[JobRequest]:
     return request if request.key else msgspec.structs.replace(request, key=(yield NewKey()))
 
 
-def _prepared(command: Command, wishes: dict[str, Any]) -> Steps[JobRequest]:
+def _prepared(command: Command, wishes: Mapping[str, Any]) -> Steps[JobRequest]:
     """The request with a key, and with the folder that goes along sent."""
     folder = wishes.get(FOLDER)
     asked = yield from _keyed(requested(command, {word: wish for word, wish in wishes.items() if word != FOLDER}))
@@ -63,7 +66,7 @@ def _prepared(command: Command, wishes: dict[str, Any]) -> Steps[JobRequest]:
         return asked
     from holdfast.client import content
 
-    sent = yield from content.send(folder)
+    sent = yield from content.send_along(folder, MEANT)
     return msgspec.structs.replace(asked, package=sent.manifest)
 
 
@@ -81,8 +84,9 @@ def rerun(job: str, key: str | None) -> Steps[JobView]:
     return (yield Ask(JobView, "POST", f"/v1/jobs/{segment(job)}/rerun", headers=headers))
 
 
-def job(job: str) -> Steps[JobView]:
-    return (yield Ask(JobView, "GET", f"/v1/jobs/{segment(job)}"))
+def job(job: str, live: bool = False) -> Steps[JobView]:
+    params = {"live": True} if live else {}
+    return (yield Ask(JobView, "GET", f"/v1/jobs/{segment(job)}", params))
 
 
 def _look(job: str) -> Steps[JobView]:
@@ -131,7 +135,8 @@ def results(
     return synced
 
 
-def run(command: Command, wishes: dict[str, Any], timeout_s: float | None, check: bool) -> Steps[JobView]:
+def run(command: Command, wishes: Mapping[str, Any], timeout_s: float | None, check: bool) -> Steps[JobView]:
+    _need_seconds(timeout_s)
     view = yield from submit(command, wishes)
     return (yield from wait(view.id, timeout_s, check))
 
@@ -175,6 +180,7 @@ def _until(
     expired: Callable[[Any], HoldfastError],
 ) -> Steps[Any]:
     """Look again and again. Whoever is interrupted here is told that only the waiting has ended."""
+    _need_seconds(timeout_s)
     began = yield Now()
     pause = FIRST_LOOK_S
     try:
@@ -196,9 +202,10 @@ def _until(
 # --- arrays ---
 
 
-def submit_array(command: Command, items: Iterable[str], wishes: dict[str, Any]) -> Steps[ArrayView]:
+def submit_array(command: Command, items: Iterable[str], wishes: Mapping[str, Any]) -> Steps[ArrayView]:
+    each = _items(items)
     one = yield from _prepared(command, wishes)
-    asked = ArrayRequest(one, list(items), key=one.key)
+    asked = ArrayRequest(one, each, key=one.key)
     headers = {"Idempotency-Key": str(asked.key)}
     return (yield Ask(ArrayView, "POST", "/v1/arrays", body=asked, headers=headers))
 
@@ -255,6 +262,10 @@ def create_token(ttl_ms: int, uses: int, note: str, key: str) -> Steps[TokenView
     return (yield Ask(TokenView, "POST", "/v1/tokens", body=TokenRequest(ttl_ms, uses, note), headers=headers))
 
 
+def tokens() -> Steps[list[JoinTokenView]]:
+    return (yield Ask(list[JoinTokenView], "GET", "/v1/tokens"))
+
+
 def revoke_token(token: str) -> Steps[None]:
     yield Ask(None, "DELETE", f"/v1/tokens/{segment(token)}")
 
@@ -271,11 +282,11 @@ def doctor() -> Steps[DoctorView]:
 # --- before a job is sent ---
 
 
-def check(command: Command, wishes: dict[str, Any], node: str | None) -> Steps[CheckView]:
+def check(command: Command, wishes: Mapping[str, Any], node: str | None) -> Steps[CheckView]:
     return (yield Ask(CheckView, "POST", "/v1/check", {"node": node}, body=checked(command, wishes)))
 
 
-def checked(command: Command, wishes: dict[str, Any]) -> JobRequest:
+def checked(command: Command, wishes: Mapping[str, Any]) -> JobRequest:
     """The job that is asked about. A folder does not go along: nothing is sent for a question."""
     return requested(command, {word: wish for word, wish in wishes.items() if word != FOLDER})
 
@@ -294,6 +305,26 @@ def logs_path(job: str) -> str:
 # --- words ---
 
 
-def segment(identifier: str) -> str:
-    """An id as one path segment, so that what a person pastes can never name another path."""
-    return quote(identifier, safe="") or "-"
+def _items(items: Any) -> list[str]:
+    """Of an array. One text is not the list of its letters."""
+    if isinstance(items, str | bytes):
+        raise Misuse(f"{items!r:.60} is no list of items", hint='Give them one by one: ["a", "b"].')
+    each = list(items)
+    for place, item in enumerate(each):
+        if isinstance(item, bool) or not isinstance(item, str | int | float | PathLike):
+            raise Misuse(f"item {place} of the array is {item!r:.60}", hint="Items are text, numbers or paths.")
+    return [str(item) for item in each]
+
+
+def _need_seconds(timeout_s: Any) -> None:
+    """Said before anything is sent, not when the waiting begins."""
+    if timeout_s is not None and (isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float)):
+        raise Misuse(f"timeout_s is {timeout_s!r:.60}", hint="It takes a number of seconds.")
+
+
+def segment(identifier: Any) -> str:
+    """An id as one path segment, so that what a person pastes can never name another path. A job has one, too."""
+    text = getattr(identifier, "id", identifier)
+    if not isinstance(text, str) or not text:
+        raise Misuse(f"{identifier!r:.60} is no id", hint="Give the id, the beginning of it, or the name.")
+    return quote(text, safe="")

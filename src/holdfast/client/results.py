@@ -22,8 +22,9 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.blobs.errors import BlobError, InTheWay, Mismatch
+from holdfast.blobs.errors import InTheWay, Mismatch
 from holdfast.blobs.transfer import Progress
+from holdfast.blobs.unpacking import trouble
 from holdfast.client import content, questions
 from holdfast.client.steps import Steps, Work
 from holdfast.errors import NotEnded
@@ -115,7 +116,7 @@ class Results:
             output = yield from self._outputs(folder)
             yield Work(lambda: self._write(folder / self._free(RECORD), self._record(output, complete=True)))
         except OSError as wrong:
-            raise _unwritable(folder, wrong) from None
+            raise trouble(folder, wrong) from None
         files = job.files
         return Synced(
             job=job.id,
@@ -133,7 +134,7 @@ class Results:
     def _claim(self, folder: Path) -> None:
         """Mark it as this job's before anything else is put there, so that a sync that was cut can go on."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make(folder)
             if any(folder.iterdir()) and not belongs_to(folder, self._job.id):
                 raise InTheWay(
                     f"{folder} holds something else: the results of {self._job.id} are not mixed into it",
@@ -141,7 +142,7 @@ class Results:
                 )
             self._write(folder / self._free(RECORD), self._record({}, complete=False))
         except OSError as wrong:
-            raise _unwritable(folder, wrong) from None
+            raise trouble(folder, wrong) from None
 
     def _free(self, name: str) -> str:
         """The name, or one like it, that nothing of the job's own has."""
@@ -229,6 +230,17 @@ class Results:
         return Output(name, size, digest.hexdigest())
 
 
+def make(folder: Path) -> None:
+    """The folder, unless it is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InTheWay(
+            f"{folder} cannot be a folder: something else has that name, or a part of it",
+            hint="Name an empty folder with --to, or one that is not there yet.",
+        ) from None
+
+
 def place_for(job: JobView, home: Path) -> Path:
     """Where a job's results go if nobody says otherwise. A name that an earlier job used gets the id behind it."""
     plain = re.sub(r"[^\w.-]+", "-", job.name).strip(".-")[:80]
@@ -256,11 +268,3 @@ def belongs_to(folder: Path, job: str) -> bool:
         except (OSError, msgspec.DecodeError):
             continue
     return False
-
-
-def _unwritable(folder: Path, wrong: OSError) -> BlobError:
-    return BlobError(
-        f"{folder} cannot be written to: {wrong.strerror or wrong}",
-        hint="Choose another folder with --to; what has arrived is kept.",
-        code="disk_refused",
-    )

@@ -5,6 +5,7 @@ questions. It runs no event loop, so it works where one runs already (a notebook
 that engine is asynchronous for everybody, and gets a loop of its own for as long as it takes.
 """
 
+import os
 import random
 import time
 import uuid
@@ -32,7 +33,8 @@ LOOK_UP_S = 0.2
 
 
 class Transport(Line):
-    """Safe to share between threads. `wire`: in place of a connection, for tests and networks in this process."""
+    """Safe to share between threads, and with a process that was forked: that gets connections of its own. `wire`: in
+    place of a connection, for tests and networks in this process."""
 
     def __init__(
         self,
@@ -49,17 +51,35 @@ class Transport(Line):
         super().__init__(endpoint, patience, clock=clock, draw=draw, new_key=new_key)
         self._sleep = sleep
         self._wire = wire
-        self._http = httpx.Client(
-            base_url=endpoint.url,
+        self._answer_s = answer_s
+        self._closed = False
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> tuple[int, httpx.Client]:
+        http = httpx.Client(
+            base_url=self.endpoint.url,
             headers=self.headers(),
-            timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
-            verify=trust(endpoint),
-            transport=wire,
+            timeout=httpx.Timeout(self._answer_s, connect=CONNECT_S),
+            verify=trust(self.endpoint),
+            transport=self._wire,
             trust_env=False,
         )
+        return os.getpid(), http
+
+    @property
+    def _http(self) -> httpx.Client:
+        """Of this process. Two that read from one connection would get each other's answers."""
+        owner, http = self._pool
+        if owner != os.getpid():
+            # What the parent opened is left alone: a lock in it may be held by a thread that was not forked along.
+            self._pool = _, http = self._new_pool()
+        return http
 
     def close(self) -> None:
-        self._http.close()
+        self._closed = True
+        owner, http = self._pool
+        if owner == os.getpid():
+            http.close()
 
     def run(self, steps: Steps[T]) -> T:
         """Carry out a question and return its answer."""
@@ -99,14 +119,16 @@ class Transport(Line):
             case _:
                 raise TypeError(f"no step: {step!r}")
 
-    def follow(self, path: str, params: dict[str, Any], body: Any = None) -> Iterator[ServerEvent]:
-        """The events of a stream, each once, across any number of connections. `body`: what is asked for with POST."""
+    def follow(self, path: str, params: dict[str, Any], body: Any = None, after: str = "") -> Iterator[ServerEvent]:
+        """The events of a stream, each once, across any number of connections. `body`: what is asked for with POST.
+        `after`: the id of the event before the first."""
         method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
         self._need_open()
-        stream = Following(self, path, params)
+        stream = Following(self, path, params, after)
         timeout = httpx.Timeout(QUIET_S, connect=CONNECT_S)
         while True:
             cause: httpx.TransportError | httpx.DecodingError | Answer | None = None
+            here = os.getpid()
             try:
                 with self._http.stream(
                     method, path, params=stream.params, content=content, headers=stream.connection(), timeout=timeout
@@ -118,12 +140,15 @@ class Transport(Line):
                             yield from stream.heard(chunk)
                             if stream.ended:
                                 return
+                            if here != os.getpid():
+                                break
             except (httpx.TransportError, httpx.DecodingError) as error:
                 cause = error
-            self._sleep(stream.broke(cause))
+            if here == os.getpid():
+                self._sleep(stream.broke(cause))
 
     def _need_open(self) -> None:
-        if self._http.is_closed:
+        if self._closed:
             raise Misuse("this client was closed", hint="Ask before it is closed, or make another one.")
 
     def _together(self, step: Together) -> None:

@@ -1,11 +1,13 @@
 """What a job asks for, in the words of the command line and of `holdfast.function`: `cpu=2, memory="4GiB"`.
 
 Turns them into the request that the API takes, and says what is wrong with them before anything is sent. The API's own
-names (`cpu_milli=2000`) are taken as well.
+names (`cpu_milli=2000`) are taken as well. `Wishes` shows the words to editors and type checkers.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import difflib
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
@@ -13,10 +15,59 @@ from holdfast.errors import Misuse
 from holdfast.quantities import cpu_milli, duration_ms, size_mib
 from holdfast.wire.http import InputRequest, JobRequest
 
-Command = JobRequest | Sequence[str]
+Command = JobRequest | Sequence[str | os.PathLike[str]]
+Amount = int | float | str
 
 FOLDER = "folder"
 """What goes along. The one wish that has to be sent before the job is."""
+
+
+class Asked(TypedDict, total=False):
+    """What both a job and a function may ask for. None is the same as not asking."""
+
+    cpu: Amount | None
+    """Cores: 2, 0.5 or "250m"."""
+    memory: Amount | None
+    """"512MiB", "2GiB"; a number is MiB."""
+    disk: Amount | None
+    gpu: int | None
+    """How many, each of them whole."""
+    gpu_memory: Amount | None
+    image: str | None
+    requirements: str | None
+    """Path of a requirements file, in the folder."""
+    network: bool | None
+    time_limit: Amount | None
+    """"90s", "30m", "2h"; a number is seconds."""
+    queue_limit: Amount | None
+    recovery: Literal["restart", "resume", "never"] | None
+    """What may be done when its machine is lost."""
+    attempts: int | None
+    priority: int | None
+    env: dict[str, str] | None
+    name: str | None
+    folder: str | os.PathLike[str] | None
+    """What goes along."""
+
+
+class Wishes(Asked, total=False):
+    """What a job may ask for."""
+
+    inputs: Mapping[str, Any] | Sequence[InputRequest] | None
+    """`{"data": an address, a job, or what was sent}`: lies at inputs/data."""
+    checkpoint: Amount | None
+    """How often what it saves is kept: "5m"."""
+    key: str | None
+    """The same key is the same job, however often it is sent."""
+    workload: Literal["batch", "training", "inference", "service"] | None
+    arch: str | None
+    gpu_model: str | None
+    gpu_driver_min: str | None
+    cuda_min: str | None
+    dockerfile: str | None
+    """Path in the folder."""
+    package: str | None
+    """The manifest of what was sent before, in place of a folder."""
 
 
 def _same(value: Any) -> Any:
@@ -36,36 +87,79 @@ _WORDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "inputs": ("inputs", lambda given: _inputs(given)),
 }
 """A person's word -> the request's field, and how it is read."""
-FIELDS = frozenset(field.name for field in msgspec.structs.fields(JobRequest))
+FIELDS = {field.name: field.type for field in msgspec.structs.fields(JobRequest)}
+_CHOICES = {"recovery": ("restart", "resume", "never"), "workload": ("batch", "training", "inference", "service")}
+_TAKES = {
+    int: "a whole number",
+    bool: "True or False",
+    str: "text",
+    dict[str, str]: 'text by name: {"SEED": "7"}',
+}
 
 
-def requested(command: Command, wishes: dict[str, Any]) -> JobRequest:
+def requested(command: Command, wishes: Mapping[str, Any]) -> JobRequest:
     """The request for a command with these wishes. Misuse where a wish is unknown or makes no sense."""
-    if isinstance(command, str):
-        raise Misuse(
-            f"the command is one string: {command[:60]!r}", hint='A command is a list of words: ["echo", "hi"].'
-        )
+    argv = None if isinstance(command, JobRequest) else _words(command)
     fields: dict[str, Any] = {}
     for word, value in wishes.items():
         name, read = _WORDS.get(word, (word, _same))
         if name not in FIELDS or name == "argv":
-            known = sorted(
-                (set(_WORDS) | FIELDS | {FOLDER}) - {field for field, _ in _WORDS.values()} - {"argv"} | {"inputs"}
-            )
-            raise Misuse(f"a job has no wish {word!r}", hint=f"There are {', '.join(known)}.")
+            raise unknown(f"a job has no wish {word!r}", word, Wishes.__annotations__)
+        if value is None:
+            continue
         if name in fields:
             raise Misuse(f"{word} and {name} are the same wish", hint="Give one of them.")
-        fields[name] = read(value)
+        fields[name] = _typed(word, FIELDS[name], _read(word, value, read))
     if isinstance(command, JobRequest):
         return msgspec.structs.replace(command, **fields) if fields else command
-    return JobRequest(argv=[str(word) for word in command], **fields)
+    return JobRequest(argv=argv or [], **fields)
+
+
+def unknown(says: str, word: str, known: Collection[str]) -> Misuse:
+    """The error for a word that does not exist; with the one that was perhaps meant."""
+    near = difflib.get_close_matches(word, known, 1, 0.55)
+    meant = f"Did you mean {near[0]!r}? " if near else ""
+    return Misuse(says, hint=f"{meant}There are {', '.join(sorted(known))}.")
+
+
+def _words(command: Any) -> list[str]:
+    if isinstance(command, str | bytes):
+        raise Misuse(
+            f"the command is one string: {command[:60]!r}", hint='A command is a list of words: ["echo", "hi"].'
+        )
+    words = list(command) if isinstance(command, Sequence) else []
+    if not words:
+        raise Misuse(f"{command!r:.60} is no command", hint='A command is a list of words: ["echo", "hi"].')
+    for number, word in enumerate(words, start=1):
+        if isinstance(word, bool) or not isinstance(word, str | int | float | os.PathLike):
+            raise Misuse(f"word {number} of the command is {word!r:.60}", hint="Words are text, numbers or paths.")
+    return [str(word) for word in words]
+
+
+def _read(word: str, value: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(value)
+    except Misuse as wrong:
+        raise Misuse(f"{word}: {wrong.says}", hint=wrong.hint) from None
+
+
+def _typed(word: str, kind: Any, value: Any) -> Any:
+    if value not in (choices := _CHOICES.get(word, (value,))):
+        raise Misuse(f"{word} is {value!r:.60}", hint=f"It can be {', '.join(choices)}.")
+    try:
+        return msgspec.convert(value, kind, strict=True)
+    except msgspec.ValidationError:
+        takes = next((says for one, says in _TAKES.items() if kind in (one, one | None)), "something else")
+        raise Misuse(f"{word} is {value!r:.60}", hint=f"It takes {takes}.") from None
 
 
 def _inputs(given: Any) -> list[InputRequest]:
     """As the API takes them, or `{"data": an address}`, `{"data": a job}`, `{"data": what was sent}`."""
-    if not isinstance(given, dict):
+    if isinstance(given, Mapping):
+        return [_input(name, source) for name, source in given.items()]
+    if isinstance(given, list | tuple) and all(isinstance(one, InputRequest) for one in given):
         return list(given)
-    return [_input(name, source) for name, source in given.items()]
+    raise Misuse(f"they are {given!r:.60}", hint='Give each a name: {"data": an address, a job, or what was sent}.')
 
 
 def _input(name: str, source: Any) -> InputRequest:
@@ -79,6 +173,6 @@ def _input(name: str, source: Any) -> InputRequest:
     if "://" in text:
         return InputRequest(name, url=text)
     raise Misuse(
-        f"the input {name!r} is {text[:60]!r}, which is neither an address, a job nor something that was sent",
+        f"{name!r} is {text[:60]!r}, which is neither an address, a job nor something that was sent",
         hint="Send a folder with `client.content.send`, and give what it returns.",
     )

@@ -13,6 +13,7 @@ the test lets it (`advance`), while a client waits for something, and a little w
 same calls give the same run.
 """
 
+import warnings
 from collections.abc import Mapping
 from random import Random
 from types import TracebackType
@@ -73,6 +74,7 @@ class Network:
         preset: str = "lan",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        self._closed = True  # until it is made
         wanted = [{}] * nodes if isinstance(nodes, int) else nodes
         if not wanted:
             raise Misuse("a network without nodes runs nothing", hint="Give at least one: Network(nodes=1).")
@@ -90,6 +92,7 @@ class Network:
         self.door = Door(Answers(self, self._rows))
         """What clients speak to. `door.lost = 1`: the next answer gets lost on its way."""
         self.nodes = [self._node(number, dict(offer)) for number, offer in enumerate(wanted, start=1)]
+        self._closed = False
         self.start_orchestrator()
         for node in self.nodes:
             node.machine.start_agent()
@@ -122,16 +125,19 @@ class Network:
         """The SDK's own `Client`, of this network. Whatever it waits for, it waits for in virtual time."""
         from holdfast.client.client import Client
 
+        self.need_open()
         return Client.over(VirtualTransport(self, Endpoint(URL)))
 
     def async_client(self) -> "AsyncClient":
         from holdfast.client.async_client import AsyncClient
 
+        self.need_open()
         return AsyncClient.over(VirtualAsyncTransport(self, Endpoint(URL)))
 
     def when(self, job: str, body: Deed | None = None, **body_fields: Any) -> None:
         """What jobs do that are called so, or whose command is or begins with this word: `when("train", takes="2h")`,
         `when("flaky", exit_code=3)`, `when("train.py", a_function)`, `when("python3", really())`."""
+        self.need_open()
         if body is not None and body_fields:
             raise Misuse("a body was given twice", hint="Give a Body or a function, or its fields, not both.")
         self.bodies.rule(job, body if body is not None else Body(**body_fields))
@@ -168,18 +174,37 @@ class Network:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing runs, so nothing has to be ended."""
+        self.close()
+
+    def close(self) -> None:
+        """The end: nothing can be asked of it, its nodes or its clients any more. What happened can still be read."""
+        self._closed = True
+
+    def need_open(self) -> None:
+        if self._closed:
+            raise Misuse("this network was closed", hint="Use it, its nodes and its clients inside of its `with`.")
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(
+                f"a holdfast.testing.Network (seed {self.seed}) was never closed: use it with `with`, or call `close`",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
 
     # --- the orchestrator ---
 
     def kill_orchestrator(self) -> None:
         """As kill -9 does. Its store stays; nodes go on with what they have."""
+        self.need_open()
         leader = self._leader
         if leader is not None:
             leader.die(silently=False)
 
     def start_orchestrator(self) -> None:
         """In place of one that was killed."""
+        self.need_open()
         if self._leader is None:
             clocks = Clock(self._world, 1_000, 0), Clock(self._world, WALL_EPOCH_MS, 0)
             name = f"orchestrator {len(self._orchestrators) + 1}"
@@ -211,6 +236,7 @@ class Network:
         return answers[0]
 
     def need_leader(self) -> None:
+        self.need_open()
         leader = self._leader
         if leader is None or not leader.serves:
             raise Away
@@ -229,6 +255,7 @@ class Network:
         return len(self.store.journal) > before
 
     def _run(self, ms: int, stop_at_news: bool = False) -> None:
+        self.need_open()
         world, journal = self._world, self.store.journal
         before, limit = len(journal), world.now + max(0, ms)
         while world.now < limit and not (stop_at_news and len(journal) > before):
@@ -262,12 +289,17 @@ class VirtualNode:
 
     def __init__(self, network: Network, machine: VirtualMachine) -> None:
         self._network = network
-        self.machine = machine
+        self._machine = machine
         self.id = machine.spec.id
         self._cut = False
 
     def __repr__(self) -> str:
-        return f"<VirtualNode {self.id} {'up' if self.up else 'down'}>"
+        return f"<VirtualNode {self.id} {'up' if self._machine.up else 'down'}>"
+
+    @property
+    def machine(self) -> VirtualMachine:
+        self._network.need_open()
+        return self._machine
 
     @property
     def up(self) -> bool:

@@ -24,7 +24,7 @@ from holdfast.kernel.events import (
     TokenRevoked,
 )
 from holdfast.model import Attempt, Instant, Job, Node, Resources, TokenId, Verdict, array_id, job_id
-from holdfast.orchestrator.asked import BadRequest, checked_key, checked_token, hash_of, submission
+from holdfast.orchestrator.asked import BadRequest, checked_key, checked_token, hash_of, no_item, submission
 from holdfast.orchestrator.front import Refused
 from holdfast.orchestrator.http_arrays import array_view, item_request
 from holdfast.orchestrator.streams import END, Cursor, sse
@@ -36,6 +36,7 @@ from holdfast.orchestrator.views import (
     node_view,
     resources_view,
     scores_view,
+    token_view,
 )
 from holdfast.testing.network_content import ContentAnswers
 from holdfast.testing.network_door import Asked, need
@@ -52,6 +53,7 @@ from holdfast.wire.http import (
     JobList,
     JobRequest,
     JobView,
+    JoinTokenView,
     LogLine,
     MoveRequest,
     NodeView,
@@ -77,6 +79,9 @@ class Answers(ContentAnswers):
 
     def need_leader(self) -> None:
         self._network.need_leader()
+
+    def need_open(self) -> None:
+        self._network.need_open()
 
     def _ask(self, event: AnyEvent) -> Any:
         return self._network.ask(event)
@@ -146,7 +151,7 @@ class Answers(ContentAnswers):
         return JobList([job_view(job) for job in page], page[-1].id if len(found) > limit else None)
 
     def job(self, asked: Asked, named: str) -> JobView:
-        return self._shown(self._rows.job(named))
+        return self._shown(self._rows.job(named, live=asked.truth("live")))
 
     def _shown(self, job: Job) -> JobView:
         view = job_view(job, self._rows.attempts(job.id), self._rows.entries(job=job.id)[:200])
@@ -164,7 +169,7 @@ class Answers(ContentAnswers):
         return ExplainView(job.id, job.phase.value, "", None, f"nothing: it has ended ({verdict})", [], {}, "", 0)
 
     def stop(self, asked: Asked, named: str) -> JobView:
-        job = self._rows.job(named)
+        job = no_item(named, self._rows.job(named, live=True))
         if job.live:
             self._ask(CancelAsked(job.id, by=OWNER))
         return self._shown(self._rows.job(job.id))
@@ -180,7 +185,7 @@ class Answers(ContentAnswers):
 
     def move(self, asked: Asked, named: str) -> JobView:
         request: MoveRequest = asked.body(MoveRequest)
-        job, node = self._rows.job(named), self._rows.node(request.to)
+        job, node = no_item(named, self._rows.job(named, live=True)), self._rows.node(request.to)
         key = checked_key(asked.header("idempotency-key") or request.key or secrets.token_hex(16))
         need(self._ask(MoveAsked(job.id, node.id, by=OWNER, key=key)))
         return self._shown(self._rows.job(job.id))
@@ -353,8 +358,12 @@ class Answers(ContentAnswers):
             known = row
         return TokenView(known.id, ticket.text, known.expires_ms, known.uses_left)
 
+    def tokens(self, asked: Asked) -> list[JoinTokenView]:
+        return [token_view(token, self._network.wall_ms) for token in self._rows.tokens()]
+
     def revoke_token(self, asked: Asked, token: str) -> None:
-        need(self._ask(TokenRevoked(TokenId(token))))
+        fits = [known.id for known in self._rows.tokens() if known.id.startswith(token) and len(token) > len("tok_")]
+        need(self._ask(TokenRevoked(fits[0] if len(fits) == 1 else TokenId(token))))
 
     def healthz(self, asked: Asked) -> dict[str, Any]:
         return {"ok": True, "epoch": self._network.store.epoch, "says": "leading"}

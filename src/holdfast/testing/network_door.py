@@ -65,7 +65,7 @@ class Door(httpx.BaseTransport, httpx.AsyncBaseTransport):
         except (msgspec.DecodeError, ValueError) as wrong:
             return _error(ErrorView("bad_request", str(wrong)))
         if isinstance(said, Iterator):
-            return httpx.Response(200, stream=_Pieces(said, self._turn))
+            return httpx.Response(200, stream=_Pieces(said, self._turn, self._answers.need_open))
         content = said if isinstance(said, bytes) else b"" if said is None else msgspec.json.encode(said)
         return httpx.Response(200, stream=httpx.ByteStream(content))
 
@@ -137,6 +137,7 @@ ROUTES = [
     ("GET", f"/v1/manifests/{_ID}", "manifest"),
     ("POST", f"/v1/manifests/{_ID}/links", "links"),
     ("POST", "/v1/tokens", "make_token"),
+    ("GET", "/v1/tokens", "tokens"),
     ("DELETE", f"/v1/tokens/{_ID}", "revoke_token"),
 ]
 
@@ -144,12 +145,14 @@ ROUTES = [
 class _Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
     """A stream, made as it is read: whoever waits for its next piece lets virtual time pass."""
 
-    def __init__(self, pieces: Iterator[bytes], turn: RLock) -> None:
+    def __init__(self, pieces: Iterator[bytes], turn: RLock, need_open: Callable[[], None]) -> None:
         self._pieces = pieces
         self._turn = turn
+        self._need_open = need_open
 
     def _next(self) -> bytes | None:
         with self._turn:
+            self._need_open()
             return next(self._pieces, None)
 
     def __iter__(self) -> Iterator[bytes]:

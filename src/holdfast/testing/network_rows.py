@@ -24,7 +24,7 @@ class Rows:
     def _all(self, kind: type[R]) -> Iterator[R]:
         return (row for row in self._store.rows.values() if isinstance(row, kind))
 
-    def job(self, named: str) -> Job:
+    def job(self, named: str, *, live: bool = False) -> Job:
         found = self._store.rows.get(("job", named))
         if isinstance(found, Job):
             return found
@@ -37,6 +37,11 @@ class Rows:
         named_so = [job for job in self._all(Job) if job.spec.name and job.spec.name == named]
         if not named_so:
             raise NotThere(f"there is no job {named[:80]!r}", "`holdfast jobs` lists them.")
+        living = {job.spec.array or job.id: job for job in named_so if job.live} if live else {}
+        if len(living) > 1:
+            raise _ambiguous("that have not ended", named)
+        if living:
+            return next(iter(living.values()))
         # A name may be used again; the newest is meant.
         return max(named_so, key=_age)
 
@@ -77,6 +82,9 @@ class Rows:
 
     def nodes(self) -> list[Node]:
         return sorted(self._all(Node), key=lambda node: node.id)
+
+    def tokens(self) -> list[JoinToken]:
+        return sorted(self._all(JoinToken), key=lambda token: (-token.made_ms, token.id))
 
     def token(self, id: str) -> JoinToken | None:
         return next((token for token in self._all(JoinToken) if token.id == id), None)

@@ -17,6 +17,7 @@ import pytest
 
 from holdfast.kernel.decision import Row
 from holdfast.model import (
+    ArrayId,
     Attempt,
     AttemptId,
     AttemptPhase,
@@ -355,6 +356,16 @@ class StoreConformance:
         assert store.jobs(owner="bob", after=expected[0].id) == [j for j in expected[1:] if j.owner == "bob"]
         assert store.jobs(after="job_unknown") == []
 
+    @pytest.mark.spec("J12", "J16")
+    def test_an_array_bears_its_name_once_and_not_for_those_that_ended(self, store: Store, epoch: int) -> None:
+        jobs = [a_job(n, name="train", phase=JobPhase.ENDED if n == 1 else JobPhase.QUEUED) for n in range(5)]
+        of_array = [msgspec.structs.replace(job.spec, array=ArrayId("arr_1"), item=job.submitted_ms) for job in jobs]
+        items = [msgspec.structs.replace(job, spec=spec) for job, spec in zip(jobs, of_array, strict=True)]
+        store.commit([*items[:3], *jobs[3:]], epoch)
+
+        assert store.live_named("ada", "train") == ["arr_1", jobs[3].id, jobs[4].id]
+        assert store.live_named("ada", "train", 2) == ["arr_1", jobs[3].id]
+
     @pytest.mark.spec("J3")
     def test_jobs_are_found_by_phase_and_by_name(self, store: Store, epoch: int) -> None:
         running, ended = JobPhase.RUNNING, JobPhase.ENDED
@@ -368,6 +379,8 @@ class StoreConformance:
 
         assert store.jobs_by_name("ada", "train") == [mine[1], mine[0]]
         assert store.jobs_by_name("ada", "") == []
+        assert store.live_named("ada", "train") == [mine[1].id]
+        assert store.live_named("ada", "") == []
         assert store.jobs(phase=running) == [theirs[0], mine[2], mine[1]]
         assert store.jobs(owner="ada", phase=running) == [mine[2], mine[1]]
         assert store.jobs(phase=ended) == [mine[0]]

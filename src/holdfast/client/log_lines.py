@@ -1,0 +1,112 @@
+"""A job's output as whole lines: the server sends what has arrived, which may end in the middle of one.
+
+A line waits for its end. What has none is handed out when another attempt begins, or when nothing more is told. Each
+line says where to go on behind it, also if that is in the middle of what the server sent at once: a place that the
+server gave, and how many lines behind it were seen already.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from holdfast.client.answers import parsed
+from holdfast.client.sse import ServerEvent
+from holdfast.errors import Misuse
+from holdfast.wire.http import LogLine as Piece
+
+LINE_MAX = 1 << 20
+"""Characters. What is longer is handed out in parts: a program need not print any ends of lines."""
+_PLACE = re.compile(r"\S*(?: [^\s=]+=\d+)*")
+_Stream = tuple[str, str]
+"""An attempt and one of its streams."""
+
+
+class LogLine(Piece, frozen=True):
+    """One line of output with its end, or something the platform saw (stream `platform`)."""
+
+    cursor: str = ""
+    """Where it goes on behind this line: `logs(after=line)`, or `logs(after=line.cursor)` in another program."""
+
+    def __repr__(self) -> str:
+        return f"<LogLine {self.stream} {self.text!r}>"
+
+
+class Lines:
+    """Puts the pieces of one story together. `after`: where an earlier one was left. `stream`: of one of the job's own,
+    what the platform saw is no part."""
+
+    def __init__(self, after: "LogLine | str | None" = None, stream: str = "both") -> None:
+        self._shows_platform = stream == "both"
+        place = after.cursor if isinstance(after, LogLine) else after or ""
+        if not isinstance(place, str) or not _PLACE.fullmatch(place):
+            raise Misuse(f"{after!r:.60} is no line to go on behind", hint="Give one that `logs` handed out, whole.")
+        self.begin, *seen = place.split(" ")
+        """The server's name for the place to begin at."""
+        self._from = self._heard_to = self.begin
+        """A place where no line was cut, that all lines handed out since then are counted from; and the newest one."""
+        self._since: Counter[str] = Counter()
+        self._skip = Counter({name: int(count) for name, _, count in (one.partition("=") for one in seen)})
+        self._cut: dict[_Stream, Piece] = {}
+        """The beginnings of lines whose ends have not come."""
+        self._newest = 0
+
+    def heard(self, event: ServerEvent) -> Iterator[LogLine]:
+        piece: Piece = parsed(Piece, event)
+        if (number := _number(piece.attempt)) > self._newest:
+            self._newest = number
+            yield from self.rest()
+        if piece.stream == "platform":
+            yield from self._whole(piece)
+        else:
+            yield from self._split(piece)
+        self._heard_to = event.id or self._heard_to
+        if not self._cut:
+            self._count_from_here()
+
+    def rest(self) -> Iterator[LogLine]:
+        """What has no end. Should more of it come after all, that is a line by itself: it goes on right behind this."""
+        cut = list(self._cut.values())
+        self._cut.clear()
+        for number, piece in enumerate(cut, start=1):
+            if number == len(cut):
+                self._count_from_here()
+            yield from self._whole(piece, counted=number < len(cut))
+
+    def _count_from_here(self) -> None:
+        self._from, self._since = self._heard_to, Counter()
+
+    def _split(self, piece: Piece) -> Iterator[LogLine]:
+        stream = piece.attempt, piece.stream
+        begun = self._cut.pop(stream, None)
+        offset = begun.offset if begun else piece.offset
+        for text in _lines(begun.text + piece.text if begun else piece.text):
+            line = Piece(piece.attempt, piece.stream, offset, text, piece.at_ms)
+            if text.endswith("\n") or len(text) >= LINE_MAX:
+                yield from self._whole(line)
+            else:
+                self._cut[stream] = line
+            offset += len(text.encode())
+
+    def _whole(self, line: Piece, counted: bool = True) -> Iterator[LogLine]:
+        name = f"{line.attempt or '-'}/{line.stream}"
+        self._since[name] += counted
+        if self._skip[name] > 0:
+            self._skip = self._skip - Counter([name])
+            return
+        if line.stream == "platform" and not self._shows_platform:
+            return
+        seen = self._since + self._skip
+        place = " ".join([self._from, *(f"{one}={count}" for one, count in sorted(seen.items()))])
+        yield LogLine(line.attempt, line.stream, line.offset, line.text, line.at_ms, place)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """With their ends; the last may have none. Split at newlines only, as `sse` does."""
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        for begin in range(0, len(line), LINE_MAX):
+            yield line[begin : begin + LINE_MAX]
+
+
+def _number(attempt: str) -> int:
+    number = attempt.rpartition(".")[2]
+    return int(number) if number.isdigit() else 0
