@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from docs_text import NOTE, reasons, safe, table
 
-from holdfast import errors
+from holdfast.cli.helping import ELSE, EXIT_CODES
 from holdfast.wire import http as public
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,18 +95,12 @@ def cli_page() -> str:
         "",
         "## Exit codes",
         "",
-        table(
-            ["exit code", "error", "when"],
-            [
-                ["0", "", "it worked; of `run` and `results`: the job succeeded"],
-                ["2", "`usage`", "the command line itself makes no sense"],
-                *_error_rows(),
-                ["130", "`cancelled`", "the job was stopped"],
-                ["other", "[failure code](../failure-codes.md)", "of `run`: the job's own exit code"],
-            ],
-        ),
+        table(["exit code", "what it means"], [[str(code), means] for code, means in EXIT_CODES.items()]),
+        ELSE,
+        "",
         "A job that fails by its user's doing gives its own exit code: 128 + n for signal n, 137 for memory, 124 "
-        "for its time limit. One that fails for another reason gives 75 where trying again may help, else 1.",
+        "for its time limit. One that fails for another reason gives 75 where trying again may help, else 1. Of each "
+        "error: [errors](../errors.md).",
         "",
         "## Commands",
         "",
@@ -134,18 +128,6 @@ def cli_page() -> str:
             linked = [f"[{name}](#{'-'.join([*path, name])})" for name, sub in subs.items() if not sub.hidden]
             lines += [f"Commands: {', '.join(linked)}.", ""]
     return "\n".join(lines)
-
-
-def _error_rows() -> list[list[str]]:
-    """(exit code, code, what) of each error, from the tree in the docstring of `holdfast.errors`."""
-    rows: dict[tuple[str, str], str] = {}
-    for code, number, says in re.findall(
-        r"^[ │├└─]+\w+ +([a-z_]+|\(the answer's\)) +(\d+) {2,}(\S.*)$", inspect.getdoc(errors) or "", re.MULTILINE
-    ):
-        if number not in ("2", "130"):
-            rows[number, f"`{code}`"] = says
-    rows["70", "`internal`"] = "a fault of Holdfast itself; `HOLDFAST_DEBUG=1` shows where"
-    return [[number, code, safe(says)] for (number, code), says in sorted(rows.items(), key=lambda r: int(r[0][0]))]
 
 
 # --- the HTTP API ---

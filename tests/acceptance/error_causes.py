@@ -176,6 +176,16 @@ def _(w: World) -> Said:
 CAUSES["disk_refused"] = lambda w: w.typed("results", w.maker, "--to", "/proc/results")
 
 
+@causes("backup_damaged")
+def _(w: World) -> Said:
+    # given a copy of a network's data that has lost its files
+    (folder := w.fresh()).joinpath("given").write_text("given")
+    w.typed("run", "--detach", *SMALL_FLAGS, "--folder", str(folder), "--", "true")
+    w.typed("backup", str(copy := w.fresh() / "copy"))
+    (copy / "blobs" / "owned").rename(copy / "blobs" / "lost")
+    return w.typed("backup", str(w.fresh() / "again"), "--data-dir", str(copy))
+
+
 # --- neural networks ---
 
 

@@ -121,7 +121,7 @@ def test_an_array_is_watched_listed_and_stopped_by_its_id(network: LocalNetwork,
     assert not any(item["job"] in queued for item in view["jobs"])
 
     # and what is of one job only says so, and results are not there yet
-    assert "is an array of jobs" in network.cli("logs", array, check=2).stderr
+    assert "is an array of jobs" in network.cli("logs", "-f", array, check=2).stderr
     assert "is an array of jobs" in network.cli("job", "explain", array, check=2).stderr
     assert "[not_ended]" in network.cli("results", array, cwd=desk, check=75).stderr
     assert "whoever owns it" in network.cli("jobs", "--array", array, "--owner", "me", check=2).stderr
@@ -256,3 +256,40 @@ def test_a_terminal_shows_one_bar_and_takeovers_and_ctrl_c_leaves_it_running(net
     array = seen.decode().split("holdfast stop ")[1].split()[0]
     assert not network.client().arrays.get(array).ended
     network.cli("stop", array, check=0)
+
+
+@pytest.mark.spec("J12")
+def test_the_name_of_an_array_stands_for_all_of_it(network: LocalNetwork, desk: Path) -> None:
+    # given an array with a name
+    items = written(desk, "a", "b")
+    array = sent(network, desk, "--array", items, "--name", "whole", "--", "sh", "-c", "echo {item}; sleep 600")
+    client = network.client()
+    jobs = [item.job for item in client.arrays.get(array).jobs]
+    for job in jobs:
+        network.node_running(job)
+        network.wait_for(lambda job=job: any(line.stream == "stdout" for line in client.jobs.logs(job)), "its line")
+
+    # then whatever takes a job takes the name, and means the array by it
+    assert network.cli("job", "show", "whole", check=0).stdout.startswith(f"{array} (whole): 2 items")
+    logs = network.cli("logs", "whole", check=0)
+    assert logs.stdout == "a\nb\n" and all(f"-- item {n}: {job}" in logs.stderr for n, job in enumerate(jobs))
+
+    # and whoever stops it means what has not ended, though a newer job has the name too
+    client.jobs.run(["true"], name="whole", cpu_milli=100, memory_mib=32, disk_mib=16)
+    assert network.cli("stop", "whole", check=0).stdout.startswith(f"{array} (whole): 2 items")
+    assert client.arrays.wait(array, timeout_s=60).counts == {"cancelled": 2}
+
+
+@pytest.mark.spec("J12")
+def test_a_name_that_several_have_stops_none_of_them(network: LocalNetwork) -> None:
+    client = network.client()
+    jobs = [client.jobs.submit(["sleep", "600"], name="twin", cpu_milli=100, memory_mib=32, disk_mib=16) for _ in "12"]
+
+    refused = network.cli("stop", "twin", check=65)
+
+    assert "[ambiguous]" in refused.stderr and all(job.id in refused.stderr for job in jobs)
+    assert [client.jobs.get(job.id).verdict for job in jobs] == [None, None]
+    client.jobs.stop(jobs[1].id)
+    client.jobs.wait(jobs[1].id, check=False, timeout_s=60)
+    assert network.cli("stop", "twin", check=0).stdout.startswith(jobs[0].id)
+    assert client.jobs.wait(jobs[0].id, check=False, timeout_s=60).verdict == "cancelled"

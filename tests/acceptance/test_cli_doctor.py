@@ -74,6 +74,17 @@ def test_a_home_without_room_is_found(network: LocalNetwork, tmp_path: Path) -> 
     assert "8.0 MiB free" in found["home folder"]["says"] and f"df -h {tmp_path}" in found["home folder"]["do"]
 
 
+def test_a_node_whose_folder_is_full_is_found(network: LocalNetwork, tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(tmp_path)], check=True)
+    try:
+        found = examined(network, "--node", code=1, env={"HOLDFAST_NODE_HOME": str(tmp_path / "node")})
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+    assert states(found, "home folder", "node's folder") == ["ok", "fail"]
+    assert "HOLDFAST_NODE_HOME" in found["node's folder"]["do"]
+
+
 def test_an_engine_that_was_stopped_is_found(network: LocalNetwork, tmp_path: Path) -> None:
     # given a socket behind which nobody listens any more
     path = tmp_path / "docker.sock"

@@ -24,7 +24,7 @@ SERVED = {
     "start_node": ["node", "--orchestrator", "--token", "--name", "--home"],
 }
 """What the process kit types by itself."""
-THE_SAME_FOR_ALL = {"--help", "--context"}
+THE_SAME_FOR_ALL = {"-h", "--help", "--context"}
 """Given to every command by the frame, and tested there."""
 
 
@@ -80,6 +80,7 @@ def test_every_command_explains_itself() -> None:
     for path, options in tree().items():
         done = CliRunner().invoke(app, [*path, "--help"])
         assert done.exit_code == 0, done.output
+        assert CliRunner().invoke(app, [*path, "-h"]).stdout == done.stdout
         for spelling in (s for option in options for s in option):
             assert spelling in done.stdout, f"{path}: {spelling}"
 
@@ -108,6 +109,7 @@ def test_version_says_which_and_on_what() -> None:
 
     assert package.__version__ in holdfast("version").stdout
     assert json.loads(holdfast("version", "--json").stdout)["version"] == package.__version__
+    assert holdfast("--version").stdout == holdfast("version").stdout
 
 
 @pytest.mark.spec("J3")
@@ -147,9 +149,12 @@ def test_sim_replays_the_same_world_for_the_same_seed() -> None:
 
 
 @pytest.mark.spec("J3")
-def test_a_shell_can_complete_commands() -> None:
-    shown = holdfast("--show-completion", "bash")
+def test_a_shell_can_complete_commands(tmp_path: Path) -> None:
+    shown = holdfast("completion", "bash", "--show")
+    written = holdfast("completion", "bash", env={"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)})
     asked = holdfast(env={"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast no", "COMP_CWORD": "1"})
 
     assert "Traceback" not in shown.stderr + asked.stderr
+    assert f"wrote {tmp_path}/holdfast/completion.bash" in written.stdout
+    assert (tmp_path / "holdfast" / "completion.bash").read_text() == shown.stdout
     assert {"node", "nodes"} <= set(asked.stdout.split())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.node.desk import ask
 from holdfast.testing.processes import LocalNetwork
 
 pytestmark = pytest.mark.xdist_group("cli-operating")
@@ -64,6 +65,56 @@ def test_an_operator_offers_less_and_what_no_longer_fits_moves(network: LocalNet
     network.wait_for(lambda: client.nodes.get(ant.id).free["memory_mib"] <= 64, "the network to know")
     nothing = network.cli("node", "offer", "--home", str(ant.home))
     assert nothing.returncode == 2 and "Give --cpu" in nothing.stderr
+
+
+@pytest.mark.spec("N7", "N8", "N10", "J14")
+def test_a_drain_outlives_restarts_and_pauses_and_the_machine_says_who_drained_it(network: LocalNetwork) -> None:
+    # given a node that the network's operator drained
+    client = network.client()
+    cat = network.start_node("cat", flags=["--engine", "none"])
+
+    def both_know(what: str, drained: bool = True) -> None:
+        network.wait_for(lambda: client.nodes.get(cat.id).connected, f"it to be connected {what}")
+        assert client.nodes.get(cat.id).drained is drained, what
+        network.wait_for(lambda: ask(cat.home, {"ask": "status"})["drained"] is drained, f"the node to know {what}")
+        assert ask(cat.home, {"ask": "status"})["trouble"] == ""
+
+    def paused(yes: bool) -> None:
+        network.wait_for(lambda: ("paused" in client.nodes.get(cat.id).draining_because) is yes, "the owner's wish")
+
+    client.nodes.drain("cat")
+    both_know("when it is drained")
+    shown = network.cli("node", "status", "--home", str(cat.home), check=0).stdout
+    assert "drained by the network's operator" in shown
+
+    # when the node leaves in good order and comes back, then it is still drained, and knows
+    cat.terminate()
+    network.wait_node("cat", state="gone")
+    cat = network.start_node("cat", flags=["--engine", "none"], wait=False)
+    both_know("after its restart")
+
+    # when the orchestrator is killed and comes back
+    network.restart_orchestrator()
+    both_know("after the orchestrator's")
+
+    # when its owner pauses it and resumes it: they are told, too
+    ask(cat.home, {"do": "pause", "grace_ms": 0})
+    paused(True)
+    back = network.cli("node", "resume", "--home", str(cat.home), check=0).stdout
+    assert "the network's operator drained it" in back
+    paused(False)
+    both_know("after a pause")
+
+    # until the network's operator takes it back, and no sooner than its owner does
+    ask(cat.home, {"do": "pause", "grace_ms": 0})
+    paused(True)
+    told = network.cli("node", "drain", "cat", "--off", check=0).stdout
+    assert "gets no work yet: paused by its own operator" in told
+    both_know("when it is taken back", drained=False)
+    assert client.nodes.get(cat.id).draining
+    ask(cat.home, {"do": "resume"})
+    network.wait_for(lambda: not client.nodes.get(cat.id).draining, "it to take work again")
+    cat.terminate()
 
 
 @pytest.mark.spec("N8")

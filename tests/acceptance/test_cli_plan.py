@@ -2,6 +2,9 @@
 
 import json
 import os
+import pty
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -38,6 +41,7 @@ def test_a_plan_answers_with_goodput_times_causes_cost_and_the_best_interval(tmp
     assert done.returncode == 0, done.stderr
     for word in ("goodput", "p50", "p95", "node hours", "at 0.5 an hour", "best", "asked for", "Young and Daly"):
         assert word in done.stdout, word
+    assert "p95 is the longest of 12 jobs" in done.stdout
     for cause in Cause:
         assert cause.value in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
@@ -71,8 +75,8 @@ def test_churn_is_said_in_several_ways() -> None:
         (("--churn", "none"), "how many nodes?"),
         (("--nodes", "3", "--churn", "often"), "'often' is no churn"),
         (("--nodes", "3", "--churn", "none", "--preset", "moon"), "no settings are called 'moon'"),
-        (("--nodes", "9999", "--churn", "none"), "--nodes 9999 is more than"),
-        (("--nodes", "100", "--churn", "none", "--jobs", "100"), "this cannot be planned"),
+        (("--nodes", "999999", "--churn", "none"), "--nodes 999999 is more than"),
+        (("--nodes", "100", "--churn", "none", "--jobs", "100000"), "this cannot be planned"),
     ],
 )
 def test_what_makes_no_sense_is_said(words: tuple[str, ...], says: str) -> None:
@@ -85,6 +89,41 @@ def test_a_picture_that_cannot_be_written_is_said_before_anything_is_simulated(t
     done = holdfast("plan", "--nodes", "2", "--churn", "none", *SMALL, "--svg", str(tmp_path / "no" / "plan.svg"))
     assert done.returncode == 78
     assert "plan.svg" in done.stderr and "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_a_large_fleet_is_simulated_as_a_part_of_it_and_that_is_said() -> None:
+    asked = ("plan", "--nodes", "1000", "--jobs", "1000", "--churn", "10%/day", "--job-length", "2h", "--runs", "1")
+    done = holdfast(*asked)
+    assert done.returncode == 0, done.stderr
+    assert "1,000 jobs of 2 h" in done.stdout
+    assert "simulated as 50 nodes and 50 jobs" in done.stdout
+    assert "all jobs" not in done.stdout, "when the last of a thousand ends is not known from fifty"
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+
+
+def test_ctrl_c_gives_what_is_known_so_far() -> None:
+    # given a plan that will take long, whose bar shows that a world has been simulated
+    ours, theirs = pty.openpty()
+    asked = ("plan", "--nodes", "3", "--churn", "mtbf=6h", "--job-length", "5d", "--checkpoint-every", "30m")
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", *asked, "--runs", "1000", "--json"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
+    ) as plan:  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        while not re.search(rb"[1-9]\d*/\d+", shown):
+            shown += os.read(ours, 4096)
+        # when somebody has had enough
+        plan.send_signal(signal.SIGINT)
+        told, _ = plan.communicate(timeout=60)
+        os.close(ours)
+    # then it is answered from what there is, and says so; nobody is left who would write on
+    answer = json.loads(told)
+    assert plan.returncode == 0
+    assert (answer["stopped"], answer["runs_meant"]) == ("interrupted", 1000)
+    assert 1 <= answer["here"]["runs"] < 1000
+    assert {one["runs"] for one in answer["sweep"]} <= {answer["here"]["runs"], answer["here"]["runs"] - 1}
 
 
 # --- against a real network ---

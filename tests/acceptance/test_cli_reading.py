@@ -195,9 +195,20 @@ def test_a_token_is_made_used_and_revoked(network: LocalNetwork) -> None:
     assert made["uses_left"] == 1
     assert plain.startswith("hf1_")
 
+    # then it is listed with what it is for, and without what lets anyone in
+    listed = network.cli("token", "list", check=0).stdout
+    row = next(line for line in listed.splitlines() if made["id"] in line)
+    assert row.split()[1:3] == ["good", "1"] and "one more" in row
+    assert "hf1_" not in listed and "hf1_" not in network.cli("token", "list", "--json", check=0).stdout  # the text
+    line = f"holdfast token revoke {made['id'][:-2]}"
+    asked = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": "3"}
+    network.wait_for(lambda: network.cli(env=asked).stdout.split() == [made["id"]], "a shell to complete its id", 60)
+
     # when it is revoked, then nobody joins with it
     revoked = network.cli("token", "revoke", made["id"], "--json", check=0).stdout
     assert json.loads(revoked) == {"id": made["id"], "revoked": True}
+    everyone = network.cli("token", "list", "--all", check=0).stdout
+    assert next(line for line in everyone.splitlines() if made["id"] in line).split()[1] == "revoked"
     late = network.start_node("late", token=made["token"], wait=False)
     assert late.process.wait(60) != 0
     assert "revoked" in late.output()
@@ -237,6 +248,7 @@ def test_flags_of_place_work_on_every_command(network: LocalNetwork, greeting: s
     made = json.loads(network.cli("token", "new", "--json", "--url", url, "--token-file", token, env=env).stdout)
 
     network.cli("token", "revoke", made["id"], "--url", url, "--token-file", token, env=env, check=0)
+    network.cli("token", "list", "--url", url, "--token-file", token, env=env, check=0)
     network.cli("nodes", "--url", url, "--token-file", token, env=env, check=0)
     network.cli("events", "--url", url, "--token-file", token, env=env, check=0)
     network.cli("doctor", "--url", url, "--token-file", token, env=env, check=0)

@@ -22,13 +22,31 @@ from holdfast.testing.processes import LocalNetwork, free_port, wait_for
 
 pytestmark = pytest.mark.xdist_group("cli-serving")
 
-UUID = "123e4567-e89b-42d3-a456-426614174000"
+UUID, OTHER_UUID = "123e4567-e89b-42d3-a456-426614174000", "123e4567-e89b-42d3-a456-426614174001"
 
 
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[LocalNetwork]:
     with LocalNetwork(tmp_path) as network:
         yield network
+
+
+@pytest.fixture(scope="module")
+def leading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
+    with LocalNetwork(tmp_path_factory.mktemp("serving")) as network:
+        network.start_orchestrator(preset="lan")
+        yield network
+
+
+@pytest.fixture
+def served(leading: LocalNetwork) -> Iterator[LocalNetwork]:
+    """An orchestrator that several stories share; the nodes of each go with it."""
+    unsafe = leading.unsafe
+    yield leading
+    leading.unsafe = unsafe
+    for node in leading.nodes.values():
+        node.kill_tree()
+    leading.nodes.clear()
 
 
 def join_command(network: LocalNetwork) -> list[str]:
@@ -122,45 +140,42 @@ def test_both_end_in_good_order_on_sigterm(network: LocalNetwork) -> None:
 
 
 @pytest.mark.spec("N1", "N3")
-def test_a_node_is_what_its_flags_say(network: LocalNetwork) -> None:
-    network.start_orchestrator(preset="lan")
+def test_a_node_is_what_its_flags_say(served: LocalNetwork) -> None:
     status = free_port()
-    network.start_node(
+    served.start_node(
         "ant",
         flags=["--site", "attic", "--cpu", "1500m", "--memory", "300MiB", "--disk", "200MiB", "--gpus", "0", "--uuid",
                UUID, "--port", str(status), "--s3-bucket", "some-bucket", "--grace", "3s"],
     )  # fmt: skip
 
-    view = network.client().nodes.get("node_" + UUID.replace("-", ""))
+    view = served.client().nodes.get("node_" + UUID.replace("-", ""))
 
     assert (view.name, view.site) == ("ant", "attic")
     assert view.free == {"cpu_milli": 1500, "memory_mib": 300, "disk_mib": 200, "gpus": 0}
 
 
 @pytest.mark.spec("N3")
-def test_flags_win_over_environment_and_environment_over_file(network: LocalNetwork, tmp_path: Path) -> None:
+def test_flags_win_over_environment_and_environment_over_file(served: LocalNetwork, tmp_path: Path) -> None:
     # given a file, an environment and flags that all disagree
-    network.start_orchestrator(preset="lan")
     file = tmp_path / "node.toml"
     file.write_text('name = "from-file"\nsite = "from-file"\ncpu_milli = 700\n')
-    environ = {"HOLDFAST_NODE_NAME": "from-env", "HOLDFAST_NODE_SITE": "from-env", "PNODE_UUID": UUID}
+    environ = {"HOLDFAST_NODE_NAME": "from-env", "HOLDFAST_NODE_SITE": "from-env", "PNODE_UUID": OTHER_UUID}
 
     # when a node starts with all three
-    network.start_node("from-flag", flags=["--config", str(file)], env=environ)
+    served.start_node("from-flag", flags=["--config", str(file)], env=environ)
 
     # then each setting is the one of the highest rank
-    view = network.client().nodes.get("node_" + UUID.replace("-", ""))
+    view = served.client().nodes.get("node_" + OTHER_UUID.replace("-", ""))
     assert (view.name, view.site, view.free["cpu_milli"]) == ("from-flag", "from-env", 700)
 
 
 @pytest.mark.spec("N4")
-def test_a_node_without_isolation_says_so_wherever_it_is_listed(network: LocalNetwork) -> None:
-    network.start_orchestrator(preset="lan")
-    network.start_node("bare", flags=["--unsafe-process-runtime"], env={"PATH": without_bubblewrap(network)})
-    network.start_node("other")
+def test_a_node_without_isolation_says_so_wherever_it_is_listed(served: LocalNetwork) -> None:
+    served.start_node("bare", flags=["--unsafe-process-runtime"], env={"PATH": without_bubblewrap(served)})
+    served.start_node("other")
 
-    listing = network.cli("nodes", check=0).stdout
-    shown = network.cli("node", "show", network.nodes["bare"].id, check=0).stdout
+    listing = served.cli("nodes", check=0).stdout
+    shown = served.cli("node", "show", served.nodes["bare"].id, check=0).stdout
 
     row = next(line for line in listing.splitlines() if "bare" in line)
     assert "UNSAFE: no isolation" in row
@@ -168,11 +183,10 @@ def test_a_node_without_isolation_says_so_wherever_it_is_listed(network: LocalNe
 
 
 @pytest.mark.spec("N4")
-def test_without_a_sandbox_a_node_refuses_to_start(network: LocalNetwork) -> None:
-    network.start_orchestrator(preset="lan")
-    network.unsafe = False
+def test_without_a_sandbox_a_node_refuses_to_start(served: LocalNetwork) -> None:
+    served.unsafe = False
 
-    node = network.start_node("bare", env={"PATH": without_bubblewrap(network)}, wait=False)
+    node = served.start_node("bare", env={"PATH": without_bubblewrap(served)}, wait=False)
 
     assert node.process.wait(60) == 78
     assert "--unsafe-process-runtime" in node.output()
@@ -206,9 +220,8 @@ def test_an_open_network_needs_no_token(network: LocalNetwork, tmp_path: Path) -
 
 
 @pytest.mark.spec("N6")
-def test_a_mistyped_token_is_named_before_anything_is_sent(network: LocalNetwork) -> None:
-    network.start_orchestrator(preset="lan")
-    node = network.start_node("ant", token="hf1_nonsense", wait=False)
+def test_a_mistyped_token_is_named_before_anything_is_sent(served: LocalNetwork) -> None:
+    node = served.start_node("ant", token="hf1_nonsense", wait=False)
 
     assert node.process.wait(60) == 78
     assert "[token_mistyped]" in node.output()
@@ -229,11 +242,12 @@ def test_a_drained_node_gets_nothing_new_until_it_is_taken_back(network: LocalNe
     node = network.nodes["ant"].id
 
     # when it is drained
-    assert "draining" in network.cli("node", "drain", node, check=0).stdout
+    assert "ant is drained" in network.cli("node", "drain", node, check=0).stdout
     job = network.client().jobs.submit(["true"], memory_mib=64, disk_mib=16)
 
     # then the listing says so, and work waits with a reason
-    assert "draining" in network.cli("nodes", check=0).stdout
+    listed = network.cli("nodes", "--all", check=0).stdout
+    assert "drained by the network's operator" in listed and "1 node: 1 drained" in listed
     explained = json.loads(network.cli("job", "explain", job.id, "--json", check=0).stdout)
     assert explained["phase"] == "queued"
 
@@ -286,12 +300,11 @@ def test_up_says_in_words_why_it_cannot_start(
 
 
 @pytest.mark.spec("J14")
-def test_two_orchestrators_on_one_folder_are_one_too_many(network: LocalNetwork) -> None:
-    network.start_orchestrator(preset="lan")
-    second = network.cli("up", "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0", check=78)
+def test_two_orchestrators_on_one_folder_are_one_too_many(served: LocalNetwork) -> None:
+    second = served.cli("up", "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0", check=78)
     assert "[already_running]" in second.stderr
     # and the first one still serves, and is still found
-    network.cli("nodes", check=0)
+    served.cli("nodes", check=0)
 
 
 @contextlib.contextmanager

@@ -184,6 +184,16 @@ def test_a_second_ctrl_c_leaves_the_job_running(network: LocalNetwork, desk: Pat
     network.client().jobs.stop(job)
 
 
+@pytest.mark.spec("J1")
+def test_ctrl_c_at_a_question_of_init_writes_nothing(network: LocalNetwork, desk: Path) -> None:
+    with contextlib.closing(Terminal(network, "init", cwd=desk)) as terminal:
+        terminal.sees("Which command shall run [echo hello]: ")
+        terminal.presses(b"\x03")
+        assert terminal.ends() == 130
+    assert "interrupted" in terminal.text and "internal" not in terminal.text
+    assert not list(desk.iterdir())
+
+
 class Screen(io.StringIO):
     """What a terminal was given to show, without the moment that it takes to show it."""
 

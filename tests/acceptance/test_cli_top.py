@@ -43,10 +43,10 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
 def test_one_frame_shows_machines_jobs_queue_and_events(network: LocalNetwork) -> None:
     frame = network.cli("top", "--once", env={"COLUMNS": "80"}, check=0).stdout
     assert max(map(len, frame.splitlines())) <= 80
-    for part in ("1 of 1 machines ready", "machines (1)", "running (1)", "waiting (1)", "lately"):
+    for part in ("1 of 1 machines take work", "machines (1)", "running (1)", "waiting (1)", "lately"):
         assert part in frame, frame
     row = next(line for line in frame.splitlines() if line.startswith("ant"))
-    assert "ready" in row and "1/1" in row
+    assert "full" in row and "1/1" in row
     assert any("busy" in line and "running" in line and "ant" in line for line in frame.splitlines())
     assert any("patient" in line and "a machine with" in line for line in frame.splitlines())
     assert "\x1b" not in frame

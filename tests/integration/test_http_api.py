@@ -1,6 +1,7 @@
 """The door for people: who may ask, what is refused and how, and that the same key is the same job."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -13,6 +14,7 @@ from wire_node import WireNode
 
 from holdfast.client import Client
 from holdfast.errors import NotFound
+from holdfast.identity.tokens import parse
 from holdfast.wire.http import ErrorView, JobRequest, JobView
 
 
@@ -302,8 +304,19 @@ def test_what_waits_says_why_and_can_be_stopped(client: Client, node: WireNode) 
 def test_a_token_is_shown_once_and_can_be_revoked(http: httpx.Client, client: Client) -> None:
     made = client.tokens.create(uses=2, note="for the lab")
     assert made.token.startswith("hf1_") and made.uses_left == 2
+    # In the list of them there is nothing by which anyone could join, not even the hash that is stored
+    secret = parse(made.token).secret_sha256
+    shown = http.get("/v1/tokens").text
+    assert made.id in shown and "for the lab" in shown
+    assert made.token not in shown and secret not in shown
     for _ in range(2):
-        assert http.delete(f"/v1/tokens/{made.id}").status_code == 204
+        assert http.delete(f"/v1/tokens/{made.id[:-1]}").status_code == 204
+    assert next(one for one in http.get("/v1/tokens").json() if one["id"] == made.id)["state"] == "revoked"
+    assert http.delete("/v1/tokens/tok_").json()["code"] == "no_such_token"
+    # Of 37 ids two begin alike: there are 36 letters. What fits several ends none of them
+    twice = Counter(client.tokens.create().id[:5] for _ in range(37)).most_common(1)[0][0]
+    assert http.delete(f"/v1/tokens/{twice}").json()["code"] == "ambiguous"
+    assert sum(one["state"] == "good" for one in http.get("/v1/tokens").json()) >= 37
     for wrong in ({"ttl_ms": 0}, {"uses": 0}, {"uses": -2}, {"note": "x" * 300}, {"days": 1}):
         assert http.post("/v1/tokens", json=wrong).json()["code"] == "bad_request"
 

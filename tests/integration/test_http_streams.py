@@ -138,7 +138,7 @@ def test_output_goes_on_over_attempts_and_restarts(orchestrator: OrchestratorPro
         follower = orchestrator.client(patience_s=60)
         watching = threading.Thread(
             target=lambda: lines.extend(
-                (line.attempt, line.stream, line.text) for line in follower.jobs.logs(job, follow=True)
+                (line.attempt, line.stream, line.text) for line in follower.jobs.logs(job, follow=True, pieces=True)
             )
         )
         watching.start()

@@ -19,6 +19,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from holdfast.client import Client
+from holdfast.model import Node
 from holdfast.state import Store, migrate
 from holdfast.testing.processes import LocalNetwork
 
@@ -180,3 +181,12 @@ def test_an_older_program_refuses_the_upgraded_database(tmp_path: Path, sqlite_u
         said = started.output()
     assert "9999" in said and "newer version" in said and "restore a backup" in said and "Traceback" not in said
     assert msgspec.json.encode(past.revision()) == before
+
+
+@pytest.mark.spec("N7")
+@pytest.mark.parametrize(("leaving", "network"), [(False, True), (True, False)])
+def test_a_drain_that_0_1_wrote_down_is_whose_it_was(leaving: bool, network: bool) -> None:
+    row = {"id": "node_1", "public_key": "", "version": "0.1.0", "hardware": {}, "joined_ms": 0, "draining": True}
+    node = msgspec.convert({**row, "leaving": leaving}, Node)
+    assert node.drained_by_network is network
+    assert node.draining_because == ("drained by the network's operator" if network else "paused by its own operator")

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 from shipped import ROOT, lend_packages
 
 import holdfast
@@ -54,6 +55,26 @@ def test_every_extra_is_explained_and_its_packages_are_pinned() -> None:
     for name, packages in extras.items():
         assert f"`{name}`" in page, f"docs/installing.md does not explain the extra {name}"
         assert {normal(package) for package in packages} <= pinned
+
+
+def test_every_package_that_is_needed_has_a_lowest_version_that_can_work() -> None:
+    # `make release-check` runs with the lowest ones; here is what can be said without installing anything
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = about["optional-dependencies"]
+    lowest: dict[str, Version] = {}
+    for line in (*about["dependencies"], *extras["neural"], *extras["postgres"]):
+        name, _, bound = line.partition(">=")
+        assert bound, f"{name} has no lowest version"
+        lowest[normal(name)] = Version(bound)
+    pins = (line.partition("==")[::2] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    pinned = {normal(name): Version(version) for name, version in pins}
+    assert {name: (low, pinned[name]) for name, low in lowest.items() if low > pinned[name]} == {}
+    # the generated code refuses to be imported beside an older runtime than it was generated for
+    wire = ROOT / "src" / "holdfast" / "wire"
+    protobuf = re.search(r"Protobuf Python Version: (\S+)", (wire / "node_pb2.py").read_text())
+    grpc = re.search(r"GRPC_GENERATED_VERSION = '(\S+)'", (wire / "node_pb2_grpc.py").read_text())
+    assert protobuf and lowest["protobuf"] >= Version(protobuf[1])
+    assert grpc and lowest["grpcio"] >= Version(grpc[1])
 
 
 def normal(package: str) -> str:

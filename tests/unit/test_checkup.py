@@ -43,6 +43,16 @@ def test_a_network_without_nodes_cannot_run_anything() -> None:
     assert found.state == "warn" and "holdfast token new" in found.do
 
 
+def test_who_takes_no_work_is_not_counted_as_one_that_does() -> None:
+    gone = msgspec.structs.replace(NODE, state="gone", connected=False)
+    drained = msgspec.structs.replace(NODE, draining=True)
+    assert reach._nodes([gone]).says == reach._nodes([]).says
+    some = reach._nodes([NODE, drained, gone])
+    assert (some.state, some.says) == ("ok", "1 of 2 nodes can be given work; 1 drained, paused or not back yet")
+    none = reach._nodes([drained, msgspec.structs.replace(NODE, connected=False)])
+    assert none.state == "warn" and none.says.startswith("0 of 2 nodes") and "--off" in none.do
+
+
 @pytest.mark.parametrize(
     ("limit", "says", "do"),
     [
@@ -134,3 +144,51 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_looked_at(
     # then the doctor says so and goes on
     assert found["GPUs"].state == "fail" and str(wrong) in found["GPUs"].says and found["GPUs"].do
     assert {"sandbox", "container engine", "agent", "place"} <= found.keys()
+
+
+WELL = {"name": "attic", "orchestrator": "lab:7421", "connected": True, "health": {"sick": "", "warnings": []}}
+
+
+@pytest.mark.parametrize(
+    ("more", "state", "says", "do"),
+    [
+        ({}, "ok", "attic is connected to lab:7421", ""),
+        ({"health": {"sick": "the disk has 3 MiB left"}}, "fail", "gets no work: the disk has 3 MiB left", "Mend"),
+        ({"drained": True, "paused_by_operator": True}, "warn", "the network's operator drained it", "--off"),
+        ({"paused": True, "paused_by_operator": True}, "warn", "it is paused", "holdfast node resume"),
+        ({"health": {"warnings": ["gpu0 is hot"]}}, "warn", "gpu0 is hot", "holdfast node status"),
+        ({"paused": True, "hours": {"says": "outside its hours, back at 19:00"}}, "ok", "back at 19:00", ""),
+        ({"connected": False}, "fail", "has no connection to lab:7421", "nc -vz lab 7421"),
+        ({"connected": False, "trouble": "refused"}, "fail", "has no connection to lab:7421: refused", "nc -vz lab"),
+    ],
+)
+def test_a_node_that_runs_but_gets_no_work_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: dict[str, object], state: str, says: str, do: str
+) -> None:
+    monkeypatch.setattr("holdfast.node.desk.ask", lambda home, words: {**WELL, **more})
+    found = machine._agent(tmp_path)
+    assert found.state == state and says in found.says and do in found.do
+    assert bool(found.do) == (state != "ok")
+
+
+@pytest.mark.spec("N6")
+def test_a_token_that_others_can_read_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given the tokens of a machine, each for its owner alone
+    monkeypatch.delenv("HOLDFAST_ADMIN_TOKEN_FILE", raising=False)
+    token, typed = tmp_path / "orchestrator" / "admin.token", tmp_path / "lab.token"
+    token.parent.mkdir()
+    tmp_path.chmod(0o755)
+    for file in (token, typed):
+        file.write_text("secret")
+        file.chmod(0o600)
+    token.parent.chmod(0o700)
+    assert machine._secrets(tmp_path, str(typed)).state == "ok"
+
+    # when one is open, but lies in a folder that is not, then it is well; when both are, it is not
+    token.chmod(0o644)
+    assert machine._secrets(tmp_path, None).state == "ok"
+    token.parent.chmod(0o755)
+    typed.chmod(0o640)
+    found = machine._secrets(tmp_path, str(typed))
+    assert found.state == "warn" and found.do.startswith(f"chmod 600 {token} {typed}")
+    assert "secret" not in found.says

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from holdfast.cli import show
-from holdfast.wire.http import NodeView
+from holdfast.cli import show, show_nodes
+from holdfast.wire.http import JobView, NodeView
 
 NODE = NodeView(
     id="node_a34255b98ae84f5480fcc7d94d7a8c59", name="attic", state="ready", cause="it joined", draining=False,
@@ -28,7 +28,7 @@ def test_nodes_fit_80_columns_and_trouble_is_named_below(monkeypatch: pytest.Mon
     bare = NodeView(**{**fields, "name": "bare", "isolation": "none", "draining": True})
 
     # when they are listed
-    show.nodes([NODE, sick, bare])
+    show_nodes.nodes([NODE, sick, bare])
     lines = screen.getvalue().splitlines()
 
     # then each has one line that fits, with as much of its id as commands take
@@ -38,4 +38,28 @@ def test_nodes_fit_80_columns_and_trouble_is_named_below(monkeypatch: pytest.Mon
     assert all("node_a34255b9 " in row for row in rows)
     # and what is wrong is said
     assert any("quarantined for" in line and "bad disk" in line for line in lines)
-    assert f"bare: {show.UNSAFE}" in screen.getvalue()
+    assert f"bare: {show_nodes.UNSAFE}" in screen.getvalue()
+
+
+@pytest.mark.spec("J3", "J16")
+def test_jobs_have_a_line_each_however_small_the_window_and_items_say_which_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given a terminal of 40 columns, and an item of an array with a long name
+    screen = io.StringIO()
+    monkeypatch.setattr(show, "console", lambda **_: Console(file=screen, width=40))
+    item = JobView(
+        id="job_kfs479yx72f5dt", name="a name that is longer than the window", owner="me", argv=["true"], waiting="",
+        phase="ended", recovery="restart", priority=5, submitted_ms=0, ended_ms=1, verdict="succeeded", failure=None,
+        result_sha256=None, result_bytes=None, exit_code=0, attempts_made=1, array="arr_1", item=12,
+    )  # fmt: skip
+
+    # when they are listed, then each has one line, with as much of its id as commands take
+    show.jobs([item, item])
+    lines = screen.getvalue().splitlines()
+    assert len(lines) == 2 and all(line.startswith("job_kfs479yx7 succeeded") for line in lines)
+
+    # and where there is room, which item it is
+    monkeypatch.setattr(show, "console", lambda **_: Console(file=screen, width=100))
+    show.jobs([item])
+    assert "a name that is longer than t[12]" in screen.getvalue()

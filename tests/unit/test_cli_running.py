@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from holdfast.blobs.errors import DiskFull
-from holdfast.cli import running, watching
+from holdfast.cli import array_watching, arrays, results, running, telling, watching
 from holdfast.cli.frame import app
 from holdfast.wire.http import AttemptView, JobRequest, JobView
 
@@ -117,6 +117,52 @@ def test_ctrl_c_while_the_folder_is_sent_sends_no_job(client: Client, tmp_path: 
     assert done.exit_code == 130
     assert "no job was sent" in done.output
     assert client.jobs.asked == []
+
+
+@pytest.mark.spec("J1")
+def test_ctrl_c_before_anybody_answered_says_that_no_job_was_sent(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waits(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "connect_for_long", waits)
+    done = CliRunner().invoke(app, ["run", "--", "true"])
+    assert isinstance(done.exception, telling.Interrupted) and str(done.exception) == "no job was sent"
+
+
+@pytest.mark.spec("J3", "J16")
+@pytest.mark.parametrize("flags", [[], ["--array", "items"]], ids=["job", "array"])
+def test_ctrl_c_as_soon_as_it_is_sent_says_what_goes_on(
+    client: Client, flags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given what shows a job, which somebody does not wait for
+    def is_made(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching.Watch, "__init__", is_made)
+    monkeypatch.setattr(array_watching.ArrayWatch, "__init__", is_made)
+    Path("items").write_text("a\n")
+
+    done = CliRunner().invoke(app, ["run", "--no-folder", *flags, "--", "true"])
+
+    assert done.exit_code == 130
+    assert "job_1 goes on without you" in done.output and "holdfast stop job_1" in done.output
+
+
+@pytest.mark.spec("J10", "J16")
+@pytest.mark.parametrize("array", [False, True])
+def test_ctrl_c_while_results_come_says_how_to_go_on_in_the_same_folder(
+    client: Client, array: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def comes(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Jobs, "results", comes)
+    with pytest.raises(typer.Exit) as caught:
+        (arrays if array else results).bring(client, "it", "a folder")  # type: ignore[arg-type]
+    assert caught.value.exit_code == 130
+    assert "go on with: holdfast results it --to 'a folder'\n" in capsys.readouterr().err
 
 
 @pytest.mark.spec("J1", "J12")

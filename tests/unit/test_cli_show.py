@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from holdfast.cli import show
+from holdfast.cli import show, show_nodes
 from holdfast.client.objects import Node, bound
 from holdfast.errors import JobCancelled, JobFailed, exit_code_of, verdict_error
 from holdfast.wire.http import FailureView, JobView, NodeView
@@ -30,9 +30,9 @@ def test_a_node_without_isolation_says_so_in_every_listing(capsys: pytest.Captur
     bare = msgspec.structs.replace(NODE, id="node_2", isolation="none")
 
     # when they are listed and shown
-    show.nodes([NODE, bare])
+    show_nodes.nodes([NODE, bare])
     listing = capsys.readouterr().out.splitlines()
-    show.node(bare)
+    show_nodes.node(bare)
     alone = capsys.readouterr().out
 
     # then only the bare one carries the mark, in both
@@ -45,10 +45,10 @@ def test_a_node_without_isolation_says_so_in_every_listing(capsys: pytest.Captur
 def test_what_a_node_says_of_itself_cannot_draw_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     evil = msgspec.structs.replace(NODE, name="ant\x1b[2J\x1b]0;title\x07\nnode_9 ready", cause="\x9b31m\r\b")
 
-    show.nodes([evil])
+    show_nodes.nodes([evil])
     printed = capsys.readouterr().out
 
-    assert len(printed.splitlines()) == 2
+    assert len(printed.splitlines()) == 4  # a head, the node, and all of them in two lines
     assert not set(printed) & {"\x1b", "\x07", "\x9b", "\b", "\r"}
 
 
@@ -57,11 +57,11 @@ def test_what_a_node_says_of_itself_is_shown_in_the_order_it_stands_in(capsys: p
     # given a node whose name turns the letters around, hides some, and breaks the line where no newline is
     evil = msgspec.structs.replace(NODE, name="ant\u202eydaer\u2066\u200b\u2028tail", attempts=["a"])
 
-    show.nodes([evil])
+    show_nodes.nodes([evil])
     printed = capsys.readouterr().out
 
     # then none of that reaches a screen, in a table or in a notebook
-    assert len(printed.splitlines()) == 2
+    assert len(printed.splitlines()) == 4  # a head, the node, and all of them in two lines
     for shown in (printed.replace("\n", ""), repr(bound(Node, evil, None)), bound(Node, evil, None)._repr_html_()):
         assert "antydaer tail" in shown
         assert shown.isprintable(), repr(shown)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.cli.frame import app
 from holdfast.client import contexts
 from holdfast.client.contexts import Context
 from holdfast.client.endpoint import find, known_as, name_of
@@ -160,3 +162,34 @@ def test_an_orchestrator_in_another_folder_is_the_local_one(tmp_path: Path) -> N
     with contexts.changing(home) as known:
         known.contexts["local"] = Context(folder=str(data))
     assert (find(environ={"HOLDFAST_HOME": str(home)}).token, os.stat(home).st_mode & 0o077) == ("secret", 0)
+
+
+def test_this_machines_own_network_is_not_said_to_be_forgotten(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+    nothing = CliRunner().invoke(app, ["context", "remove", "local"])
+    assert isinstance(nothing.exception, Misuse) and "nothing is kept" in str(nothing.exception)
+    assert find(environ=environ).context == "local"
+
+    # but where `up` wrote down another folder, that is forgotten
+    with contexts.changing(tmp_path) as known:
+        known.contexts["local"] = Context(folder="/elsewhere")
+    assert CliRunner().invoke(app, ["context", "remove", "local"]).exit_code == 0
+    assert "local" not in contexts.read(tmp_path).contexts
+
+
+def test_a_token_file_that_others_can_read_is_named_when_it_is_copied(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+    (tmp_path / "there").mkdir()
+    file = tmp_path / "there" / "far.token"
+    file.write_text("far-secret")
+    for mode, said in ((0o600, False), (0o644, True)):
+        file.chmod(mode)
+        words = ["context", "add", "far", "--url", "https://far.example", "--token-file", str(file), "--force"]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0 and "far-secret" not in done.output
+        assert (f"others on this machine can read {file}" in done.stderr) is said
+    assert contexts.read(tmp_path).contexts["far"].token == "far-secret"

@@ -102,6 +102,15 @@ def test_machines_that_are_not_well_stand_first_and_a_job_says_how_far_it_is():
     assert "run 50 %" in row and "ends in 1 min – 2 min" in row.replace("1–2 min", "1 min – 2 min")
 
 
+def test_in_a_small_window_how_a_machine_is_is_said_whole():
+    row = next(
+        line
+        for line in drawn(Seen("u", 0, [node(1, "ill", "suspect")], [], [], False, [], {}), 50, 20)
+        if "ill" in line
+    )
+    assert "suspect" in row and "3/4" in row
+
+
 @pytest.mark.parametrize(
     ("estimate", "words"),
     [

@@ -27,6 +27,7 @@ from holdfast.model import (
 from holdfast.model.job import TIME_LIMIT_MS_MAX
 from holdfast.model.messages import (
     Discard,
+    Drained,
     Go,
     Held,
     HeldPhase,
@@ -147,6 +148,7 @@ commands = st.one_of(
     st.builds(Discard, counts, attempts, fences, words, st.booleans()),
     st.builds(Renewed, counts, counts, many_attempts),
     st.builds(Ping, counts, counts),
+    st.builds(Drained, counts, st.booleans()),
     st.builds(Refusal, codes, words, st.booleans()),
 )
 welcomes = st.builds(

@@ -32,14 +32,15 @@ ENGINE_S = 3.0
 USER_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 
 
-def as_client(home: Path) -> Iterator[Found]:
-    """What every command needs."""
+def as_client(home: Path, token_file: str | None = None) -> Iterator[Found]:
+    """What every command needs. `token_file`: the one that was named."""
     yield _python()
     yield from looked(CLIENT, "home folder", lambda: _folder("home folder", home, "HOLDFAST_HOME"), "fail")
     yield from looked(
         CLIENT, "temporary files", lambda: _folder("temporary files", Path(tempfile.gettempdir()), "TMPDIR"), "fail"
     )
     yield from looked(CLIENT, "open files", _open_files, "fail")
+    yield from looked(CLIENT, "secrets", lambda: _secrets(home, token_file), "warn")
 
 
 def _python() -> Found:
@@ -50,20 +51,20 @@ def _python() -> Found:
     return Found(CLIENT, "Python", "ok", f"{found} at {sys.executable}")
 
 
-def _folder(name: str, folder: Path, variable: str) -> Found:
+def _folder(name: str, folder: Path, variable: str, group: str = CLIENT) -> Found:
     """Whether something can be written there, and how much."""
     place = folder
     elsewhere = f"make room there, or choose another place with {variable}=DIR"
     try:
         place = next(path for path in (folder, *folder.parents) if path.exists())
         if not place.is_dir():
-            return Found(CLIENT, name, "fail", f"{place} is no folder", f"Move it away, or set {variable}=DIR.")
+            return Found(group, name, "fail", f"{place} is no folder", f"Move it away, or set {variable}=DIR.")
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")
         room = os.statvfs(place)
     except OSError as wrong:
         why = f"{place} cannot be written to: {wrong.strerror}"
-        return Found(CLIENT, name, "fail", why, f"ls -ld {place}; df -h {place}; {elsewhere}")
+        return Found(group, name, "fail", why, f"ls -ld {place}; df -h {place}; {elsewhere}")
     free, inodes = room.f_bavail * room.f_frsize, room.f_favail
     says = f"{folder}: {spoken_bytes(free)} free"
     # A file system without a fixed number of inodes says 0 of 0.
@@ -72,14 +73,14 @@ def _folder(name: str, folder: Path, variable: str) -> Found:
         says += f", {inodes:,} more files"
     if free < ROOM_LEAST or (room.f_files and inodes < INODES_LEAST):
         return Found(
-            CLIENT,
+            group,
             name,
             "fail",
             f"{says}; that is not enough to work with",
             f"df -h {place}; df -i {place}; {elsewhere}",
         )
     state: State = "warn" if free < ROOM_GOOD or scarce else "ok"
-    return Found(CLIENT, name, state, says, f"df -h {place}; df -i {place}; {elsewhere}" if state == "warn" else "")
+    return Found(group, name, state, says, f"df -h {place}; df -i {place}; {elsewhere}" if state == "warn" else "")
 
 
 def _open_files() -> Found:
@@ -94,6 +95,35 @@ def _open_files() -> Found:
     return Found(CLIENT, "open files", "fail" if soft < FILES_LEAST else "warn", f"only {says}", do)
 
 
+SECRETS = (
+    "orchestrator/admin.token",
+    "orchestrator/blobs.key",
+    "orchestrator/certificate.key",
+    "contexts.json",
+    "node/key",
+)
+"""What lies in HOLDFAST_HOME and is its owner's alone."""
+
+
+def _secrets(home: Path, token_file: str | None) -> Found:
+    """Whether others on this machine can read what lets anyone act for this user."""
+    given = token_file or os.environ.get("HOLDFAST_ADMIN_TOKEN_FILE")
+    files = [*(home / name for name in SECRETS), *([Path(given)] if given else [])]
+    bare = [str(file) for file in files if open_to_others(file)]
+    if not bare:
+        return Found(CLIENT, "secrets", "ok", "tokens and keys are this user's alone")
+    do = f"chmod 600 {' '.join(bare)}; if someone could have read them, make new ones too"
+    return Found(CLIENT, "secrets", "warn", f"others on this machine can read {', '.join(bare)}", do)
+
+
+def open_to_others(file: Path) -> bool:
+    """Whether a file and the folder it lies in let others in."""
+    try:
+        return bool(os.stat(file).st_mode & 0o044 and os.stat(file.absolute().parent).st_mode & 0o011)
+    except OSError:
+        return False  # not there, or not this user's to look at
+
+
 # --- as a node ---
 
 
@@ -104,6 +134,8 @@ def as_node(home: Path, *, is_node: bool) -> Iterator[Found]:
     yield from looked(NODE, "container engine", _engine, serious)
     yield from looked(NODE, "GPUs", lambda: _gpus(serious), serious)
     if is_node:
+        room = "node's folder"
+        yield from looked(NODE, room, lambda: _folder(room, home, "HOLDFAST_NODE_HOME", NODE), serious)
         yield from looked(NODE, "agent", lambda: _agent(home), serious)
 
 
@@ -235,7 +267,20 @@ def _agent(home: Path) -> Found:
     if not status.get("connected"):
         at = status.get("orchestrator")
         do = f"Look whether {at} can be reached from here (nc -vz {str(at).replace(':', ' ')}), and at the node's log."
-        return Found(NODE, "agent", "fail", f"it runs, but has no connection to {at}", do)
-    return Found(
-        NODE, "agent", "ok", f"{status.get('name') or status.get('node')} is connected to {status.get('orchestrator')}"
-    )
+        why = f": {status['trouble']}" if status.get("trouble") else ""
+        return Found(NODE, "agent", "fail", f"it runs, but has no connection to {at}{why}", do)
+    who = f"{status.get('name') or status.get('node')} is connected to {status.get('orchestrator')}"
+    health: dict[str, Any] = status.get("health") or {}
+    if health.get("sick"):
+        do = "Mend that: it gets work again by itself. holdfast node status says more."
+        return Found(NODE, "agent", "fail", f"{who}, but calls itself sick, and gets no work: {health['sick']}", do)
+    if status.get("drained"):
+        do = "Ask the network's operator: only holdfast node drain NODE --off takes it back."
+        return Found(NODE, "agent", "warn", f"{who}; the network's operator drained it: it gets no work", do)
+    if status.get("paused_by_operator"):
+        return Found(NODE, "agent", "warn", f"{who}; it is paused: it gets no work", "holdfast node resume")
+    if health.get("warnings"):
+        says = "; ".join(map(str, health["warnings"]))
+        return Found(NODE, "agent", "warn", f"{who}; {says}", "holdfast node status shows what its sensors say.")
+    outside = str((status.get("hours") or {}).get("says") or "") if status.get("paused") else ""
+    return Found(NODE, "agent", "ok", f"{who}; {outside}" if outside else who)

@@ -221,14 +221,20 @@ class Reached:
 
 
 def _nodes(nodes: "Sequence[NodeView]") -> Found:
-    if not nodes:
+    if all(node.state == "gone" for node in nodes):
         return Found(
             GROUP, "nodes", "warn", "there are none: nothing can run", "holdfast token new gives a join command"
         )
+    nodes = [node for node in nodes if node.state != "gone"]
     bad = [node for node in nodes if node.state in ("suspect", "quarantined", "lost")]
-    says = f"{len(nodes) - len(bad)} of {counted(len(nodes), 'node')} can be given work"
+    aside = sum(node.draining or not node.connected for node in nodes if node not in bad)
+    says = f"{len(nodes) - len(bad) - aside} of {counted(len(nodes), 'node')} can be given work"
+    if aside:
+        says += f"; {aside} drained, paused or not back yet"
     if not bad:
-        return Found(GROUP, "nodes", "ok", says)
+        do = "holdfast nodes says which, and who wants it so; holdfast node drain NODE --off takes one back"
+        alone = aside == len(nodes)
+        return Found(GROUP, "nodes", "warn" if alone else "ok", says, do if alone else "")
     named = ", ".join(f"{node.name or node.id} ({node.state}: {node.cause})" for node in bad[:3])
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return Found(

@@ -19,15 +19,6 @@ def is_array(named: str) -> bool:
     return named.startswith(PREFIX)
 
 
-def no_array(named: str, verb: str) -> None:
-    """Refuse an array where only a single job makes sense."""
-    if is_array(named):
-        raise Misuse(
-            f"{named} is an array of jobs, and this {verb} one job",
-            hint=f"`holdfast jobs --array {named}` lists the job of each item.",
-        )
-
-
 def read_items(named: str) -> list[str]:
     """The items of a file, or of stdin (`-`). Lines with nothing on them are none."""
     where = "stdin" if named == "-" else named

@@ -7,6 +7,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from holdfast.cli import pulse
 from holdfast.cli.bars import Tally
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class ArrayWatch:
             self._listening = True
             threading.Thread(target=self._read, daemon=True).start()
         view = self._array
-        with Tally(view.id) as tally:
+        goes_on = f"{view.id} goes on; still asking"
+        with pulse.through(meanwhile=goes_on), Tally(view.id) as tally:
             tally.say(f"{view.id}: {view.items:,} items")
             while True:
                 self._show(view, tally)

@@ -7,6 +7,7 @@ import typer
 from holdfast.cleaning import clean
 
 if TYPE_CHECKING:
+    from holdfast.cli.array_watching import ArrayWatch
     from holdfast.client import Client
     from holdfast.client.array_results import Collected
     from holdfast.errors import HoldfastError
@@ -23,16 +24,29 @@ def see_array_through(
     client: "Client", array: "ArrayView", texts: list[str], *, detach: bool, results: bool, json: bool
 ) -> None:
     """Show the array until all of it has ended, and bring its results; or, detached, say its id."""
-    from holdfast.cli import show
-    from holdfast.cli.array_watching import ArrayWatch
     from holdfast.cli.leaving import seen_through
 
-    if detach:
-        show.print_json(array) if json else typer.echo(array.id)
+    if detach and not json:
+        typer.echo(array.id)
         return
+    if detach:
+        from holdfast.cli.show import print_json
+
+        print_json(array)
+        return
+    watches: list[ArrayWatch] = []
+
+    def until_ended() -> "ArrayView":
+        # Loaded here: whoever leaves meanwhile is told what they have sent.
+        from holdfast.cli.array_watching import ArrayWatch
+
+        if not watches:
+            watches.append(ArrayWatch(client, array, texts))
+        return watches[0].until_ended()
+
     ended = seen_through(
         array.id,
-        ArrayWatch(client, array, texts).until_ended,
+        until_ended,
         lambda: client.arrays.stop(array.id),
         {
             "see it": f"holdfast jobs --array {array.id}",
@@ -109,8 +123,9 @@ def bring(client: "Client", array: str, to: str | None = None) -> "Collected":
                 array, to=to, told=lambda done, total: tally.told(done, total, f"item {done:,} of {total:,}")
             )
     except KeyboardInterrupt:
-        typer.echo(f"\nnot all has arrived; go on with: holdfast results {array}", err=True)
-        raise typer.Exit(EXIT_STOPPED) from None
+        from holdfast.cli.results import cut
+
+        raise cut(array, to) from None
 
 
 def results(client: "Client", array: str, to: str | None, *, json: bool) -> None:

@@ -11,7 +11,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.cli import telling
+from holdfast.cli import pulse, telling
 from holdfast.quantities import spoken_bytes, spoken_ms
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class _Screen:
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
+        self._voice = pulse.through(self.say)
+        self._voice.__enter__()
         if self._live:
             from rich.progress import BarColumn, Progress, TextColumn
 
@@ -68,6 +70,7 @@ class _Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._voice.__exit__(None, None, None)
         if self._live:
             self._bars.stop()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import job_flags as flags
+from holdfast.cli import pulse, telling
 from holdfast.cli.flags import Json, TokenFile, Url, complete_node, connect, connect_for_long
 from holdfast.cli.from_file import FromFile
 
@@ -34,42 +35,21 @@ OnNode = Annotated[
 Watch = Annotated[bool, typer.Option("--watch", help="Go on asking: a line for every change, and a heartbeat.")]
 
 
-Taken = Annotated[str | None, typer.Option(hidden=True)]
+TAKEN = frozenset({"folder", "no_folder", "input", "array"})
 """Flags of `run` that no machine minds: taken, so that nobody has to shorten a line to ask about it."""
 
 
 def register(app: typer.Typer) -> None:
-    app.command("check", cls=FromFile, context_settings={"allow_interspersed_args": False})(check)
+    app.command("check", cls=FromFile, context_settings={"allow_interspersed_args": False})(
+        flags.taking(check, hidden=TAKEN)
+    )
 
 
 def check(
-    argv: flags.Argv,
-    name: flags.Name = "",
-    image: flags.Image = None,
-    dockerfile: flags.Dockerfile = None,
-    requirements: flags.Requirements = None,
-    cpu: flags.Cpu = "1",
-    memory: flags.Memory = "512MiB",
-    disk: flags.Disk = "1GiB",
-    gpu: flags.Gpu = 0,
-    gpu_memory: flags.GpuMemory = None,
-    gpu_model: flags.GpuModel = "",
-    network: flags.Network = False,
-    time_limit: flags.TimeLimit = None,
-    queue_limit: flags.QueueLimit = None,
-    recovery: flags.Class = None,
-    attempts: flags.Attempts = None,
-    priority: flags.Priority = 5,
-    checkpoint: flags.Checkpoint = False,
-    checkpoint_every: flags.CheckpointEvery = None,
-    env: flags.Env = None,
-    folder: Taken = None,
-    no_folder: Annotated[bool, typer.Option("--no-folder", hidden=True)] = False,
-    input: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
-    array: Taken = None,
+    job: flags.Wanted,
     detach: Annotated[bool, typer.Option("--detach", hidden=True)] = False,
     no_results: Annotated[bool, typer.Option("--no-results", hidden=True)] = False,
-    key: Taken = None,
+    key: Annotated[str | None, typer.Option(hidden=True)] = None,
     node: OnNode = None,
     watch: Watch = False,
     json: Json = False,
@@ -90,22 +70,12 @@ def check(
       holdfast check --node attic -- true
       holdfast check --watch -- true
     """
-    from holdfast.cli.running import CHECKPOINT_EVERY
-    from holdfast.quantities import assignments
-
-    every = checkpoint_every or (CHECKPOINT_EVERY if checkpoint else None)
-    wishes: dict[str, Any] = {
-        "name": name, "image": image, "dockerfile": dockerfile, "requirements": requirements, "cpu": cpu,
-        "memory": memory, "disk": disk, "gpu": gpu, "gpu_memory": gpu_memory, "gpu_model": gpu_model,
-        "network": network, "time_limit": time_limit, "queue_limit": queue_limit, "recovery": recovery,
-        "attempts": attempts, "priority": priority, "checkpoint": every, "env": assignments(env or []),
-    }  # fmt: skip
-    wishes = {word: wish for word, wish in wishes.items() if wish is not None}
+    built: dict[str, Any] = {"dockerfile": job.dockerfile, "requirements": job.requirements}
     if watch:
         with connect_for_long(url, token_file) as client:
-            raise typer.Exit(_watched(client.watch_check(argv, node=node, **wishes), json=json))
+            raise typer.Exit(_watched(client.watch_check(job.request(), node=node, **built), json=json))
     with connect(url, token_file) as client:
-        view = client.check(argv, node=node, **wishes)
+        view = client.check(job.request(), node=node, **built)
     if json:
         from holdfast.cli.show import print_json
 
@@ -183,9 +153,10 @@ def _watched(views: "Iterator[CheckView]", *, json: bool) -> int:
     beats = Beats()
     last = "unknown"
     try:
-        for view in views:
-            print_json(view) if json else beats.show(view)
-            last = view.verdict
+        with pulse.through(beats.aside):
+            for view in views:
+                print_json(view) if json else beats.show(view)
+                last = view.verdict
     except KeyboardInterrupt:
         beats.close()
     return EXIT_CODES.get(last, 69)
@@ -195,16 +166,12 @@ class Beats:
     """A line for every change. On a terminal, what stays the same is drawn over itself: a heartbeat."""
 
     def __init__(self) -> None:
-        from holdfast.cli.telling import live
-
-        self._in_place = live(sys.stdout)
+        self._in_place = telling.live(sys.stdout)
         self._open = False
         """The last line can still be drawn over."""
         self._about: tuple[Any, ...] = ()
 
     def show(self, view: "CheckView") -> None:
-        from holdfast.cli.telling import coloured
-
         # Ages and round trips make no other line.
         about = (view.verdict, view.node, view.state, view.nearest, view.instead, view.code)
         text = beat(view)
@@ -213,14 +180,20 @@ class Beats:
             return
         if self._open:
             sys.stdout.write("\r\x1b[K" if about == self._about else "\n")
-        colour = COLOURS.get(view.verdict, "red") if coloured(sys.stdout) else None
+        colour = COLOURS.get(view.verdict, "red") if telling.coloured(sys.stdout) else None
         typer.secho(text[: _columns() - 1], fg=colour, nl=False)
         sys.stdout.flush()
         self._open, self._about = True, about
 
+    def aside(self, text: str) -> None:
+        """Something about the asking itself, on its own line."""
+        self.close()
+        telling.say(f"-- {text}", dim=True)
+
     def close(self) -> None:
         if self._open:
             sys.stdout.write("\n")
+            sys.stdout.flush()
         self._open = False
 
 

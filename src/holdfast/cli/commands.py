@@ -40,6 +40,8 @@ SECTIONS: dict[str, tuple[Command, ...]] = {
     "This machine": (
         Command("up", "serving", "Start an orchestrator here, in the foreground."),
         Command("node", "serving", "Offer this machine to a network, or look after a node."),
+        Command("backup", "backing_up", "Copy an orchestrator's data while it runs."),
+        Command("completion", "shells", "Let this shell complete commands, flags, ids and names."),
         Command("version", "versions", "Say which version this is."),
         Command("help", "helping", "Show the page of a command, or what exit codes mean."),
     ),
@@ -55,9 +57,8 @@ COMMANDS = {command.name: command for section in SECTIONS.values() for command i
 ABOUT = "Runs work on machines nobody controls, and gets it finished."
 USAGE = "Usage: holdfast COMMAND [OPTIONS] [ARGS]..."
 OPTIONS = (
-    ("--help", "Show this page and exit; after a command, its own."),
-    ("--install-completion", "Let this shell complete commands, flags, ids and names."),
-    ("--show-completion", "Print what that would install."),
+    ("-h, --help", "Show this page and exit; after a command, its own."),
+    ("--version", "Say which version this is."),
 )
 
 
@@ -65,6 +66,6 @@ def front_page() -> str:
     """What `holdfast --help` shows."""
     lines = [USAGE, "", f"  {ABOUT}"]
     for section, commands in SECTIONS.items():
-        lines += ["", f"{section}:", *(f"  {command.name:<10}{command.says}" for command in commands)]
+        lines += ["", f"{section}:", *(f"  {command.name:<11}{command.says}" for command in commands)]
     lines += ["", "Options:", *(f"  {flag:<22}{says}" for flag, says in OPTIONS)]
     return "\n".join(lines) + "\n"

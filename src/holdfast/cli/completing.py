@@ -20,6 +20,15 @@ def nodes(incomplete: str) -> list[str]:
     return _quickly(lambda: _fitting(incomplete, _asked("/v1/nodes")))
 
 
+def tokens(incomplete: str) -> list[str]:
+    """Those that can still be ended, by their ids: a note is no name."""
+
+    def good() -> list[str]:
+        return [one["id"] for one in _asked("/v1/tokens") if one["state"] == "good"]
+
+    return _quickly(lambda: [id for id in good() if id.startswith(incomplete)][:SHOWN_MAX])
+
+
 def contexts(incomplete: str) -> list[str]:
     def known() -> list[str]:
         from holdfast.client.contexts import LOCAL, read
@@ -38,8 +47,9 @@ def _fitting(incomplete: str, found: list[dict[str, Any]]) -> list[str]:
 
 
 def _one_word(name: str) -> bool:
-    """Names come from people and machines nobody controls; into a shell go only those that mean nothing to it."""
-    return bool(name) and all(c.isascii() and (c.isalnum() or c in "._-/@:+") for c in name) and name[0] != "-"
+    """Names come from people and machines nobody controls; into a shell go only those that mean nothing to it, and
+    that bash takes for one word: it breaks them at : and @."""
+    return bool(name) and all(c.isascii() and (c.isalnum() or c in "._-/+") for c in name) and name[0] != "-"
 
 
 def _asked(path: str) -> Any:

@@ -140,6 +140,10 @@ def add_context(
     typer.echo(f"{name} is {added.url}" + ("; commands now go there" if use else ""))
     if not use:
         typer.echo(f"use it with: holdfast context use {name}", err=True)
+    if token_file and token_file != "-" and _open_to_others(token_file):
+        typer.echo(
+            f"others on this machine can read {token_file}, from which the token was copied: chmod 600 it", err=True
+        )
 
 
 @group.command("remove")
@@ -151,9 +155,12 @@ def remove_context(name: NameArg) -> None:
     """
     from holdfast.client import contexts
     from holdfast.client.endpoint import home
+    from holdfast.errors import Misuse
 
     with contexts.changing(home()) as known:
         known.get(name)
+        if name == contexts.LOCAL and name not in known.contexts:
+            raise Misuse("`local` is the orchestrator of this machine: nothing is kept that could be forgotten")
         known.contexts.pop(name, None)
         was_used = known.current == name
         if was_used:
@@ -193,6 +200,14 @@ def _print_json(value: Any) -> None:
     import msgspec
 
     typer.echo(msgspec.json.encode(value).decode())
+
+
+def _open_to_others(file: str) -> bool:
+    from pathlib import Path
+
+    from holdfast.checkup.machine import open_to_others
+
+    return open_to_others(Path(file))
 
 
 def _content(named: str, what: str) -> str:

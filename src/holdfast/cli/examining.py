@@ -63,7 +63,7 @@ def _examined(node: bool, url: str | None, token_file: str | None, *, quiet: boo
     endpoint, unknown = _where(url, token_file)
 
     def steps() -> "Iterator[Found]":
-        yield from machine.as_client(own)
+        yield from machine.as_client(own, token_file)
         # Of a folder that this user may not enter, nobody can say here that it is a node's.
         yield from machine.as_node(node_home, is_node=node or os.path.exists(node_home / "uuid"))
         if unknown is not None:

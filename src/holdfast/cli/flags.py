@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli import pulse
+
 if TYPE_CHECKING:
     from holdfast.client import Client
 
@@ -55,7 +57,7 @@ JobOrArray = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="The job: its id, the first letters of it, or its name; or the id of an array.",
+        help="The job: its id, the first letters of it, or its name; or the id or name of an array.",
         autocompletion=complete_job,
     ),
 ]
@@ -87,6 +89,7 @@ def connect(url: str | None, token_file: str | None, patience_s: float = SHORT_P
         raise Misuse("--url and --context both say where the network is", hint="Give one of them.")
     client = Client.find(url, token_file, patience_s=patience_s)
     asked.append(getattr(client, "url", ""))
+    pulse.feel(client)
     return client
 
 

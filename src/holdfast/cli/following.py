@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli import telling
+from holdfast.cli import pulse, telling
 from holdfast.cli.flags import (
     LONG_PATIENCE_S,
     SHORT_PATIENCE_S,
-    JobArg,
+    JobOrArray,
     Json,
     TokenFile,
     Url,
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def logs(
-    job: JobArg,
+    job: JobOrArray,
     follow: Follow = False,
     stream: Annotated[
         str, typer.Option(help="stdout, stderr or both.", autocompletion=one_of("stdout", "stderr", "both"))
@@ -42,24 +42,32 @@ def logs(
 ) -> None:
     """Print a job's output, over all its attempts.
 
-    Its stdout goes to stdout; its stderr and what the platform saw (marked --) go to stderr.
+    Its stdout goes to stdout; its stderr and what the platform saw (marked --) go to stderr. Of an array, that of one
+    item after the other.
 
     Examples:
       holdfast logs train
       holdfast logs -f job_3f
       holdfast logs train --stream stdout > out.txt
     """
-    from holdfast.cli import show
-    from holdfast.cli.array_items import no_array
+    from holdfast.cli import naming, show
+    from holdfast.cli.array_items import is_array
     from holdfast.errors import Misuse
 
-    no_array(job, "prints the logs of")
     if stream not in ("stdout", "stderr", "both"):
         raise Misuse(f"there is no stream {stream!r}", hint="Use --stream stdout, stderr or both.")
     with connect(url, token_file, LONG_PATIENCE_S if follow else SHORT_PATIENCE_S) as client:
         printer = Printer()
-        for line in client.jobs.logs(job, stream=stream, follow=follow):
-            show.print_json(line) if json else printer.put(line)
+        found = naming.one_job(client, job, "follows") if follow else naming.meant(client, job)
+        items = {found: ""}
+        if is_array(found):
+            items = {item.job: f"item {item.index}: {item.job}" for item in client.arrays.get(found).jobs}
+        with pulse.through(printer.platform, f"{job} goes on; still asking"):
+            for one, title in items.items():
+                if title and not json:
+                    printer.platform(title)
+                for line in client.jobs.logs(one, stream=stream, follow=follow, pieces=True):
+                    show.print_json(line) if json else printer.put(line)
 
 
 def events(

@@ -13,11 +13,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from holdfast.cli import flags
+from holdfast.cli import flags, telling
 from holdfast.cli.commands import ABOUT, COMMANDS, front_page
 
 EXAMPLES = "Examples:\n"
 """Stands in a command's docstring before lines that are to be typed, each indented."""
+HELP = ["-h", "--help"]
 AS_WRITTEN = "\b\n"
 """Before a paragraph: its lines are not to be filled."""
 
@@ -61,6 +62,7 @@ def made(name: str) -> Any:
 
 def _finish(command: Any) -> None:
     """What every command has in common, its subcommands too."""
+    command.context_settings["help_option_names"] = HELP
     command.short_help = (command.help or "").partition("\n")[0]
     command.help = _unfilled(command.help or "")
     for one in command.params:
@@ -113,7 +115,7 @@ def lightened(command: Any) -> None:
     kinds: dict[Any, tuple[type, bool]] = {
         str: (str, False), int: (int, False), float: (float, False), bool: (bool, False), list[str]: (str, True),
     }  # fmt: skip
-    for one in [*command.params, command.get_help_option(typer.Context(command))]:
+    for one in [*command.params, command.get_help_option(typer.Context(command, help_option_names=HELP))]:
         kind = getattr(getattr(one, "type_descriptor", None), "annotation", None)
         if kind in kinds and getattr(one, "_runtime_param", one) is None:
             one._runtime_param = Plain(*kinds[kind])
@@ -182,8 +184,22 @@ class Front(TyperGroup):
         lightened(self)
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interruption:
+            # Typer would end without a word.
+            raise telling.Interrupted(*interruption.args) from None
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(front_page())
+
+    def _main_shell_completion(self, ctx_args: Any, prog_name: str, complete_var: str | None = None) -> None:
+        if os.environ.get("_HOLDFAST_COMPLETE"):
+            from typer._completion_classes import completion_init
+
+            completion_init()  # which Typer does by itself only where its own flags are
+        super()._main_shell_completion(ctx_args, prog_name, complete_var)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """The names and their lines from the table: whoever presses Tab does not wait for every module."""
@@ -205,9 +221,21 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": HELP},
+    add_completion=False,  # `completion` does that
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from holdfast.cli.versions import line
+
+        typer.echo(line())
+        raise typer.Exit
+
+
 @app.callback()
-def _holdfast() -> None:  # pyright: ignore[reportUnusedFunction]
+def _holdfast(  # pyright: ignore[reportUnusedFunction]
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, expose_value=False)] = False,
+) -> None:
     """Typer makes a group of what has a callback, also where it knows no command yet."""

@@ -5,13 +5,15 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+HELP = frozenset({"-h", "--help"})
+
 
 class FromFile(TyperCommand):
     leaves_out: frozenset[str] = frozenset()
     """What the file says of these does not count for this command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing and "--help" not in args:
+        if not ctx.resilient_parsing and not HELP.intersection(args):
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
             if not given.get("argv"):
                 args = [*args, *self._filed(ctx, set(given))]

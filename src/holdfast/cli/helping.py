@@ -7,12 +7,12 @@ import typer
 from holdfast.cli.commands import COMMANDS
 
 EXIT_CODES = {
-    0: "It worked. Of `run`, the job succeeded.",
+    0: "It worked. Of `run`, the job succeeded; with --detach, it was sent.",
     1: "It did not: a job that nobody can mend by trying again, or a check that found something.",
     2: "The command was typed wrongly.",
     3: "Of `node`: the network does not want this machine as it is.",
-    65: "The network understood and declined: no machine fits, or what was asked contradicts something.",
-    66: "There is no such job, node or token; or what was typed fits several.",
+    65: "The network understood and declined: no machine fits, what was typed fits several, or contradicts something.",
+    66: "There is no such job, node or token.",
     69: "Nobody answers there.",
     70: "A fault of holdfast itself. HOLDFAST_DEBUG=1 shows where.",
     73: "Something that is not ours is in the way.",
@@ -22,11 +22,14 @@ EXIT_CODES = {
     77: "The token is missing, wrong or not enough.",
     78: "A setting, a file or a variable holds something unusable.",
     124: "Of `run`: the job reached its time limit.",
-    130: "Ended with Ctrl-C, or the job was stopped.",
+    130: "Ended with Ctrl-C: a job that was being watched goes on, unless it was stopped. Or the job was stopped.",
     137: "Of `run`: the job ran out of memory.",
     141: "Whoever read the output went away.",
 }
-ELSE = "Of `run`, any other is the job's own; 128 + N: signal N ended it."
+ELSE = (
+    "Of `run`, any other is the job's own; 128 + N: signal N ended it. A job may end with any number, these too: what "
+    "happened for certain stands in --json, and in result.json."
+)
 
 
 def register(app: typer.Typer) -> None:

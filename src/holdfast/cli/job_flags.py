@@ -1,10 +1,21 @@
-"""What a person can ask of a job, flag by flag. Says what each means; what becomes of it is the business of `run`."""
+"""What a person can ask of a job, flag by flag. Says what each means, and makes the request of them; what becomes of
+that is the business of `run`."""
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Collection
+from copy import copy
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from holdfast.cli.flags import one_of
+
+if TYPE_CHECKING:
+    from holdfast.wire.http import JobRequest
+
+CHECKPOINT_EVERY = "5m"
 
 Argv = Annotated[list[str], typer.Argument(metavar="[-- CMD…]", help="The command; else holdfast.toml.")]
 Name = Annotated[str, typer.Option(help="A name for people to read; its results go to results/NAME/.")]
@@ -93,3 +104,93 @@ Key = Annotated[
 JsonAtEnd = Annotated[
     bool, typer.Option("--json", help="Print JSON at the end; what the job prints goes to stderr instead.")
 ]
+
+# --- all of it ---
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A job as it was typed. The commands that take one have these flags: see `taking`."""
+
+    argv: Argv
+    name: Name = ""
+    image: Image = None
+    dockerfile: Dockerfile = None
+    requirements: Requirements = None
+    cpu: Cpu = "1"
+    memory: Memory = "512MiB"
+    disk: Disk = "1GiB"
+    gpu: Gpu = 0
+    gpu_memory: GpuMemory = None
+    gpu_model: GpuModel = ""
+    network: Network = False
+    time_limit: TimeLimit = None
+    queue_limit: QueueLimit = None
+    recovery: Class = None
+    attempts: Attempts = None
+    priority: Priority = 5
+    checkpoint: Checkpoint = False
+    checkpoint_every: CheckpointEvery = None
+    folder: Folder = None
+    no_folder: NoFolder = False
+    input: Input = None
+    array: Array = None
+    env: Env = None
+
+    def request(self, key: str | None = None) -> "JobRequest":
+        """Without what has to be sent before it: its folder, its inputs, what it is built from."""
+        from holdfast.quantities import assignments, cpu_milli, duration_ms, size_mib
+        from holdfast.wire.http import JobRequest
+
+        every = self.checkpoint_every or (CHECKPOINT_EVERY if self.checkpoint else None)
+        return JobRequest(
+            argv=self.argv,
+            name=self.name,
+            env=assignments(self.env or []),
+            cpu_milli=cpu_milli(self.cpu),
+            memory_mib=size_mib(self.memory),
+            disk_mib=size_mib(self.disk),
+            gpus=self.gpu,
+            gpu_memory_mib=size_mib(self.gpu_memory) if self.gpu_memory else 0,
+            gpu_model=self.gpu_model,
+            network=self.network,
+            image=self.image or "",
+            recovery=self.recovery,
+            priority=self.priority,
+            time_limit_ms=duration_ms(self.time_limit) if self.time_limit else None,
+            queue_limit_ms=duration_ms(self.queue_limit) if self.queue_limit else None,
+            attempts_max=self.attempts,
+            checkpoint_ms=duration_ms(every) if every else 0,
+            key=key,
+        )
+
+
+def taking(command: Callable[..., None], *, hidden: Collection[str] = ()) -> Callable[..., None]:
+    """A command for Typer from one whose first parameter is a `Wanted`: it has the flags of that in its place. Those in
+    `hidden` are taken, but not shown."""
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        command(Wanted(**{field.name: given.pop(field.name) for field in fields(Wanted)}), **given)
+
+    typed = get_type_hints(Wanted, include_extras=True)
+    flags = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=_hidden(typed[field.name]) if field.name in hidden else typed[field.name],
+        )
+        for field in fields(Wanted)
+    ]
+    own = list(inspect.signature(command).parameters.values())[1:]
+    flags += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    called.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
+    return called
+
+
+def _hidden(typed: Any) -> Any:
+    kind, says = get_args(typed)
+    says = copy(says)
+    says.hidden = True
+    return Annotated[kind, says]

@@ -32,7 +32,8 @@ def list_jobs(
     limit: Annotated[int, typer.Option(min=1, help="How many.")] = 50,
     after: Annotated[str | None, typer.Option(help="Go on after this job: the `next` of the page before.")] = None,
     array: Annotated[
-        str | None, typer.Option(metavar="ID", help="The items of this array, by index, and how far it is.")
+        str | None,
+        typer.Option(metavar="ARRAY", help="The items of this array (its id or name), by index, and how far it is."),
     ] = None,
     json: Json = False,
     url: Url = None,
@@ -45,14 +46,14 @@ def list_jobs(
       holdfast jobs --phase running --limit 10
       holdfast jobs --array arr_1b2c --json
     """
-    from holdfast.cli import arrays, show
+    from holdfast.cli import arrays, naming, show
     from holdfast.errors import Misuse
 
     if array is not None and (owner or after):
         raise Misuse("--array lists one array, whoever owns it", hint="Leave --owner and --after out.")
     with connect(url, token_file) as client:
         if array is not None:
-            arrays.show_array(client, array, json=json, phase=phase, limit=limit)
+            arrays.show_array(client, naming.one_array(client, array), json=json, phase=phase, limit=limit)
             return
         page = client.jobs.list(owner=owner, phase=phase, limit=limit, after=after)
     if json:
@@ -73,14 +74,14 @@ def show_job(job: JobOrArray, json: Json = False, url: Url = None, token_file: T
       holdfast job show train
       holdfast job show job_3f --json
     """
-    from holdfast.cli import arrays, show
+    from holdfast.cli import arrays, naming, show
     from holdfast.cli.array_items import is_array
 
     with connect(url, token_file) as client:
-        if is_array(job):
-            arrays.show_array(client, job, json=json)
+        if is_array(found := naming.meant(client, job)):
+            arrays.show_array(client, found, json=json)
             return
-        view = client.jobs.get(job)
+        view = client.jobs.get(found)
     show.print_json(view) if json else show.job(view)
 
 
@@ -94,32 +95,31 @@ def explain(job: JobArg, json: Json = False, url: Url = None, token_file: TokenF
       holdfast job explain train
       holdfast job explain job_3f --json
     """
-    from holdfast.cli import show
-    from holdfast.cli.array_items import no_array
+    from holdfast.cli import naming, show
 
-    no_array(job, "explains")
     with connect(url, token_file) as client:
-        view = client.jobs.explain(job)
+        view = client.jobs.explain(naming.one_job(client, job, "explains"))
     show.print_json(view) if json else show.explanation(view)
 
 
 def stop(job: JobOrArray, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
     """Stop a job, or all that is left of an array.
 
-    What has ended stays as it ended.
+    What has ended stays as it ended. A name means the job or array that has not ended; where several of that name have
+    not, nothing is stopped, and their ids are listed.
 
     Examples:
       holdfast stop train
       holdfast stop job_3f --json
     """
-    from holdfast.cli import arrays, show
+    from holdfast.cli import arrays, naming, show
     from holdfast.cli.array_items import is_array
 
     with connect(url, token_file) as client:
-        if is_array(job):
-            arrays.stop(client, job, json=json)
+        if is_array(found := naming.meant(client, job, live=True)):
+            arrays.stop(client, found, json=json)
             return
-        view = client.jobs.stop(job)
+        view = client.jobs.stop(found)
     if json:
         show.print_json(view)
     elif view.phase == "ended":

@@ -1,8 +1,8 @@
 """What Ctrl-C means to someone who watches work: leave it running, or stop it. At a terminal they are asked; elsewhere,
-and at a second Ctrl-C, the work goes on, because that loses nothing.
+and at a second Ctrl-C, the work goes on, because that loses nothing. It goes on too when the network falls silent, or
+when nobody reads what is shown; whoever watched it is told so.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from enum import Enum
@@ -10,7 +10,7 @@ from typing import NoReturn, TypeVar
 
 import typer
 
-from holdfast.cli import telling
+from holdfast.cli import asking, telling
 
 T = TypeVar("T")
 
@@ -25,23 +25,43 @@ class Choice(Enum):
 
 def seen_through(what: str, until_ended: Callable[[], T], stop: Callable[[], object], later: dict[str, str]) -> T:
     """What `until_ended` gives. `later`: what to type when one has left, by what it is for."""
+    from holdfast.errors import Unreachable
+
     stopping = False
     while True:
         try:
             return until_ended()
         except KeyboardInterrupt:
             choice = Choice.DETACH if stopping else _chosen()
+        except Unreachable as silence:
+            silence.hint = "\n".join(
+                [f"{what} goes on all the same. When somebody answers there again:", *lines(later)]
+            )
+            raise
+        except BrokenPipeError:
+            telling.say(_told(f"{what} goes on, though nobody reads what is shown of it.", later))
+            raise
         if choice is Choice.DETACH:
-            _left(what, later)
+            _left(f"{what} goes on without you.", later)
         if choice is Choice.STOP:
-            stop()
+            try:
+                stop()
+            except KeyboardInterrupt:
+                _left(f"nobody has confirmed yet that {what} is stopped: it may go on.", later)
             stopping = True
             telling.say(f"-- {what} is being stopped; Ctrl-C leaves without waiting for it", dim=True)
 
 
-def _left(what: str, later: dict[str, str]) -> NoReturn:
-    lines = [f"  {aim + ':':<11} {command}" for aim, command in later.items()]
-    telling.say("\n".join([f"\n{what} goes on without you.", *lines]))
+def lines(later: dict[str, str]) -> list[str]:
+    return [f"  {aim + ':':<11} {command}" for aim, command in later.items()]
+
+
+def _told(says: str, later: dict[str, str]) -> str:
+    return "\n".join([f"\n{says}", *lines(later)])
+
+
+def _left(says: str, later: dict[str, str]) -> NoReturn:
+    telling.say(_told(says, later))
     raise typer.Exit(telling.EXIT_INTERRUPTED)
 
 
@@ -53,25 +73,10 @@ def _chosen() -> Choice:
 
 
 def asked() -> Choice:
-    """One key, without Enter. Whoever cannot be asked detaches."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    """Whoever cannot be asked detaches."""
+    if not asking.possible():
         return Choice.DETACH
-    import termios
-    import tty
-
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    try:
-        # This forgets what was typed until now, which answers no question; so the question comes after it.
-        tty.setcbreak(terminal)
-        sys.stderr.write(f"\n{QUESTION}")
-        sys.stderr.flush()
-        while True:
-            key = os.read(terminal, 1).lower()
-            if key == b"" or key in {choice.value for choice in Choice}:
-                choice = Choice(key) if key else Choice.DETACH
-                sys.stderr.write(f"{choice.name.lower()}\n")
-                return choice
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-        sys.stderr.flush()
+    choice = asking.key(f"\n{QUESTION}", {choice.value: choice for choice in Choice}, Choice.DETACH)
+    sys.stderr.write(f"{choice.name.lower()}\n")
+    sys.stderr.flush()
+    return choice

@@ -3,20 +3,33 @@
 The front page is shown without Typer: it is asked for most often, and by people who wait. Which commands there are
 stands in `commands`.
 
-How an error is shown stands in `telling`. No traceback reaches a person.
+How an error is shown stands in `telling`. No traceback reaches a person, not even if they press Ctrl-C before anything
+is loaded: so nothing is imported here but in `main`, where it is caught.
 """
 
 import os
 import sys
-from typing import NoReturn
 
-from holdfast.cli.telling import EXIT_BROKEN_PIPE, told
-from holdfast.lean import spare_imports
+INTERRUPTED = 130
 
 
-def main() -> NoReturn:
-    if sys.argv[1:] in (["--help"], ["help"]) and "_HOLDFAST_COMPLETE" not in os.environ:
-        sys.exit(_front_page())
+def main() -> None:
+    try:
+        code = _ended()
+    except KeyboardInterrupt:  # while the commands were being loaded, or while an error was being told
+        sys.stderr.write("\ninterrupted\n")
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+def _ended() -> int:
+    """The exit code of what was typed."""
+    _open_what_is_closed()
+    if sys.argv[1:] in (["--help"], ["-h"], ["help"]) and "_HOLDFAST_COMPLETE" not in os.environ:
+        return _front_page()
+    from holdfast.cli.telling import EXIT_BROKEN_PIPE, told
+    from holdfast.lean import spare_imports
+
     spare_imports()
     try:
         from holdfast.cli import frame
@@ -31,7 +44,15 @@ def main() -> NoReturn:
     except BaseException as error:
         code = told(error)
         _say_where(error)
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
+
+
+def _open_what_is_closed() -> None:
+    """Whoever closed a stream (`>&-`) wants nothing from it. Something has to be there all the same: else the next
+    file or connection that is opened gets its number, and what was meant for nobody is written into that."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _say_where(error: BaseException) -> None:
@@ -58,6 +79,8 @@ def _front_page() -> int:
     try:
         print(front_page(), end="", flush=True)
     except BrokenPipeError:  # `| head` has seen enough
+        from holdfast.cli.telling import EXIT_BROKEN_PIPE
+
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     return 0

@@ -32,12 +32,10 @@ def move(
       holdfast move train --to attic
       holdfast move job_3f --to node_8c --wait
     """
-    from holdfast.cli import show
-    from holdfast.cli.array_items import no_array
+    from holdfast.cli import naming, show
 
-    no_array(job, "moves")
     with (connect_for_long if wait else connect)(url, token_file) as client:
-        view = client.jobs.move(job, to)
+        view = client.jobs.move(naming.one_job(client, job, "moves", live=True), to)
         if wait:
             view = client.jobs.wait_moved(view.id)
     show.print_json(view) if json else typer.echo(show.move_line(view))

@@ -7,10 +7,19 @@ import typer
 from holdfast.cli.flags import Json, TokenFile, Url, connect
 
 token_group = typer.Typer(
-    help="Tokens by which nodes may join.\n\nExamples:\n  holdfast token new --uses 1\n  holdfast token revoke tok_4d",
+    help=(
+        "Tokens by which nodes may join.\n\n"
+        "Examples:\n  holdfast token new --uses 1\n  holdfast token list\n  holdfast token revoke tok_4d"
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+
+def complete_token(incomplete: str) -> list[str]:
+    from holdfast.cli.completing import tokens
+
+    return tokens(incomplete)
 
 
 def register(app: typer.Typer) -> None:
@@ -19,20 +28,27 @@ def register(app: typer.Typer) -> None:
     app.command("sim")(sim)
 
 
-def list_nodes(json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
+def list_nodes(
+    everyone: Annotated[bool, typer.Option("--all", help="Also those that said goodbye; --json has them all.")] = False,
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
     """List the machines of the network.
 
-    What each offers, what of it is free, and how it is.
+    How each is, what it offers, and what of that is free; those that something is wrong with stand first, and it is
+    said what. `holdfast top` shows the same as it changes.
 
     Examples:
       holdfast nodes
+      holdfast nodes --all
       holdfast nodes --json
     """
-    from holdfast.cli import show
+    from holdfast.cli import show, show_nodes
 
     with connect(url, token_file) as client:
         listed = client.nodes.list()
-    show.print_json(listed) if json else show.nodes(listed)
+    show.print_json(listed) if json else show_nodes.nodes(listed, everyone=everyone)
 
 
 @token_group.command("new")
@@ -65,9 +81,39 @@ def new_token(
     )
 
 
+@token_group.command("list")
+def list_tokens(
+    everyone: Annotated[
+        bool, typer.Option("--all", help="Also those by which nobody can join any more; --json has them all.")
+    ] = False,
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """List the join tokens, newest first. What lets a node in is not shown.
+
+    Examples:
+      holdfast token list
+      holdfast token list --all
+      holdfast token list --json
+    """
+    from holdfast.cli import show, show_nodes
+
+    with connect(url, token_file) as client:
+        listed = client.tokens.list()
+    show.print_json(listed) if json else show_nodes.tokens(listed, everyone=everyone)
+
+
 @token_group.command("revoke")
 def revoke_token(
-    token: Annotated[str, typer.Argument(metavar="ID", help="The token's id (not the token itself).")],
+    token: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The token's id, or the first letters of it (not the token itself).",
+            autocompletion=complete_token,
+        ),
+    ],
     json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,

@@ -29,7 +29,7 @@ def _folder(home: str | None) -> "Path":
 
 
 def _ask(home: str | None, words: dict[str, Any], json: bool, says: str) -> None:
-    from holdfast.cli import show
+    from holdfast.cli import show, show_nodes
     from holdfast.node.desk import ask
 
     found = ask(_folder(home), words)
@@ -37,9 +37,12 @@ def _ask(home: str | None, words: dict[str, Any], json: bool, says: str) -> None
         show.print_json(found)
     elif says:
         hours: dict[str, Any] = found.get("hours", {})
-        typer.echo(says if hours.get("within", True) else f"{says}; now it is {hours.get('says')}")
+        but = [] if hours.get("within", True) else [f"now it is {hours.get('says')}"]
+        if words.get("do") == "resume" and found.get("drained"):
+            but.append("but the network's operator drained it: nothing comes before they take it back")
+        typer.echo("; ".join([says, *but]))
     else:
-        show.node_status(found)
+        show_nodes.node_status(found)
 
 
 def status(home: Home = None, json: Json = False) -> None:
@@ -118,9 +121,22 @@ def offer(
     given = {name: amount for name, amount in amounts.items() if amount is not None}
     if not given:
         raise Misuse("nothing to offer was named", hint="Give --cpu, --memory, --disk, --gpus or --hours.")
-    _ask(
-        home, {"do": "offer", **given}, json, "offered from now on: " + ", ".join(f"{k} {v}" for k, v in given.items())
-    )
+    _ask(home, {"do": "offer", **given}, json, f"offered from now on: {_in_words(given)}")
+
+
+def _in_words(given: dict[str, Any]) -> str:
+    """What was asked for, as a person says it."""
+    from holdfast.node.hours import ALWAYS
+    from holdfast.quantities import counted, spoken_cores, spoken_mib
+
+    words = {
+        "cpu_milli": lambda amount: "1 core" if amount == 1_000 else f"{spoken_cores(amount)} cores",
+        "memory_mib": lambda amount: f"{spoken_mib(amount)} memory",
+        "disk_mib": lambda amount: f"{spoken_mib(amount)} disk",
+        "gpus": lambda amount: counted(amount, "GPU"),
+        "hours": lambda windows: "at all hours" if windows == ALWAYS else f"in these hours: {windows}",
+    }
+    return ", ".join(words[name](amount) for name, amount in given.items())
 
 
 def _checked(windows: list[str]) -> str:

@@ -16,6 +16,8 @@ import typer
 from holdfast.blobs.errors import FolderRefused
 from holdfast.blobs.ignore import IGNORE_FILE, Ignore
 from holdfast.cli.bars import Bar
+from holdfast.client import folders
+from holdfast.client.folders import BYTES_MAX, FILES_MAX
 from holdfast.errors import Misuse
 from holdfast.quantities import counted, spoken_bytes
 
@@ -24,9 +26,6 @@ if TYPE_CHECKING:
     from holdfast.client.content import Sent
     from holdfast.wire.http import InputRequest
 
-FILES_MAX = 10_000
-BYTES_MAX = 1 << 30
-"""What is sent without being named: more than any folder of code, less than what somebody regrets."""
 CHOICES = (
     f"Send a certain folder, however large, with --folder DIR; nothing at all with --no-folder; or leave things out "
     f"with a {IGNORE_FILE} file, which is written like .gitignore."
@@ -36,17 +35,15 @@ INDEX_KEEP_S = 60 * 86_400
 _INPUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class Going(Ignore):
-    """Leaves out what the folder's ignore file says, and this machine's own keys, wherever they lie."""
+class Going(folders.Going):
+    """What of the current folder goes: only so much, unless it was named."""
 
-    home = ""
-    """HOLDFAST_HOME, if it is inside the folder: its path there."""
     files_max = 0
     """0: any number."""
     files = 0
 
     def leaves_out(self, path: str, folder: bool) -> bool:
-        if path == self.home or super().leaves_out(path, folder):
+        if super().leaves_out(path, folder):
             return True
         if not folder:
             self.files += 1
@@ -139,13 +136,7 @@ def _chosen(named: str | None) -> Path:
 
 
 def going(folder: Path) -> Going:
-    from holdfast.client.endpoint import home
-
-    ignore = Going.of_folder(folder)
-    own = home().resolve()
-    if own != folder and own.is_relative_to(folder):
-        ignore.home = own.relative_to(folder).as_posix()
-    return ignore
+    return Going.of_folder(folder)
 
 
 def _check_size(folder: Path) -> None:

@@ -33,14 +33,14 @@ def results(
       holdfast results train
       holdfast results job_3f --to elsewhere
     """
-    from holdfast.cli import arrays, show
+    from holdfast.cli import arrays, naming, show
     from holdfast.cli.array_items import is_array
 
     with connect_for_long(url, token_file) as client:
-        if is_array(job):
-            arrays.results(client, job, to, json=json)
+        if is_array(found := naming.meant(client, job)):
+            arrays.results(client, found, to, json=json)
             return
-        synced = bring(client, job, to)
+        synced = bring(client, found, to)
     show.print_json(synced) if json else typer.echo(says(synced))
 
 
@@ -52,8 +52,18 @@ def bring(client: "Client", job: str, to: str | None = None) -> "Synced":
         with Bar("fetching", "the results") as bar:
             return client.jobs.results(job, to=to, told=bar.told)
     except KeyboardInterrupt:
-        typer.echo(f"\nnot all has arrived; go on with: holdfast results {job}", err=True)
-        raise typer.Exit(130) from None
+        raise cut(job, to) from None
+
+
+def cut(what: str, to: str | None) -> typer.Exit:
+    """Says how to go on with what was interrupted."""
+    from shlex import quote
+
+    from holdfast.cli import telling
+
+    elsewhere = f" --to {quote(to)}" if to is not None else ""
+    telling.say(f"\nnot all has arrived; go on with: holdfast results {what}{elsewhere}")
+    return typer.Exit(telling.EXIT_INTERRUPTED)
 
 
 def says(synced: "Synced") -> str:

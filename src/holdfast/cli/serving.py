@@ -12,6 +12,8 @@ from holdfast.cli.flags import Json, NodeArg, TokenFile, Url, connect, one_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.node.config import NodeConfig
+
 node_group = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
@@ -239,8 +241,24 @@ def serve_node(flags: dict[str, object | None], config: str | None) -> None:
     from holdfast.node.config import load_config
     from holdfast.node.handover import become_agent
 
-    environ = {"HOLDFAST_NODE_HOME": str(home() / "node"), **os.environ}
-    become_agent(load_config(flags, environ, Path(config) if config else None))
+    usual = home() / "node"
+    settings = load_config(flags, {"HOLDFAST_NODE_HOME": str(usual), **os.environ}, Path(config) if config else None)
+    if sys.stderr.isatty():
+        _welcome(settings, usual)
+    become_agent(settings)
+
+
+def _welcome(settings: "NodeConfig", usual: "Path") -> None:
+    """What somebody who lends a machine wants to know first: where it goes, how to look at it, how it ends."""
+    import shlex
+
+    from holdfast.quantities import spoken_ms
+
+    its = "" if settings.home == usual.absolute() else f" --home {shlex.quote(str(settings.home))}"
+    grace = f"what runs may finish within {spoken_ms(settings.grace_ms)}" if settings.grace_ms else "what runs is moved"
+    typer.echo(f"This machine offers itself to {settings.orchestrator}, from the line `session … stands` on.", err=True)
+    typer.echo(f"Look at it from another terminal: holdfast node status{its} (or pause, resume, offer)", err=True)
+    typer.echo(f"Ctrl-C ends it: {grace}; a second one ends it at once.", err=True)
 
 
 @node_group.command("show")
@@ -253,11 +271,11 @@ def show_node(node: NodeArg, json: Json = False, url: Url = None, token_file: To
       holdfast node show attic
       holdfast node show node_8c --json
     """
-    from holdfast.cli import show
+    from holdfast.cli import show, show_nodes
 
     with connect(url, token_file) as client:
         view = client.nodes.get(node)
-    show.print_json(view) if json else show.node(view)
+    show.print_json(view) if json else show_nodes.node(view)
 
 
 @node_group.command("drain")
@@ -280,7 +298,22 @@ def drain_node(
         view = client.nodes.drain(node, on=not off)
     if json:
         show.print_json(view)
+        return
+    from shlex import quote
+
+    from holdfast.cleaning import clean
+    from holdfast.quantities import counted
+
+    named = clean(view.name) or view.id
+    if off and view.draining:
+        typer.echo(f"{named} is no longer drained, but gets no work yet: {clean(view.draining_because)}")
     elif off:
-        typer.echo(f"{view.id} is back in service")
+        typer.echo(f"{named} is back in service")
+    elif view.attempts:
+        typer.echo(
+            f"{named} is draining: it gets nothing new, and still holds {counted(len(view.attempts), 'attempt')}"
+        )
+        typer.echo(f"`holdfast node show {quote(node)}` says how far it is; --off takes it back", err=True)
     else:
-        typer.echo(f"{view.id} is draining; it holds {len(view.attempts)} attempt(s)")
+        back = f"holdfast node drain {quote(node)} --off"  # as it was typed: several may have the same name
+        typer.echo(f"{named} is drained: it holds nothing, and gets nothing until `{back}`")

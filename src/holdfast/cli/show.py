@@ -17,21 +17,21 @@ from rich.text import Text
 from holdfast.cleaning import clean
 from holdfast.cli import foretelling
 from holdfast.quantities import counted, spoken_bytes, spoken_cores, spoken_mib, spoken_ms
-from holdfast.wire.http import ArrayItem, EventView, ExplainView, FailureView, JobView, NodeView
-
-UNSAFE = "UNSAFE: no isolation"
-"""Said in every listing of a node whose jobs run as plain processes."""
+from holdfast.wire.http import ArrayItem, EventView, ExplainView, FailureView, JobView
 
 WIDE = 240
 """Columns when nobody's window is in the way: what is piped is not cut."""
 NARROW = 140
 """Below this, a table of nodes says less."""
+TINY = 70
+"""Below this, jobs are listed without a table."""
 SHORT_ID = 13
-"""Of a node's id, where there is little room. Commands take the first letters of one."""
+"""Of an id, where there is little room. Commands take the first letters of one."""
 
 STYLES = {
     "ready": "green", "succeeded": "green", "running": "cyan", "probation": "yellow", "suspect": "yellow",
     "quarantined": "red", "lost": "red", "failed": "red", "cancelled": "yellow", "queued": "yellow",
+    "away": "yellow", "draining": "yellow", "drained": "yellow", "paused": "yellow", "full": "green",
 }  # fmt: skip
 
 
@@ -53,10 +53,6 @@ def print_json(value: Any) -> None:
 
 def styled(word: str) -> Text:
     return Text(clean(word), style=STYLES.get(word, ""))
-
-
-def isolation(node: NodeView) -> Text:
-    return Text(UNSAFE, style="bold red") if node.isolation == "none" else Text(clean(node.isolation))
 
 
 def clock(at_ms: int) -> str:
@@ -84,9 +80,9 @@ def verdict_line(job: JobView) -> str:
     return f"{job.id} {job.verdict} after {took}, {tries}"
 
 
-def _table(*columns: str) -> Table:
+def columns(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
+    for column in names:
         table.add_column(column, overflow="fold", no_wrap=column in {"id", "job", "attempt"})
     return table
 
@@ -96,7 +92,10 @@ def jobs(listed: Sequence[JobView]) -> None:
         console().print("No jobs. Send one with: holdfast run -- echo hello")
         return
     wide = console().width >= NARROW
-    table = _table("job", "name", "state", "node", "attempts" if wide else "tries", "age", "")
+    if console().width < TINY:
+        _jobs_briefly(listed)
+        return
+    table = columns("job", "name", "state", "node", "attempts" if wide else "tries", "age", "")
     for job in listed:
         why = failure_line(job.failure) if job.failure else clean(job.waiting)
         why = "; ".join(filter(None, (why, foretelling.short(job.estimate))))
@@ -104,7 +103,7 @@ def jobs(listed: Sequence[JobView]) -> None:
         node = clean(job.node or "") if wide else clean(job.node or "")[:SHORT_ID]
         table.add_row(
             job.id,
-            clean(job.name or " ".join(job.argv))[:32],
+            _title(job),
             state,
             node,
             str(job.attempts_made),
@@ -112,6 +111,20 @@ def jobs(listed: Sequence[JobView]) -> None:
             why,
         )
     console().print(table)
+
+
+def _jobs_briefly(listed: Sequence[JobView]) -> None:
+    """Where hardly anything fits: a line each, with as much of the id as commands take."""
+    out = console()
+    for job in listed:
+        line = f"{job.id[:SHORT_ID]} {(job.verdict or job.phase)[:9]:<9} {ago(job.submitted_ms):>7} {_title(job)}"
+        out.print(Text(line[: max(1, out.width)]))
+
+
+def _title(job: JobView) -> str:
+    """Its name, or its command; of an item of an array, which."""
+    which = f"[{job.item}]" if job.array else ""
+    return clean(job.name or " ".join(job.argv))[: 32 - len(which)] + which
 
 
 def job(view: JobView) -> None:
@@ -136,7 +149,7 @@ def job(view: JobView) -> None:
         if value:
             out.print(f"  {name:<12} {value}")
     if view.attempts:
-        table = _table("attempt", "node", "phase", "started", "ended", "")
+        table = columns("attempt", "node", "phase", "started", "ended", "")
         for attempt in view.attempts:
             why = attempt.failure or attempt.revoked
             started = clock(attempt.started_ms) if attempt.started_ms else ""
@@ -156,7 +169,7 @@ def job(view: JobView) -> None:
 
 def array(items: list[ArrayItem], texts: list[str], details: dict[str, JobView]) -> None:
     """Items of an array, one to a row. `texts`: what they say, where that is known; `details`: of those that failed."""
-    table = _table("index", *(["item"] if texts else []), "job", "state", "")
+    table = columns("index", *(["item"] if texts else []), "job", "state", "")
     for item in items:
         text = [clean(texts[item.index])[:40] if item.index < len(texts) else ""] if texts else []
         failure = details[item.job].failure if item.job in details else None
@@ -217,142 +230,7 @@ def explanation(view: ExplainView) -> None:
         out.print(f"  {clean(line)}")
 
 
-def nodes(listed: Sequence[NodeView]) -> None:
-    if not listed:
-        console().print("No nodes. Get a join command with: holdfast token new")
-        return
-    if console().width < NARROW:
-        _nodes_narrow(listed)
-        return
-    table = _table("id", "name", "state", "isolation", "cpu free", "memory free", "gpus", "holds", "since", "cause")
-    for node in listed:
-        state = styled(node.state)
-        if node.draining:
-            state = Text.assemble(state, " draining")
-        table.add_row(
-            clean(node.id),
-            clean(node.name or node.hostname),
-            state,
-            isolation(node),
-            f"{spoken_cores(node.free.get('cpu_milli', 0))}/{spoken_cores(node.total.get('cpu_milli', 0))}",
-            f"{spoken_mib(node.free.get('memory_mib', 0))}/{spoken_mib(node.total.get('memory_mib', 0))}",
-            str(node.total.get("gpus", 0)),
-            str(len(node.attempts)),
-            ago(node.state_since_ms),
-            clean(node.cause),
-        )
-    console().print(table)
-
-
-def _nodes_narrow(listed: Sequence[NodeView]) -> None:
-    """What fits a small window: as much of an id as commands take, and below, what is to be said of some only."""
-    out = console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "id", "state", "cpu free", "memory free", "gpus", "holds"):
-        table.add_column(column, no_wrap=True)
-    remarks: list[Text] = []
-    for node in listed:
-        name = clean(node.name or node.hostname)
-        free, total = node.free.get("memory_mib", 0), node.total.get("memory_mib", 0)
-        unit = 1024 if total >= 4096 else 1
-        table.add_row(
-            name[:14],
-            clean(node.id)[:SHORT_ID],
-            Text("draining") if node.draining and node.state == "ready" else styled(node.state),
-            f"{spoken_cores(node.free.get('cpu_milli', 0))}/{spoken_cores(node.total.get('cpu_milli', 0))}",
-            f"{free / unit:.0f}/{total / unit:.0f} {'GiB' if unit > 1 else 'MiB'}",
-            str(node.total.get("gpus", 0)),
-            str(len(node.attempts)),
-        )
-        if node.isolation == "none":
-            remarks.append(Text.assemble(f"{name}: ", isolation(node)))
-        if node.state not in ("ready", "probation") and node.cause:
-            remarks.append(Text(f"{name}: {node.state} for {ago(node.state_since_ms)}, {clean(node.cause)}"))
-    out.print(table)
-    for remark in remarks:
-        out.print(remark)
-
-
-def node(view: NodeView) -> None:
-    out = console()
-    draining = " draining" if view.draining else ""
-    out.print(Text.assemble((clean(view.id), "bold"), " ", styled(view.state), draining, " ", clean(view.name)))
-    facts: dict[str, str | Text] = {
-        "isolation": isolation(view),
-        "cause": clean(view.cause),
-        "since": ago(view.state_since_ms),
-        "connected": "yes" if view.connected else "no",
-        "version": clean(view.version),
-        "machine": clean(f"{view.hostname} {view.arch} {view.cpu_model}"),
-        "site": clean(view.site),
-        "has": _amounts(view.total),
-        "offers now": _amounts(view.free),
-        "gpus": clean(", ".join(view.gpus)),
-        "load": clean(", ".join(f"{k} {v}" for k, v in sorted(view.load.items()))),
-        "holds": clean(" ".join(view.attempts)),
-    }
-    for name, value in facts.items():
-        if value:
-            out.print(Text.assemble(f"  {name:<12} ", value))
-    for happened in view.events:
-        event(happened)
-
-
-def node_status(found: dict[str, Any]) -> None:
-    """A node as its own machine sees it."""
-    out = console()
-    hours: dict[str, Any] = found.get("hours", {})
-    states = [word for word in ("paused", "leaving") if found.get(word)]
-    link = "connected" if found.get("connected") else "not connected"
-    out.print(Text.assemble((clean(str(found.get("node"))), "bold"), " ", ", ".join([link, *states])))
-    facts = {
-        "name": found.get("name"),
-        "orchestrator": found.get("orchestrator"),
-        "isolation": found.get("isolation"),
-        "can": ", ".join(found.get("features", ())),
-        "has": _amounts(found.get("hardware", {}).get("total", {})),
-        "offers": _amounts(found.get("offered", {})),
-        "in use": _amounts(found.get("in_use", {})),
-        "hours": f"{hours['set']}; {hours['says']}" if hours.get("says") else "",
-    }
-    for name, value in facts.items():
-        if value:
-            out.print(Text.assemble(f"  {name:<12} ", clean(str(value))))
-    _health(out, found.get("health", {}))
-    if found.get("held"):
-        table = _table("attempt", "phase", "stage", "cpu", "memory", "may use")
-        for held in found["held"]:
-            at = held.get("progress") or {}
-            cpu = spoken_ms(int(at.get("cpu_ms", 0))) if at.get("cpu_ms") else ""
-            memory = spoken_mib(int(at.get("memory_mib", 0))) if at.get("memory_mib") else ""
-            limits = _amounts(held["limits"]) if held.get("limits") else ""
-            state = f"{held['phase']}, being removed" if held.get("unwanted") else str(held["phase"])
-            table.add_row(
-                clean(str(held["attempt"])), clean(state), clean(str(at.get("stage", ""))), cpu, memory, limits
-            )
-        out.print(table)
-    for failed in found.get("recent_failures", ()):
-        since = f"{ago(int(failed['at_ms']))} ago, " if failed.get("at_ms") else ""
-        words = f"{since}{failed.get('attempt')}: {failed.get('code')}: {failed.get('detail')}"
-        out.print(Text.assemble(("  failed       ", "red"), clean(words)))
-
-
-def _health(out: Console, health: dict[str, Any]) -> None:
-    """What is wrong with the machine, what may become so, and what its GPUs say."""
-    if health.get("sick"):
-        out.print(Text.assemble(("  sick         ", "red"), clean(str(health["sick"]))))
-    for warning in health.get("warnings", ()):
-        out.print(Text.assemble(("  warning      ", "yellow"), clean(str(warning))))
-    readings: dict[str, Any] = health.get("readings") or {}
-    heat = [f"{s['name']} {s['celsius']} °C" for s in readings.get("sensors", ())]
-    errors = [
-        f"{g['name']} {g['uncorrected']} uncorrected errors" for g in readings.get("gpus") or () if g["uncorrected"]
-    ]
-    if heat or errors:
-        out.print(Text.assemble("  sensors      ", clean(", ".join([*heat, *errors])[:400])))
-
-
-def _amounts(amounts: dict[str, int]) -> str:
+def amounts_line(amounts: dict[str, int]) -> str:
     cores, memory, disk = (amounts.get(k, 0) for k in ("cpu_milli", "memory_mib", "disk_mib"))
     gpus = amounts.get("gpus", 0)
     return f"{spoken_cores(cores)} cores, {spoken_mib(memory)} memory, {spoken_mib(disk)} disk, {gpus} GPUs"

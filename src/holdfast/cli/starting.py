@@ -4,7 +4,6 @@ the person at the terminal, if there is one.
 
 import os
 import re
-import sys
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,7 +51,7 @@ def init(
         raise Misuse(f"there is a {NAME} here already", hint="--force replaces it.", code="job_file_exists")
     found = look(folder)
     command = argv or found["command"]
-    if not argv and not json and sys.stdin.isatty() and sys.stderr.isatty():
+    if not argv and not json:
         command = _asked(command)
     written = [NAME]
     if found["from_project"]:
@@ -74,11 +73,11 @@ def init(
 def _asked(command: list[str]) -> list[str]:
     import shlex
 
+    from holdfast.cli import asking
     from holdfast.errors import Misuse
 
-    said = typer.prompt("Which command shall run", default=shlex.join(command), err=True)
     try:
-        return shlex.split(said) or command
+        return shlex.split(asking.line("Which command shall run", shlex.join(command))) or command
     except ValueError as wrong:
         raise Misuse(f"that cannot be split into words: {wrong}", hint="Close every quote.") from None
 

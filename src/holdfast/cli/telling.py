@@ -17,6 +17,10 @@ EXIT_BROKEN_PIPE = 141
 EXIT_IO = 74
 
 
+class Interrupted(Exception):
+    """Ctrl-C, where a command has no better word for it. What is to be said of it, if anything."""
+
+
 def coloured(file: IO[str]) -> bool:
     """Whether colours belong there: a terminal, and nobody said NO_COLOR."""
     return file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -44,8 +48,8 @@ def told(error: BaseException) -> int:
         traceback.print_exception(error)
     if isinstance(error, BrokenPipeError):
         return _nobody_reads()
-    if isinstance(error, KeyboardInterrupt):
-        say("\ninterrupted")
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        say(f"\n{clean(str(error)) or 'interrupted'}")
         return EXIT_INTERRUPTED
     if isinstance(error, HoldfastError):
         return _shown(error.says, error.code, error.hint, error.exit_code)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli import pulse
 from holdfast.cli.flags import Json, TokenFile, Url, connect, connect_for_long
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def top(once: Once = False, json: Json = False, url: Url = None, token_file: Tok
         if json or once or not sys.stdout.isatty():
             _once(client, json=json)
             return
-        with connect(url, token_file, PATIENCE_S) as asked:
+        # A frame says by itself that nobody answers.
+        with connect(url, token_file, PATIENCE_S) as asked, pulse.through(lambda text: None):
             _live(asked, Journal(client))
 
 

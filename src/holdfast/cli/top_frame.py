@@ -12,11 +12,14 @@ from rich.text import Text
 
 from holdfast.cli import foretelling
 from holdfast.cli.show import STYLES, ago, clean, clock
+from holdfast.cli.show_nodes import WORKS, because, place, standing
 from holdfast.quantities import spoken_cores, spoken_ms
 from holdfast.wire.http import EventView, JobView, NodeView, ScoreView
 
 WIDE = 120
 """From so many columns on, there is room for ids and causes."""
+SMALL = 70
+"""Below that, a machine says less of what it has, before it says less of how it is."""
 BAR = 8
 
 
@@ -42,14 +45,14 @@ class Seen(msgspec.Struct, frozen=True):
 
 def frame(seen: Seen, width: int, height: int) -> RenderableType:
     """A frame of exactly this size at most."""
-    nodes = sorted((node for node in seen.nodes if node.state != "gone"), key=_of_node)
+    nodes = sorted((node for node in seen.nodes if node.state != "gone"), key=place)
     names = {node.id: node.name or node.hostname or node.id for node in seen.nodes}
     wants = [len(part) + 1 if part else 0 for part in (nodes, seen.running, seen.queued)] + [len(seen.events)]
     # A line for each title, one for the head and one for the keys.
     rows = shares(max(0, height - 2 - len(wants)), wants)
     wide = width >= WIDE
     parts: list[RenderableType] = [_head(seen, nodes, width)]
-    parts += [_title(f"machines ({len(nodes)})", width), _nodes(nodes[: max(0, rows[0] - 1)], wide)]
+    parts += [_title(f"machines ({len(nodes)})", width), _nodes(nodes[: max(0, rows[0] - 1)], width)]
     running = f"{len(seen.running)}{'+' if seen.more_running else ''}"
     parts += [_title(f"running ({running})", width)]
     parts += [_jobs(seen.running[: max(0, rows[1] - 1)], names, wide, seen.at_ms)]
@@ -69,8 +72,8 @@ def shares(room: int, wants: Sequence[int]) -> list[int]:
 
 
 def _head(seen: Seen, nodes: list[NodeView], width: int) -> Text:
-    ready = sum(node.state == "ready" for node in nodes)
-    busy = f"{ready} of {len(nodes)} machines ready"
+    working = sum(standing(node) in WORKS for node in nodes)
+    busy = f"{working} of {len(nodes)} machines take work"
     text = Text.assemble(
         ("holdfast top ", "bold"), (clean(seen.url), "dim"), f"  {busy}  ", (clock(seen.at_ms)[:8], "dim")
     )
@@ -92,29 +95,25 @@ def _grid(*columns: tuple[str, int]) -> Table:
     return table
 
 
-def _of_node(node: NodeView) -> tuple[bool, str, str]:
-    """Those that are not well come first: they are looked for."""
-    return (node.state == "ready", node.name, node.id)
-
-
-def _nodes(nodes: list[NodeView], wide: bool) -> RenderableType:
+def _nodes(nodes: list[NodeView], width: int) -> RenderableType:
     if not nodes:
         return Group()
+    wide, small = width >= WIDE, width < SMALL
+    load = [] if small else [("memory, GiB", 0), ("load", 0)]
     extra = [("id", 0), ("why", 3)] if wide else []
-    table = _grid(("name", 2), ("state", 2), ("cores in use", 0), ("memory, GiB", 0), ("load", 0), ("holds", 0),
-                  ("heard", 0), *extra)  # fmt: skip
+    table = _grid(("name", 2), ("state", 2), ("cores in use", 0), *load, ("holds", 0), ("heard", 0), *extra)
     for node in nodes:
-        state = f"{node.state}{' draining' if node.draining else ''}"
-        heard = "never" if not node.connected else spoken_ms(node.silent_ms or 0)
-        more = [Text(clean(node.id), style="dim"), Text(clean(node.cause), style="dim")] if wide else []
+        why = because(node) if standing(node) != node.state else clean(node.cause)
+        more = [Text(clean(node.id), style="dim"), Text(why, style="dim")] if wide else []
+        permille = node.load.get("cpu_permille")
+        busy = Text("" if permille is None else f"{permille // 10:>3} %")
         table.add_row(
             Text(clean(node.name or node.hostname or node.id)),
-            Text(clean(state), style=STYLES.get(node.state, "")),
+            Text(clean(standing(node)), style=STYLES.get(standing(node), "")),
             used(node, "cpu_milli", spoken_cores),
-            used(node, "memory_mib", _gib),
-            Text(f"{node.load['cpu_permille'] // 10:>3} %" if "cpu_permille" in node.load else ""),
+            *([] if small else [used(node, "memory_mib", _gib), busy]),
             Text(f"{len(node.attempts):>5}"),
-            Text("gone" if heard == "never" else heard, style="red" if heard == "never" else ""),
+            Text(spoken_ms(node.silent_ms or 0)) if node.connected else Text("gone", style="red"),
             *more,
         )
     return table

@@ -23,4 +23,13 @@ def version(json: Json = False) -> None:
     if json:
         typer.echo(f'{{"version":"{__version__}","python":"{platform.python_version()}"}}')
     else:
-        typer.echo(f"holdfast {__version__} (Python {platform.python_version()}, {platform.machine()})")
+        typer.echo(line())
+
+
+def line() -> str:
+    """What `holdfast --version` says, and the command."""
+    import platform
+
+    from holdfast import __version__
+
+    return f"holdfast {__version__} (Python {platform.python_version()}, {platform.machine()})"

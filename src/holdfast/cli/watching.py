@@ -10,7 +10,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.cli import telling
+from holdfast.cli import pulse, telling
 from holdfast.cli.bars import LINE_EVERY_S, Pace
 from holdfast.cli.following import Printer
 from holdfast.cli.tale import Tale
@@ -59,6 +59,8 @@ class Watch:
         self._view = job
         self._stage = ""
         self._over = threading.Event()
+        self._screen = threading.RLock()
+        """Held by whoever writes there: that the network is silent is said from another thread."""
         self._started = False
 
     def until_ended(self) -> "JobView":
@@ -66,6 +68,10 @@ class Watch:
             self._started = True
             threading.Thread(target=self._read, daemon=True).start()
             threading.Thread(target=self._ask, daemon=True).start()
+        with pulse.through(self._told_aside, f"{self._job} goes on; still asking"):
+            return self._watched()
+
+    def _watched(self) -> "JobView":
         try:
             while True:
                 news = None
@@ -83,7 +89,16 @@ class Watch:
         finally:
             self._status.erase()
 
+    def _told_aside(self, text: str) -> None:
+        with self._screen:
+            self._status.erase()
+            self._printer.platform(text)
+
     def _show(self, news: "LogLine | Happened | JobView") -> None:
+        with self._screen:
+            self._shown(news)
+
+    def _shown(self, news: "LogLine | Happened | JobView") -> None:
         from holdfast.wire.http import LogLine
 
         if isinstance(news, LogLine):
@@ -101,8 +116,13 @@ class Watch:
         self._draw()
 
     def _draw(self) -> None:
-        self._status.say(" · ".join(filter(None, (self._stage or self._standing(), foreseen(self._view, _now_ms())))))
-        self._status.draw(self._printer.at_line_start)
+        standing = self._stage or self._standing(), foreseen(self._view, _now_ms())
+        if silence := pulse.silent_s():
+            # What was last known of it is no longer what it does.
+            standing = f"no answer for {spoken_ms(round(silence * 1000))}", "it goes on"
+        with self._screen:
+            self._status.say(" · ".join(filter(None, standing)))
+            self._status.draw(self._printer.at_line_start)
 
     def _standing(self) -> str:
         """`running on bee`, with its last checkpoint; or what it waits for."""
@@ -118,7 +138,7 @@ class Watch:
 
     def _read(self) -> None:
         try:
-            for line in self._client.jobs.logs(self._job, follow=True):
+            for line in self._client.jobs.logs(self._job, follow=True, pieces=True):
                 happened = self._journal.entry(line) if line.stream == "platform" else None
                 self._news.put(happened or line)
             self._ended.append(None)

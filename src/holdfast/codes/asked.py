@@ -14,9 +14,10 @@ ROWS = (
         "Begin the stream anew, without Last-Event-ID.",
     ),
     Row(
-        "ambiguous", 65, 400, "the beginning of an id fits several",
-        "there are several jobs or nodes whose ids begin with these letters, or several nodes of this name",
-        "Give more letters of the id; the message lists those that fit.",
+        "ambiguous", 65, 400, "what was typed fits several",
+        "there are several jobs or nodes whose ids begin with these letters, or several of this name of which one is "
+        "to be stopped or moved",
+        "Give the id, or more letters of it; the message lists those that fit.",
     ),
     Row(
         "not_allowed", 77, 401, "the token is missing, wrong or not enough",

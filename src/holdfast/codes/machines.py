@@ -106,6 +106,12 @@ ROWS = (
         "something else uses that port",
         "Set PNODE_PORT to a free port, or to 0 for no local status.",
     ),
+    # --- backing up ---
+    Row(
+        "backup_damaged", 1, None, "a backup was made of data that is not whole itself",
+        "files that the state names are missing or damaged in the original; the backup has all the others",
+        "Take these files from an earlier backup; `holdfast backup --json` names them all. Have the disk looked at.",
+    ),
     # --- joining ---
     Row(
         "pin_mismatch", 76, None, "the orchestrator shows another certificate than the one the token pins",

@@ -115,13 +115,14 @@ ROWS = (
     ),
     # --- folders that are sent ---
     Row(
-        "folder_is_home", 65, None, "the current folder is your home folder, or has it inside",
-        "`run` sends the folder it is started in, and surely not all of that is meant",
+        "folder_is_home", 65, None, "the folder that would be sent is your home folder, or has it inside",
+        "`run` sends the folder it is started in, a function that of its file; surely not all of that is meant",
         "Go to the folder of the job; or use --folder DIR, --no-folder, or a .holdfastignore file.",
     ),
     Row(
-        "folder_too_large", 65, None, "the current folder is larger than what is sent without being named",
-        "`run` sends the folder it is started in; more than 10,000 files or 1 GiB are not sent by accident",
+        "folder_too_large", 65, None, "the folder is larger than what is sent without being named",
+        "`run` sends the folder it is started in, a function that of its file; more than 10,000 files or 1 GiB are not "
+        "sent by accident",
         "Name it with --folder DIR, send nothing with --no-folder, or leave things out with .holdfastignore.",
     ),
     Row(
@@ -151,7 +152,7 @@ ROWS = (
         "Make room there (`df -h`, `df -i`), then do it again: what arrived is kept.",
     ),
     Row(
-        "disk_refused", 1, None, "a folder cannot be written to",
+        "disk_refused", 74, None, "a folder cannot be written to",
         "it belongs to somebody else, or lies on a file system that takes nothing",
         "Choose another: `holdfast results ID --to DIR`. What has arrived is kept.",
     ),

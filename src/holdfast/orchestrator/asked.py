@@ -13,6 +13,7 @@ from holdfast.model import (
     NETWORK,
     PLAIN,
     Input,
+    Job,
     JobSpec,
     Need,
     Owner,
@@ -110,6 +111,15 @@ def _one_of(kind: type[Choice], value: str, field: str) -> Choice:
         return kind(value)
     except ValueError:
         raise BadRequest(f"{field} is {value[:60]!r}; it can be {', '.join(kind)}") from None
+
+
+def no_item(named: str, job: Job) -> Job:
+    """The job, unless it was found by the name of a whole array: that is no word for one of its jobs."""
+    array = job.spec.array
+    if not array or not job.live or named != job.spec.name:
+        return job
+    hint = f"`holdfast jobs --array {array}` lists its jobs; `holdfast stop {array}` stops them all."
+    raise BadRequest(f"{named[:80]!r} is the name of an array, {array}, and not of one job", hint, "ambiguous")
 
 
 def checked_key(key: str) -> str:

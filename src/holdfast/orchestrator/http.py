@@ -230,7 +230,10 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._allowed(scope):
             view = ErrorView(
-                "not_allowed", "the admin token is missing or wrong", "Send `Authorization: Bearer <token>`."
+                "not_allowed",
+                "the admin token is missing or wrong",
+                "It is the text of admin.token in the orchestrator's folder. Commands take it from --token-file FILE; "
+                "over HTTP, send `Authorization: Bearer <token>`.",
             )
             body = msgspec.json.encode(view)
             headers = [

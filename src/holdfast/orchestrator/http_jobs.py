@@ -12,7 +12,7 @@ from litestar.params import Parameter
 from holdfast.kernel.decision import Answer, Estimate, Explanation, Foretold, Rejected, Taken
 from holdfast.kernel.events import CancelAsked, EstimatesAsked, ExplainAsked, FilesReceived, MoveAsked, Submitted
 from holdfast.model import Attempt, Job, JobId, JobPhase, Settings, job_id, job_of
-from holdfast.orchestrator.asked import BadRequest, checked_key, submission
+from holdfast.orchestrator.asked import BadRequest, checked_key, no_item, submission
 from holdfast.orchestrator.asked_files import need_again, need_named, resolved
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.front import Front, Refused, acting_for, error_of
@@ -168,10 +168,11 @@ def _progress(front: Front, attempts: list[Attempt]) -> list[ProgressView]:
 
 
 @get("/v1/jobs/{job:str}")
-async def show_job(job: str, request: Request, state: State, estimate: bool = True) -> JobView:
-    """`estimate`: with when it will start and end. Whoever asks again and again until it has ended needs none."""
+async def show_job(job: str, request: Request, state: State, estimate: bool = True, live: bool = False) -> JobView:
+    """`estimate`: with when it will start and end. Whoever asks again and again until it has ended needs none. `live`:
+    by a name, the one that has not ended; refused where several have not."""
     front: Front = state.front
-    found = await front.reading.job(job, acting_for(request))
+    found = await front.reading.job(job, acting_for(request), live=live)
     foretold = await estimates_of(front, [found] if found.live and estimate else [])
     return _with_estimate(await _shown(front, found), foretold)
 
@@ -208,12 +209,17 @@ async def explain_job(job: str, request: Request, state: State) -> ExplainView:
     return ExplainView(found.id, found.phase.value, "", None, f"nothing: it has ended ({verdict})", [], {}, "", 0)
 
 
+async def _meant(front: Front, named: str, owner: str | None) -> Job:
+    """The one job that something is to be done to."""
+    return no_item(named, await front.reading.job(named, owner, live=True))
+
+
 @post("/v1/jobs/{job:str}/stop", status_code=200)
 async def stop_job(job: str, request: Request, state: State) -> JobView:
     """Stopping what has ended changes nothing and is no error: the caller wanted it stopped, and it is."""
     front: Front = state.front
     owner = acting_for(request)
-    found = await front.reading.job(job, owner)
+    found = await _meant(front, job, owner)
     if found.live:
         answer = await front.leader.ask(CancelAsked(found.id, by=owner or "admin"))
         if isinstance(answer, Rejected) and answer.code != "not_live":
@@ -241,7 +247,7 @@ async def move_job(job: str, data: MoveRequest, request: Request, state: State) 
     """Have a job run on a chosen node, and stop it where it is once it runs there. Asked again, nothing changes."""
     front: Front = state.front
     owner = acting_for(request)
-    found = await front.reading.job(job, owner)
+    found = await _meant(front, job, owner)
     node = await front.reading.node(data.to)
     key = checked_key(request.headers.get("idempotency-key") or data.key or secrets.token_hex(16))
     answer = await front.leader.ask(MoveAsked(found.id, node.id, by=owner or "admin", key=key))

@@ -1,8 +1,11 @@
-"""Join tokens over HTTP: make, revoke. A token's text is shown when it is made, and again to who repeats that call."""
+"""Join tokens over HTTP: make, list, revoke.
+
+A token's text is shown when it is made, and again to who repeats that call; never in a list.
+"""
 
 import asyncio
 
-from litestar import Request, delete, post
+from litestar import Request, delete, get, post
 from litestar.datastructures import State
 
 from holdfast.identity import tokens
@@ -14,7 +17,8 @@ from holdfast.model import Instant, JoinToken, TokenId
 from holdfast.orchestrator.asked import checked_key, checked_token
 from holdfast.orchestrator.clock import wall_ms
 from holdfast.orchestrator.front import HINTS, Front, Refused, error_of
-from holdfast.wire.http import ErrorView, TokenRequest, TokenView
+from holdfast.orchestrator.views import token_view
+from holdfast.wire.http import ErrorView, JoinTokenView, TokenRequest, TokenView
 
 
 class TokenDesk:
@@ -62,12 +66,20 @@ async def make_token(data: TokenRequest, request: Request, state: State) -> Toke
     return await front.tokens.make(front, checked_token(data), checked_key(key) if key else None)
 
 
+@get("/v1/tokens")
+async def list_tokens(state: State) -> list[JoinTokenView]:
+    front: Front = state.front
+    now = wall_ms()
+    return [token_view(token, now) for token in await front.reading.tokens()]
+
+
 @delete("/v1/tokens/{token:str}", status_code=204)
 async def revoke_token(token: str, state: State) -> None:
     front: Front = state.front
-    answer = await front.leader.ask(TokenRevoked(TokenId(token)))
-    if isinstance(answer, Rejected) and await front.reading.token(token) is None:
+    known = await front.reading.token_named(token)
+    answer = await front.leader.ask(TokenRevoked(TokenId(known.id if known else token)))
+    if isinstance(answer, Rejected) and known is None:
         raise Refused(error_of(answer))
 
 
-ROUTES = [make_token, revoke_token]
+ROUTES = [make_token, list_tokens, revoke_token]

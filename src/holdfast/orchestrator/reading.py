@@ -41,11 +41,12 @@ class Reading:
 
     # --- jobs ---
 
-    async def job(self, named: str, owner: str | None) -> Job:
-        return await self.ask(self._job, named, owner)
+    async def job(self, named: str, owner: str | None, *, live: bool = False) -> Job:
+        return await self.ask(self._job, named, owner, live)
 
-    def _job(self, named: str, owner: str | None) -> Job:
-        """`owner`: only this owner's jobs are found; None: everybody's. Another's job is as unknown as none."""
+    def _job(self, named: str, owner: str | None, live: bool) -> Job:
+        """`owner`: only this owner's jobs are found; None: everybody's. Another's job is as unknown as none. `live`: by
+        a name, what has not ended is meant; where that is several, nobody guesses which."""
         store = self.store
         if _FULL_JOB(named):
             job = store.job(named)
@@ -57,11 +58,23 @@ class Reading:
                 return job
             if ids:
                 raise _ambiguous("jobs", named, ids)
+        if live and (found := self._live_named(named, owner or "admin")) is not None:
+            return found
         named_so = store.jobs_by_name(owner or "admin", named)
         if named_so:
             # A name may be used again; the newest is meant. Older ones are found by id.
             return named_so[0]
         raise NotFound(f"there is no job {named[:80]!r}", "`holdfast jobs` lists them.")
+
+    def _live_named(self, name: str, owner: str) -> Job | None:
+        """Of an array, one of its items."""
+        ids = self.store.live_named(owner, name)
+        if len(ids) > 1:
+            hint = "Give the id of the one that is meant; `holdfast jobs` lists them."
+            raise _ambiguous("that have not ended", name, ids, hint)
+        if not ids or ids[0].startswith("job_"):
+            return self.store.job(ids[0]) if ids else None
+        return self.store.jobs_of_array(ids[0])[-1]
 
     async def job_story(self, job: Job) -> tuple[list[Attempt], list[Entry]]:
         return await self.ask(lambda: (self.store.attempts(job.id), self.store.entries(0, job.id, None, JOURNAL_SHOWN)))
@@ -110,6 +123,19 @@ class Reading:
     async def token(self, id: str) -> JoinToken | None:
         return await self.ask(self.store.token, id)
 
+    async def tokens(self) -> list[JoinToken]:
+        """Newest first."""
+        return sorted(await self.ask(self.store.tokens), key=lambda token: (-token.made_ms, token.id))
+
+    async def token_named(self, named: str) -> JoinToken | None:
+        """By its id, or by as much of it as no other begins with."""
+        if (known := await self.token(named)) is not None or len(named) <= len("tok_"):
+            return known
+        fits = [token for token in await self.tokens() if token.id.startswith(named)]
+        if len(fits) > 1:
+            raise _ambiguous("tokens", named, [token.id for token in fits])
+        return fits[0] if fits else None
+
     # --- journal ---
 
     async def entries(self, after: int, job: str | None, node: str | None, limit: int) -> list[Entry]:
@@ -129,6 +155,6 @@ class Reading:
             window *= 4
 
 
-def _ambiguous(kind: str, named: str, ids: list[str]) -> BadRequest:
+def _ambiguous(kind: str, named: str, ids: list[str], hint: str = "Give more letters of the id.") -> BadRequest:
     shown = ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")
-    return BadRequest(f"{named[:80]!r} fits several {kind}: {shown}", "Give more letters of the id.", "ambiguous")
+    return BadRequest(f"{named[:80]!r} fits several {kind}: {shown}", hint, "ambiguous")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.kernel.decision import Estimate, Explanation
-from holdfast.model import Attempt, Entry, Failure, Job, Node, Resources, Score
+from holdfast.model import Attempt, Entry, Failure, Job, JoinToken, Node, Resources, Score
 from holdfast.model.messages import Load
 from holdfast.wire.http import (
     AttemptView,
@@ -14,6 +14,7 @@ from holdfast.wire.http import (
     FailureView,
     FilesView,
     JobView,
+    JoinTokenView,
     MoveView,
     NodeView,
     ScoreView,
@@ -82,6 +83,8 @@ def job_view(job: Job, attempts: Sequence[Attempt] = (), events: Iterable[Entry]
         checkpoint=_checkpoint(job),
         accepted=job.accepted,
         move=None if job.move is None else MoveView(job.move.to, job.move.state.value, job.move.says),
+        array=job.spec.array,
+        item=job.spec.item,
     )
 
 
@@ -150,7 +153,16 @@ def node_view(
         events=[event_view(entry) for entry in events],
         silent_ms=silent_ms,
         offered=resources_view(node.offered),
+        drained=node.drained_by_network,
+        draining_because=node.draining_because,
     )
+
+
+def token_view(token: JoinToken, now_ms: int) -> JoinTokenView:
+    state = "revoked" if token.revoked else "expired" if token.expires_ms <= now_ms else "good"
+    if state == "good" and token.uses_left == 0:
+        state = "used up"
+    return JoinTokenView(token.id, state, token.made_ms, token.expires_ms, token.uses_left, token.note)
 
 
 def estimate_view(estimate: Estimate | None) -> EstimateView | None:
