@@ -8,6 +8,7 @@ RUNNABLE := $(VENV)/.runnable
 RELEASABLE := $(VENV)/.releasable
 SOURCES := src tests bench demo scripts deploy
 WORKERS ?= 2
+ROUNDS ?= 5
 
 # The wheel carries the type checker; without this it asks the network for a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -15,20 +16,34 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYTHONUTF8 := 1
 
 .PHONY: help install system test unit lint types contracts fmt proto docs site pictures \
-        mutants mutants-quick demo fuzz bench constraints wheel release-check fresh-machine clean
+        mutants mutants-quick shake demo fuzz bench constraints wheel release-check fresh-machine clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make test       everything: install, lint, types, contracts, mutants, tests"
 	@echo "make demo       a job survives the kill of its node"
+	@echo
 	@echo "make unit       only the fast tests"
-	@echo "make lint | types | contracts | fmt | proto | docs | site | pictures"
-	@echo "make mutants    every mutant must be killed"
+	@echo "make lint       style; make fmt mends what it can"
+	@echo "make types      types"
+	@echo "make contracts  who may import whom"
+	@echo "make mutants    every mutant must be killed; mutants-quick: only by the tests that it names"
+	@echo "make shake      TESTS=tests/…: run them while their processes stand still now and then (ROUNDS=5 SEED=…)"
 	@echo "make fuzz       simulate worlds until stopped; failing seeds are kept and replayed by the tests"
 	@echo "make bench      the tables of bench/"
+	@echo
+	@echo "make docs       the pages that are written from the code"
+	@echo "make pictures   the pictures of the pages, and the recording of the demo"
+	@echo "make site       the pages as a site: build/site/index.html"
+	@echo "make proto      the code of the wire, from node.proto"
+	@echo
 	@echo "make wheel      dist/holdfast-….whl"
-	@echo "make release-check  wheel, chart, services, image, compose, fresh machine: for real, and slow (CHECKS=\"image compose\")"
+	@echo "make release-check  wheel, lowest versions, chart, services, image, compose, fresh machine:"
+	@echo "                    for real, and slow (CHECKS=\"image compose\": only these)"
 	@echo "make fresh-machine  the README's commands on a bare Debian, in namespaces of its own"
+	@echo
+	@echo "make install    what tests and checks need, into .venv; system: the packages of Debian among it"
+	@echo "make constraints  write down what is installed there, as constraints.txt"
 	@echo "make clean      remove what was built"
 
 # --- installing -----------------------------------------------------------------------------------
@@ -106,6 +121,10 @@ mutants: install
 
 mutants-quick: install
 	@$(BIN)/python tests/mutants/run.py --quick
+
+shake: install
+	@test -n "$(TESTS)" || { echo "which tests? make shake TESTS=tests/integration/test_agent.py"; exit 1; }
+	@$(BIN)/python scripts/shake.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(TESTS)
 
 # --- running --------------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ WITHOUT_SPEC = {
     "tests/test_tidy.py": "guards the code, not a behaviour",
     "tests/test_suite.py": "guards the tests, not a behaviour",
     "tests/unit/test_pictures.py": "guards the pictures of the documentation, not a behaviour",
+    "tests/integration/test_shake.py": "guards a tool for whoever writes tests, not a behaviour",
 }
 SLEEPS_ALLOWED: dict[str, str] = {}
 """`file::function` -> why a sleep outside of a polling loop is right there."""

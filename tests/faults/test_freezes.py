@@ -8,7 +8,7 @@ from fault_network import PRINTED, FaultNetwork, Fleet, lives, program_of
 
 from holdfast.testing.processes import READY_S, wait_for
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 FROZEN_S = 30.0
 FOUND_MS_MAX = 6_000
@@ -25,6 +25,7 @@ def network(machines: FaultNetwork) -> FaultNetwork:
     return machines
 
 
+@pytest.mark.serial
 @pytest.mark.spec("H2", "H4", "J5")
 def test_a_node_frozen_under_work_is_found_within_six_seconds(network: FaultNetwork) -> None:
     # given running work
@@ -53,6 +54,7 @@ def test_a_node_frozen_under_work_is_found_within_six_seconds(network: FaultNetw
     assert len(network.journal("job.accepted", job=job)) == 1
 
 
+@pytest.mark.xdist_group("faults-frozen")
 @pytest.mark.spec("J14", "H2", "H4")
 def test_an_orchestrator_frozen_for_half_a_minute_suspects_nobody(network: FaultNetwork) -> None:
     # given running work on both nodes

@@ -10,7 +10,7 @@ from holdfast.testing.processes import READY_S, wait_for
 
 pytestmark = pytest.mark.xdist_group("faults-leaving")
 
-GRACE_MS = 8_000
+GRACE_MS = 5_000
 """Enough to finish within for whoever is let go at once, however busy the machine is."""
 
 

@@ -37,7 +37,7 @@ from holdfast.wire.limits import BULK_KEY_METADATA, server_options
 from holdfast.wire.node_pb2_grpc import NodeLinkServicer, add_NodeLinkServicer_to_server
 
 DEADLINE_S = 60.0
-LEASE_MS = 6_000
+LEASE_MS = 3_500
 """An agent that is held up for some seconds does not lose one."""
 ENTRY = (
     "import os, sys; from holdfast.node.config import load_config; from holdfast.node.run import run_node;"

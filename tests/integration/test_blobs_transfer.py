@@ -343,7 +343,7 @@ def test_a_full_store_is_waited_for_and_then_called_full(tmp_path: Path, package
         with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
             while filler.write(bytes(1 << 16)):
                 pass
-        impatient = Patience(give_up_s=5, first_wait_s=0.05, longest_wait_s=0.1)
+        impatient = Patience(give_up_s=2, first_wait_s=0.05, longest_wait_s=0.1)
         with pytest.raises(TransferExpired) as caught:
             run(send(package, door, patience=impatient))
         assert caught.value.code == "store_full"

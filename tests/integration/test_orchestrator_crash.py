@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
-from orchestrators import KILLED, START_S, OrchestratorProcess
+from orchestrators import KILLED, PATIENT, START_S, OrchestratorProcess
 from wire_node import WireNode
 
 from holdfast.client import Client
@@ -116,7 +117,8 @@ def test_running_work_is_adopted_after_kill_nine(tmp_path: Path) -> None:
 @pytest.mark.spec("J14")
 def test_a_node_that_never_returns_after_a_restart_is_given_up(tmp_path: Path) -> None:
     # Given a job on one node, and another node that idles
-    with OrchestratorProcess(tmp_path, open_join=True).start() as orchestrator:
+    settings = msgspec.structs.replace(PATIENT, reconnect_grace_ms=2_000)
+    with OrchestratorProcess(tmp_path, settings=settings, open_join=True).start() as orchestrator:
         client = orchestrator.client()
         with WireNode(orchestrator.listen, name="first", hold_back=True) as first:
             first.wait_welcome()

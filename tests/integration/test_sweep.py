@@ -4,10 +4,9 @@ freezes or is replaced in the middle."""
 import asyncio
 import contextlib
 import multiprocessing
-import os
-import signal
 import time
 from collections.abc import Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -324,10 +323,11 @@ def test_it_sweeps_by_itself_and_goes_on_after_trouble(
 # --- the stores' part ---
 
 
-def _stop_between_question_and_deletion(root: str, key: str) -> None:
+def _stand_still_between_question_and_deletion(root: str, key: str, reached: Event, go_on: Event) -> None:
     def may() -> bool:
-        os.kill(os.getpid(), signal.SIGSTOP)
-        return True
+        # Not by a signal to stop: that reaches some thread of the process, and this one goes on meanwhile.
+        reached.set()
+        return go_on.wait(60)
 
     asyncio.run(FolderStore(Path(root)).delete_while([key], may, 1))
 
@@ -338,7 +338,7 @@ def test_a_process_frozen_in_the_very_act_of_deleting_in_a_folder_is_waited_for(
     async def story() -> None:
         blobs = FolderStore(tmp_path / "blobs")
         async with offices(sqlite_url, blobs, clock) as another:
-            # Given a dead leader's note, and its process stopped between the last question and the deletion
+            # Given a dead leader's note, and its process standing still between the last question and the deletion
             first = await another()
             junk = folder_with(tmp_path / "junk", "junk")
             name = await first.send(junk)
@@ -348,12 +348,14 @@ def test_a_process_frozen_in_the_very_act_of_deleting_in_a_folder_is_waited_for(
                 await first.sweeper.sweep()
             key = first.note()[0]
             fork = multiprocessing.get_context("forkserver")
-            child = fork.Process(target=_stop_between_question_and_deletion, args=(str(tmp_path / "blobs"), key))
+            reached, go_on = fork.Event(), fork.Event()
+            child = fork.Process(
+                target=_stand_still_between_question_and_deletion,
+                args=(str(tmp_path / "blobs"), key, reached, go_on),
+            )
             child.start()
-            pid = child.pid
-            assert pid is not None
             try:
-                wait_for(lambda: _state(pid) == "T", "the process to stop itself", timeout_s=60)
+                assert await asyncio.to_thread(reached.wait, 60)
 
                 # When another leads, then however long it waits, it relies on nothing that the frozen one may delete
                 second = await another()
@@ -362,7 +364,7 @@ def test_a_process_frozen_in_the_very_act_of_deleting_in_a_folder_is_waited_for(
                 assert second.note() and await second.send(junk) == ""
 
                 # And when that one has done its worst, all can be had again
-                os.kill(pid, signal.SIGCONT)
+                go_on.set()
                 await asyncio.to_thread(child.join, 60)
                 assert child.exitcode == 0 and key not in await second.keys()
             finally:
@@ -372,10 +374,6 @@ def test_a_process_frozen_in_the_very_act_of_deleting_in_a_folder_is_waited_for(
             assert second.note() == [] and await second.send(junk) == name
 
     asyncio.run(story())
-
-
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_request_to_delete_that_is_held_up_is_refused_by_the_bucket(rclone_place: S3Place) -> None:

@@ -7,6 +7,7 @@ names (`cpu_milli=2000`) are taken as well. `Wishes` shows the words to editors 
 import difflib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypedDict
 
 import msgspec
@@ -53,7 +54,7 @@ class Asked(TypedDict, total=False):
 class Wishes(Asked, total=False):
     """What a job may ask for."""
 
-    inputs: Mapping[str, Any] | Sequence[InputRequest] | None
+    inputs: Mapping[str, Any] | Sequence[InputRequest | Mapping[str, Any]] | None
     """`{"data": an address, a job, or what was sent}`: lies at inputs/data."""
     checkpoint: Amount | None
     """How often what it saves is kept: "5m"."""
@@ -157,8 +158,9 @@ def _inputs(given: Any) -> list[InputRequest]:
     """As the API takes them, or `{"data": an address}`, `{"data": a job}`, `{"data": what was sent}`."""
     if isinstance(given, Mapping):
         return [_input(name, source) for name, source in given.items()]
-    if isinstance(given, list | tuple) and all(isinstance(one, InputRequest) for one in given):
-        return list(given)
+    if isinstance(given, list | tuple):
+        with suppress(msgspec.ValidationError):
+            return [one if isinstance(one, InputRequest) else msgspec.convert(one, InputRequest) for one in given]
     raise Misuse(f"they are {given!r:.60}", hint='Give each a name: {"data": an address, a job, or what was sent}.')
 
 
