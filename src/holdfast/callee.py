@@ -97,6 +97,8 @@ class _Writer:
 
     def _other(self, value: Any, kind: type, where: str, depth: int) -> Any:
         if dataclasses.is_dataclass(kind) and self._own_module and kind.__module__ == self._own_module:
+            if wrong := _why_not_filled(kind):
+                raise NotAValue(f"{where} cannot travel: {wrong}")
             names = [field.name for field in dataclasses.fields(value)]
             if unset := [name for name in names if not hasattr(value, name)]:
                 raise NotAValue(f"{where}.{unset[0]} is not set")
@@ -220,6 +222,8 @@ class _Reader:
         kind = self._own_class(str(name))
         if not isinstance(fields, dict) or set(fields) != {field.name for field in dataclasses.fields(kind)}:
             raise NotAValue(f"it holds a {name} with other fields than that has")
+        if wrong := _why_not_filled(kind):
+            raise NotAValue(wrong)
         made = object.__new__(kind)
         for field, plain in fields.items():
             _fill(made, field, self.value(plain, depth + 1))
@@ -240,13 +244,32 @@ class _Reader:
         return place
 
 
+def _why_not_filled(kind: Any) -> str:
+    """Why a dataclass cannot be filled field by field; empty: it can. The same for who writes and who reads: what would
+    not be taken is not sent."""
+    try:
+        object.__new__(kind)
+    except TypeError as wrong:  # an exception, a dict, … is more than its fields; or it is abstract
+        return f"{kind.__qualname__} is not made of its fields alone ({wrong})"
+    acting = [field.name for field in dataclasses.fields(kind) if _acts(_stands(kind, field.name))]
+    return f"{acting[0]!r} would stand in the place of something that {kind.__qualname__} does" if acting else ""
+
+
+def _stands(kind: Any, field: str) -> Any:
+    """What is in the class under the name of a field: a slot, a default, or something that acts."""
+    return next((vars(base)[field] for base in kind.__mro__ if field in vars(base)), None)
+
+
+def _acts(stands: Any) -> bool:
+    """A slot is there to be filled, and a plain function under the name of a field is its default: it becomes a method
+    only where nothing is set, and nothing else is asked when something is."""
+    return hasattr(type(stands), "__get__") and not isinstance(stands, (types.MemberDescriptorType, types.FunctionType))
+
+
 def _fill(made: Any, field: str, value: Any) -> None:
-    """What stands in the class under this name is a slot or a default. Anything that acts is left as it is."""
-    stands = next((vars(base)[field] for base in type(made).__mro__ if field in vars(base)), None)
+    stands = _stands(type(made), field)
     if isinstance(stands, types.MemberDescriptorType):
         stands.__set__(made, value)
-    elif hasattr(type(stands), "__get__"):
-        raise NotAValue(f"it would put {field!r} in the place of something that {type(made).__qualname__} does")
     else:
         object.__getattribute__(made, "__dict__")[field] = value
 

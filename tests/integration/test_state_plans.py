@@ -17,6 +17,7 @@ QUESTIONS: list[tuple[str, Select[str], str]] = [
     ("jobs of one", statements.jobs_newest("ada", None, 5, (1, "job_x")), "jobs_of_owner (owner=? AND (submitted_ms"),
     ("running jobs of one", statements.jobs_newest("ada", "running", 5, None), "jobs_live_of_owner (owner=?)"),
     ("jobs by name", statements.jobs_named("ada", "train", 10), "jobs_named (owner=? AND name=?)"),
+    ("live by name", statements.jobs_named("ada", "train", 1, live=True), "jobs_named (owner=? AND name=?)"),
     ("attempts of a job", statements.attempts_of("job_x"), "attempts_of_job (job=?)"),
     ("journal", statements.entries_after(5, None, None, 5), "INTEGER PRIMARY KEY (rowid>?)"),
     ("journal of a job", statements.entries_after(5, "job_x", None, 5), "entries_of_job (job=? AND seq>?)"),

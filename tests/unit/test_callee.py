@@ -68,11 +68,37 @@ class Slotted:
     label: str = ""
 
 
+ACTS = classmethod(lambda cls: "its own")
+
+
 @dataclasses.dataclass
 class Doing:
     """A field by the name of something that acts."""
 
-    act: Any = lambda self: "its own"
+    act: Any = ACTS
+
+
+@dataclasses.dataclass
+class Scored:
+    """A field with a function as its default: what else is set there is as good."""
+
+    x: int
+    score: Any = len
+
+
+@dataclasses.dataclass
+class Weighed(Scored):
+    weigh: Any = lambda one: 1
+
+
+@dataclasses.dataclass
+class Broken(ValueError):
+    x: int
+
+
+@dataclasses.dataclass
+class Counted(dict):  # type: ignore[type-arg]
+    x: int = 0
 
 
 ALIAS = Watched.Part
@@ -187,6 +213,24 @@ def test_a_field_that_was_never_set_is_refused_by_name(tmp_path: Path) -> None:
     half_made = object.__new__(Slotted)
     with pytest.raises(callee.NotAValue, match=r"it\[0\]\.x is not set"):
         callee.write([half_made], str(tmp_path), __name__)
+
+
+@pytest.mark.parametrize("value", [Broken(1), Counted(2), Doing(3)])
+def test_what_would_not_be_taken_is_not_written(tmp_path: Path, value: Any) -> None:
+    # given dataclasses that are more than their fields, and one whose field acts
+    with pytest.raises(callee.NotAValue, match=r"it\[0\] cannot travel: .*(Broken|Counted|Doing)"):
+        callee.write([value], str(tmp_path), __name__)
+    # then whoever claims to have written one is refused with the same word
+    field = dataclasses.fields(value)[0].name
+    with pytest.raises(
+        callee.NotAValue, match=r"not made of its fields alone|in the place of something that Doing does"
+    ):
+        callee.read(written(tmp_path, type(value).__qualname__, {field: 1}), globals())
+
+
+def test_a_field_whose_default_is_a_function_arrives(tmp_path: Path) -> None:
+    callee.write([sent := Weighed(1, score=2, weigh=3)], str(tmp_path), __name__)
+    assert callee.read(str(tmp_path), globals()) == [sent]
 
 
 def written(folder: Path, name: str, fields: Any) -> str:

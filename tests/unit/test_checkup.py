@@ -173,6 +173,7 @@ def test_a_node_that_runs_but_gets_no_work_says_why(
 
 @pytest.mark.spec("N6")
 def test_a_token_that_others_can_read_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    around = folders_around(tmp_path, monkeypatch)
     # given the tokens of a machine, each for its owner alone
     monkeypatch.delenv("HOLDFAST_ADMIN_TOKEN_FILE", raising=False)
     token, typed = tmp_path / "orchestrator" / "admin.token", tmp_path / "lab.token"
@@ -191,4 +192,39 @@ def test_a_token_that_others_can_read_is_found(tmp_path: Path, monkeypatch: pyte
     typed.chmod(0o640)
     found = machine._secrets(tmp_path, str(typed))
     assert found.state == "warn" and found.do.startswith(f"chmod 600 {token} {typed}")
-    assert "secret" not in found.says
+    assert found.says == f"others on this machine can read {token}; its group can read {typed}"
+
+    # and whatever lies in a folder that lets nobody through is well, however far up that is
+    around[tmp_path.parents[1]] = 0o700
+    assert machine._secrets(tmp_path, str(typed)).state == "ok"
+
+
+@pytest.mark.spec("N6")
+@pytest.mark.parametrize(
+    ("file", "folder", "above", "who"),
+    [(0o644, 0o755, 0o755, "others on this machine"),
+     (0o604, 0o711, 0o711, "others on this machine"),
+     (0o640, 0o755, 0o755, "its group"),
+     (0o644, 0o755, 0o710, "its group"),
+     (0o644, 0o755, 0o700, ""),
+     (0o644, 0o744, 0o755, ""),
+     (0o600, 0o755, 0o755, "")],
+)  # fmt: skip
+def test_who_can_read_a_file_has_to_come_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: int, folder: int, above: int, who: str
+) -> None:
+    folders_around(tmp_path, monkeypatch)[tmp_path.parent] = above
+    secret, led = tmp_path / "secret", tmp_path / "led"
+    secret.touch(file)
+    secret.chmod(file)
+    tmp_path.chmod(folder)
+    led.symlink_to(secret)
+    assert machine.readers(secret) == machine.readers(led) == who
+    assert not machine.readers(tmp_path / "none")
+
+
+def folders_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, int]:
+    """The modes of those that a test's own folder lies in, as is said here: they let nobody through."""
+    around = dict.fromkeys(tmp_path.parents, 0o755)
+    monkeypatch.setattr(machine, "_mode", lambda path: around.get(path) or path.stat().st_mode)
+    return around

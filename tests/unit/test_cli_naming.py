@@ -30,6 +30,10 @@ class Network:
         self.did: list[tuple[Any, ...]] = []
         self.jobs, self.arrays = Kind(self, "job", JOB), Kind(self, "array", ARRAY)
 
+    def events(self, *, job: str, **_: object) -> list[object]:
+        self.did.append(("job", "events", job))
+        return []
+
     def ping(self, patience_s: float | None = None) -> None:
         return None
 
@@ -76,18 +80,22 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
      (["results", "alone", "--json"], False, ("job", "results", "job_1")),
      (["rerun", "sweep", "--detach"], False, ("array", "retry", "arr_1")),
      (["rerun", "alone", "--detach"], False, ("job", "rerun", "job_1")),
-     (["move", "alone", "--to", "ant", "--json"], True, ("job", "move", "job_1"))],
+     (["move", "alone", "--to", "ant", "--json"], True, ("job", "move", "job_1")),
+     (["events", "--job", "alone", "--json"], False, ("job", "events", "job_1"))],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
 def test_a_name_is_looked_up_once_and_its_id_is_used(
     network: Network, words: list[str], live: bool, did: tuple[str, str, str]
 ) -> None:
     CliRunner().invoke(app, words)
-    assert network.did == [("found", words[1], live), did], "what is done harm to has to be what has not ended"
+    name = next(word for word in words if word in ("alone", "sweep"))
+    assert network.did == [("found", name, live), did], "what is done harm to has to be what has not ended"
 
 
 @pytest.mark.parametrize("word", ["sweep", "arr_1"])
-@pytest.mark.parametrize("words", [["logs", "-f"], ["job", "explain"], ["move", "--to", "ant"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["logs", "-f"], ["job", "explain"], ["move", "--to", "ant"], ["events", "--job"]], ids=" ".join
+)
 def test_what_makes_sense_for_one_job_only_names_the_list_of_an_array(
     network: Network, words: list[str], word: str
 ) -> None:

@@ -10,7 +10,9 @@ from holdfast.blobs.errors import FolderRefused
 from holdfast.blobs.walk import walk
 from holdfast.cli import packing
 from holdfast.cli.packing import OnlyOne, Packing, given, going
+from holdfast.client import folders
 from holdfast.errors import Misuse
+from holdfast.testing import Network
 
 pytestmark = pytest.mark.spec("J1")
 
@@ -56,7 +58,7 @@ def test_nobody_means_their_whole_home(desk: Path, monkeypatch: pytest.MonkeyPat
         packed()
 
     assert caught.value.code == "folder_is_home"
-    for way_out in ("--folder", "--no-folder", ".holdfastignore"):
+    for way_out in ("a folder of its own", "--folder", "--no-folder"):
         assert way_out in caught.value.hint
     assert packed(str(desk)).folder == desk, "who says so means it"
 
@@ -69,7 +71,7 @@ def test_nobody_means_the_root() -> None:
 
 
 def test_too_many_files_are_sent_only_if_named(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "FILES_MAX", 3)
+    monkeypatch.setattr(folders, "FILES_MAX", 3)
     for number in range(4):
         (desk / f"{number}").touch()
 
@@ -77,6 +79,8 @@ def test_too_many_files_are_sent_only_if_named(desk: Path, monkeypatch: pytest.M
         packed()
     assert caught.value.code == "folder_too_large"
     assert "more than 3 files" in caught.value.says
+    for way_out in (".holdfastignore", "--folder", "--no-folder"):
+        assert caught.value.hint.count(way_out) == 1
 
     assert packed(".").folder == desk
     (desk / ".holdfastignore").write_text("[01]\n")
@@ -85,7 +89,7 @@ def test_too_many_files_are_sent_only_if_named(desk: Path, monkeypatch: pytest.M
 
 def test_too_many_bytes_are_sent_only_if_named(desk: Path) -> None:
     with (desk / "big").open("wb") as file:
-        file.truncate(packing.BYTES_MAX + 1)
+        file.truncate(folders.BYTES_MAX + 1)
     with pytest.raises(FolderRefused, match=r"1\.0 GiB"):
         packed()
     assert packed(".").folder == desk
@@ -102,6 +106,30 @@ def test_keys_of_this_machine_never_go_along(desk: Path, monkeypatch: pytest.Mon
     found = walk(desk, going(desk))
 
     assert list(found.files) == ["de[ep] */kept"]
+
+
+@pytest.mark.spec("J1", "N5")
+def test_a_network_that_was_started_in_the_folder_stays_here_and_that_is_said(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given what `holdfast up --data-dir network` leaves
+    (desk / "network").mkdir()
+    for name in ("network/admin.token", "network/state.db", "network/Dockerfile", "code.py"):
+        (desk / name).touch()
+
+    # when the folder is sent, then all but that goes, and a line says so
+    with Network(nodes=1) as network:
+        client = network.client()
+        fields = packed().send(client)
+        assert [entry.path for entry in client.content.manifest(fields["package"]).entries] == ["code.py"]
+    assert capsys.readouterr().err.count("'network' stays here: it holds a key of Holdfast (admin.token)") == 1
+
+    # and by itself it does not go either: which is said before anything is sent
+    for words in ({"folder": "network"}, {"inputs": ("a=network",)}, {"inputs": ("a=network/admin.token",)}):
+        with pytest.raises(FolderRefused, match="never sent"):
+            packed(**words)  # type: ignore[arg-type]
+    with pytest.raises(Misuse, match=r"network holds a key of Holdfast \(admin.token\)"):
+        packed(dockerfile="network/Dockerfile")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """That nobody answers is said soon, once, and taken back: and never for time in which we stood still ourselves."""
 
+import io
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -137,6 +138,7 @@ JOB = JobView(
     attempts_made=1,
 )  # fmt: skip
 ENDED = msgspec.structs.replace(JOB, phase="ended", verdict="succeeded", ended_ms=1)
+OVER = msgspec.structs.replace(ENDED, id="job_2")
 ARRAY = ArrayView("arr_1", "", "me", 1, {"running": 1}, False, 0, [ArrayItem(0, "job_1", "running")])
 PATIENCE_S = 60.0
 
@@ -170,8 +172,8 @@ class Gone:
         return JobList([ENDED])
 
     def get(self, what: str, **_: object) -> JobView | ArrayView:
-        if what == "job_1":
-            return JOB
+        if what in (JOB.id, OVER.id):
+            return JOB if what == JOB.id else OVER
         self._waited()
         return msgspec.structs.replace(ARRAY, ended=True, counts={"succeeded": 1})
 
@@ -236,6 +238,43 @@ def test_whoever_follows_output_reads_that_the_job_goes_on(gone: Gone, monkeypat
     done = CliRunner().invoke(app, ["logs", "-f", "job_1"])
     assert done.stdout == "begun\ndone\n"
     told_twice(done.stderr, "job_1 goes on; still asking")
+
+
+@pytest.mark.parametrize("words", [["-f", "job_2"], ["job_1"], ["job_2"]], ids=" ".join)
+def test_of_a_job_that_ended_or_that_nobody_asked_about_it_is_not_said_to_go_on(
+    gone: Gone, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    heard_by(gone, monkeypatch, following.Printer, "platform")
+    told_twice(CliRunner().invoke(app, ["logs", *words]).stderr, "still asking")
+
+
+def test_what_is_said_meanwhile_waits_until_a_piece_of_output_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given somebody who stands in the middle of writing a piece of output
+    order: list[str] = []
+    about_to_say = threading.Event()
+    printer = following.Printer()
+    monkeypatch.setattr(following.telling, "say", lambda text, **_: order.append(text))
+
+    def aside() -> None:
+        about_to_say.set()
+        printer.platform("no answer")
+
+    other = threading.Thread(target=aside)
+
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            other.start()
+            assert about_to_say.wait(PATIENCE_S)
+            other.join(0.05)  # it has every chance to come between
+            order.append(text)
+            return len(text)
+
+    # when another thread has something to say, then that comes after it
+    monkeypatch.setattr("sys.stdout", Slow())
+    printer.put(LogLine("att_1.1", "stdout", 0, "half a line"))
+    other.join(PATIENCE_S)
+    assert order == ["half a line", "-- no answer"]
+    assert printer.at_line_start
 
 
 def test_whoever_watches_a_job_reads_that_it_goes_on(

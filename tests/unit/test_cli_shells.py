@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast.cli import completing, shells
 from holdfast.cli.frame import app
+from holdfast.errors import Misuse
 
 pytestmark = pytest.mark.spec("J3")
 
@@ -51,6 +52,47 @@ def test_a_line_that_reads_another_place_gives_way(home: Path, monkeypatch: pyte
     assert lines == [
         f"[ -f '{home}/a b/holdfast/completion.zsh' ] && . '{home}/a b/holdfast/completion.zsh'  {shells.MARK}"
     ]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from holdfast.cli import shells
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8, 8))
+shells._read_by(Path(sys.argv[1], ".bashrc"), Path("x"))
+"""
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_of_the_users_file_is_lost_where_the_disk_is_full(home: Path, replaced: bool) -> None:
+    # given a file that is linked to where its owner keeps such things, readable by nobody else
+    kept = home / "kept"
+    kept.write_text("alias ll='ls -l'\n" + (f". /elsewhere  {shells.MARK}\n" if replaced else ""))
+    kept.chmod(0o600)
+    (home / ".bashrc").symlink_to(kept)
+    before = kept.read_bytes()
+
+    # when no file may grow any more, then what stood there stands there still
+    done = subprocess.run([sys.executable, "-B", "-c", FULL, home], capture_output=True, text=True, timeout=60)
+    assert "File too large" in done.stderr
+    assert kept.read_bytes() == before and list(home.glob("*.holdfast-new")) == []
+
+    # and with room, the line is there once, and all else is as it was
+    typed("bash")
+    lines = kept.read_text().splitlines()
+    assert (lines[0], len(lines), lines[1].endswith(shells.MARK)) == ("alias ll='ls -l'", 2, True)
+    assert (home / ".bashrc").is_symlink() and kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_who_has_no_home_is_told_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    wrong = typed("bash")
+    assert isinstance(wrong.exception, Misuse) and "no home folder" in wrong.exception.says
 
 
 def test_fish_reads_its_own_folder(home: Path) -> None:
@@ -102,6 +144,16 @@ def test_bash_completes_what_it_hears_and_shows_nothing_else(home: Path, does: s
     assert (done.stdout, done.stderr) == (completed, "")
 
 
-@pytest.mark.parametrize("name", ["a:b", "a@b", "a b", "$(x)", "-x", "", "é", "a;b"])
-def test_names_that_mean_something_to_a_shell_are_not_completed(name: str) -> None:
-    assert completing._fitting("", [{"name": name, "id": "node_1"}]) == ["node_1"]
+@pytest.mark.parametrize("word", ["a:b", "a@b", "a b", "$(x)", "-x", "", "é", "a;b", "tok_*"])
+@pytest.mark.parametrize("kind", ["jobs", "nodes", "tokens"])
+def test_what_means_something_to_a_shell_is_not_completed(
+    monkeypatch: pytest.MonkeyPatch, kind: str, word: str
+) -> None:
+    # given a network that calls things by such words, by name and by id
+    found = [{"name": word, "id": word, "state": "good"}, {"name": "", "id": "one_1", "state": "good"}]
+    monkeypatch.setattr(completing, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(completing, "_asked", lambda path: {"jobs": found} if "jobs" in path else found)
+
+    # then only the other is completed
+    assert getattr(completing, kind)("") == ["one_1"]
+    assert getattr(completing, kind)("two") == []

@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.blobs.errors import FolderRefused
+from holdfast.blobs.ignore import Ignore
 from holdfast.client import folders
 from holdfast.testing import Network
 
@@ -77,12 +78,43 @@ def test_too_much_is_refused_with_how_much_it_is_and_where_it_lies(
     (tmp_path / "data" / "large").unlink()
     for number in range(30):
         (tmp_path / "data" / str(number)).touch()
-    with pytest.raises(FolderRefused, match=r"31 files, .* \(30 in data/\)"):
+    with pytest.raises(FolderRefused, match=r"more than 20 files would be sent .* \(20 in data/\)"):
         folders.check(tmp_path, "")
 
     # and what is left out does not count
     (tmp_path / ".holdfastignore").write_text("data/\n")
     folders.check(tmp_path, "")
+
+
+def test_whoever_is_in_the_wrong_folder_does_not_wait_until_all_of_it_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "FILES_MAX", 5)
+    for number in range(9):
+        (tmp_path / str(number)).mkdir()
+        for name in "abc":
+            (tmp_path / str(number) / name).touch()
+    looked: list[str] = []
+    usual = folders.Going.leaves_out
+
+    def watched(self: folders.Going, path: str, folder: bool) -> bool:
+        looked.append(path)
+        return usual(self, path, folder)
+
+    monkeypatch.setattr(folders.Going, "leaves_out", watched)
+    with pytest.raises(FolderRefused, match=r"more than 5 files .* \(3 in 0/\)"):
+        folders.check(tmp_path, "")
+    assert looked[-1] == "1/c", "the walk went on"
+
+
+def test_a_user_without_a_home_sends_folders_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HOLDFAST_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", none)
+    folders.check(tmp_path, "")
+    assert not folders.Going(tmp_path).leaves_out("code.py", False)
 
 
 def test_what_is_too_much_by_accident_can_still_be_sent_by_itself(
@@ -175,3 +207,77 @@ def test_the_keys_of_this_machine_never_go_along(tmp_path: Path, monkeypatch: py
         client = network.client()
         sent = client.content.send(tmp_path / "project")
         assert [entry.path for entry in client.content.manifest(sent.manifest).entries] == ["code.py"]
+        assert [(one.path, one.why) for one in sent.left_out] == [("state", "holds what Holdfast keeps for you")]
+
+
+NODE_KEY = "-----BEGIN PRIVATE KEY-----\nMC4…"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which somebody also keeps an orchestrator, a copy of one and a node, under names of their own."""
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    files = {
+        "network/admin.token": "secret", "network/state.db": "", "network/blobs/ab": "", "backups/monday/blobs.key": "",
+        "backups/monday/state.db": "", "mine/key": NODE_KEY, "mine/attempts/1/work/x": "", "tls/certificate.key": "",
+        "code.py": "pass", "data/key": "of a song", "data/state.db": "",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "project" / name).write_text(text)
+    return tmp_path / "project"
+
+
+@pytest.mark.spec("J1", "N5")
+@pytest.mark.parametrize("ignore", [None, Ignore(()), Ignore(["code.py"])])
+def test_no_folder_with_keys_goes_along_and_it_is_said_which(project: Path, ignore: Ignore | None) -> None:
+    (project / ".holdfastignore").write_text("!network/\n")
+    with Network(nodes=1) as network:
+        client = network.client()
+        # when it is sent, whatever is said to be left out
+        sent = client.content.send(project, ignore=ignore)
+        # then what has keys in it stays here
+        paths = {entry.path for entry in client.content.manifest(sent.manifest).entries}
+    assert paths - {"code.py"} == {".holdfastignore", "data/key", "data/state.db", "backups", "tls/certificate.key"}
+    assert [(one.path, one.why) for one in sent.left_out] == [
+        ("mine", "holds a key of Holdfast (key)"),
+        ("network", "holds a key of Holdfast (admin.token)"),
+        ("backups/monday", "holds a key of Holdfast (blobs.key)"),
+    ]
+
+
+@pytest.mark.spec("J1", "N5")
+def test_whoever_sends_a_job_is_warned_of_what_stays_here(project: Path) -> None:
+    with Network(nodes=1) as network, pytest.warns(UserWarning, match=r"network stays here: .*admin\.token"):
+        network.client().jobs.submit(["true"], folder=project)
+
+
+@pytest.mark.spec("J1", "N5")
+@pytest.mark.parametrize("place", ["network", "network/blobs", "backups/monday", "mine", "../home", "../home/cache"])
+def test_a_folder_of_keys_is_not_sent_however_it_is_asked_for(project: Path, place: str) -> None:
+    (folder := project / place).mkdir(parents=True, exist_ok=True)
+    with Network(nodes=1) as network:
+        client = network.client()
+        asks: list[Callable[[], Any]] = [
+            lambda: client.content.send(folder),
+            lambda: client.content.send(folder, ignore=Ignore(())),
+            lambda: client.jobs.submit(["true"], folder=folder),
+        ]
+        for ask in asks:
+            with pytest.raises(FolderRefused, match="that is never sent") as caught:
+                ask()
+            assert caught.value.hint
+        assert network.belongings.blobs == {}
+
+
+def test_a_pipe_by_the_name_of_a_key_is_not_waited_for(project: Path) -> None:
+    (project / "piped").mkdir()
+    os.mkfifo(project / "piped" / "key")
+    assert not folders.Going(project).leaves_out("piped", True)
+
+
+def test_a_job_sends_what_is_its_own_also_where_a_node_keeps_it(project: Path) -> None:
+    # nor does a token that somebody copied make all that lies below it an orchestrator's
+    (project / "admin.token").write_text("secret")
+    for folder in (project / "mine" / "attempts" / "1" / "work", project / "data"):
+        folders.refuse_keys(folder)

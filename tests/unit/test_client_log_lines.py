@@ -185,3 +185,6 @@ def test_both_clients_hand_out_lines_and_go_on_behind_one(either: Any) -> None:
     # and whoever wants it as it arrives gets that
     pieces = [piece.text for piece in client.jobs.logs("job_1", pieces=True) if piece.stream == "stdout"]
     assert pieces == ["one\ntw", "o\nthre", "e\n"]
+    # but nobody goes on behind a line with pieces, which would repeat what came before it
+    with pytest.raises(Misuse, match="`pieces` and `after` do not go together"):
+        list(client.jobs.logs("job_1", after=lines[1], pieces=True))

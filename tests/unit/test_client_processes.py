@@ -1,12 +1,14 @@
 """A client that is used in a forked process, or in a second event loop, gets connections of its own there."""
 
 import asyncio
+import functools
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import msgspec
 import pytest
 
@@ -99,9 +101,12 @@ def ran(script: str, url: str) -> list[str]:
 
 
 FORKS = """
-import os, sys, holdfast
+import functools, os, sys, httpx, holdfast
 
-client = holdfast.Client(sys.argv[1])
+found = holdfast.Client
+# However long it takes: an idle connection is not given up, as it would be after seconds.
+httpx.Client = functools.partial(httpx.Client, limits=httpx.Limits(keepalive_expiry=600))
+client = found(sys.argv[1])
 client.jobs.get("before")
 if (child := os.fork()) == 0:
     client.jobs.get("child")
@@ -149,8 +154,10 @@ def test_a_client_with_await_works_in_one_event_loop_after_the_other(server: Ser
     asyncio.run(client.close())
 
 
-def test_two_event_loops_at_a_time_do_not_share_connections(server: Server) -> None:
-    # given two loops in two threads, and one client
+def test_two_event_loops_at_a_time_do_not_share_connections(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given two loops in two threads, and one client, which gives up no idle connection however long it takes
+    kept = functools.partial(httpx.AsyncClient, limits=httpx.Limits(keepalive_expiry=600))
+    monkeypatch.setattr(httpx, "AsyncClient", kept)
     client = holdfast.AsyncClient(server.url)
     both = threading.Barrier(2, timeout=30)
 

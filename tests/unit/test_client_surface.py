@@ -230,7 +230,7 @@ def test_numbers_and_paths_are_items_as_they_are_written() -> None:
 
 def test_a_job_is_as_good_as_its_id_and_what_is_no_id_is_said_to_be_none() -> None:
     assert questions.segment(bound(Job, JOB, None)) == "job_1"
-    for wrong in ("", None, 7):
+    for wrong in ("", ".", "..", None, 7):
         with pytest.raises(Misuse, match="is no id"):
             questions.segment(wrong)
 

@@ -186,10 +186,14 @@ def test_a_token_file_that_others_can_read_is_named_when_it_is_copied(
     (tmp_path / "there").mkdir()
     file = tmp_path / "there" / "far.token"
     file.write_text("far-secret")
-    for mode, said in ((0o600, False), (0o644, True)):
+    ways = {*tmp_path.parents, tmp_path}  # a test's own folder lets nobody through
+    monkeypatch.setattr("holdfast.checkup.machine._mode", lambda path: 0o755 if path in ways else path.stat().st_mode)
+    for mode, who in ((0o600, ""), (0o644, "others on this machine"), (0o640, "its group")):
         file.chmod(mode)
         words = ["context", "add", "far", "--url", "https://far.example", "--token-file", str(file), "--force"]
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0 and "far-secret" not in done.output
-        assert (f"others on this machine can read {file}" in done.stderr) is said
+        assert [line.partition(f" can read {file}")[0] for line in done.stderr.splitlines() if "can read" in line] == (
+            [who] if who else []
+        )
     assert contexts.read(tmp_path).contexts["far"].token == "far-secret"

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import callee
 from holdfast.client.function_source import Cell, cell_of
-from holdfast.client.functions import Options, home_of, lay_out
+from holdfast.client.functions import Home, Options, home_of, lay_out
 from holdfast.errors import Misuse
 from holdfast.testing import Network
 
@@ -117,6 +117,22 @@ def test_an_argument_that_cannot_travel_is_named(args: Any, kwargs: Any, says: s
         assert network.belongings.blobs == {}, "something was sent"
 
 
+def gathered(first: Any, *rest: Any, key: Any = None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "says"),
+    [
+        ((open,), {}, "first is of the type"),
+        ((1, 2, open), {}, r"rest\[1\] is of the type"),
+        ((1,), {"key": open}, "key is of the type"),
+    ],
+)
+def test_arguments_are_called_what_the_function_calls_them(tmp_path: Path, args: Any, kwargs: Any, says: str) -> None:
+    with pytest.raises(Misuse, match=f"the arguments cannot be sent: {says}"):
+        lay_out(tmp_path, Home({}), [(args, kwargs)], gathered)
+
+
 def test_a_function_that_ends_its_process_is_said_to_have_done_so(tmp_path: Path) -> None:
     # given one that leaves as if all were well
     (tmp_path / "leaving.py").write_text("import sys\n\ndef leaves():\n    sys.exit()\n")
@@ -176,10 +192,15 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     main = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     for number, cell in enumerate(CELLS):
-        text, name = textwrap.dedent(cell), f"<cell-{number}-of-a-test>"
-        monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(True), name))
-        exec(compile(text, name, "exec"), vars(main))
+        run_cell(cell, number, vars(main), monkeypatch)
     return vars(main)
+
+
+def run_cell(cell: str, number: int, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell with the same text as an earlier one has the same `number`, as in IPython."""
+    text, name = textwrap.dedent(cell), f"<cell-{number}-of-a-test>"
+    monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(True), name))
+    exec(compile(text, name, "exec"), names)
 
 
 def test_classes_typed_into_a_notebook_come_along_as_they_were_typed_last(notebook: dict[str, Any]) -> None:
@@ -207,3 +228,68 @@ def test_a_dataclass_typed_into_a_notebook_is_an_argument_and_a_value(notebook: 
 
     # then the value is one of the notebook's own
     assert callee.read(str(tmp_path / callee.RETURNED), notebook) == point(4)
+
+
+VERSIONS = [
+    """
+    @dataclasses.dataclass
+    class Size:
+        wide: int
+
+    @dataclasses.dataclass
+    class Area:
+        __wide: int
+
+        @property
+        def size(self): return "first"
+    """,
+    """
+    @dataclasses.dataclass
+    class Size:
+        wide: int
+        high: int
+
+    @dataclasses.dataclass
+    class Area:
+        __wide: int
+
+        @property
+        def size(self): return "second"
+    """,
+]
+
+
+def test_a_cell_that_was_run_again_counts_not_the_one_that_was_typed_last(
+    notebook: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a cell, another one with the same classes, and the first once more
+    for number in (0, 1, 0):
+        run_cell(VERSIONS[number], 10 + number, notebook, monkeypatch)
+    calls = [((notebook["Size"](1), notebook["Area"](1)), {})]
+    # then they go as they are: told by their methods, or else by their fields
+    source = cell_of(notebook["moves"], calls).source
+    assert "high" not in source and "first" in source and "second" not in source
+
+
+def test_a_class_within_another_goes_with_that(notebook: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = """
+    class Shop:
+        @dataclasses.dataclass
+        class Item:
+            price: int
+    """
+    run_cell(cell, 20, notebook, monkeypatch)
+    source = cell_of(notebook["moves"], [((notebook["Shop"].Item(1),), {})]).source
+    assert "class Shop" in source and "class Item" in source
+
+
+def test_an_argument_nested_too_deep_is_refused_by_name_and_does_not_end_the_stack(
+    notebook: dict[str, Any], tmp_path: Path
+) -> None:
+    deep: Any = []
+    for _ in range(5_000):
+        deep = [deep]
+    calls = [((deep,), {})]
+    home = home_of(notebook["moves"], Options(), calls)
+    with pytest.raises(Misuse, match=r"p\[0\].* is nested more than"):
+        lay_out(tmp_path, home, calls, notebook["moves"])

@@ -62,3 +62,12 @@ def test_the_name_of_an_array_is_none_of_one_of_its_jobs(store: Store) -> None:
     assert no_item(item.id, item) == item
     with pytest.raises(BadRequest, match="arr_1"):
         no_item("train", item)
+
+
+def test_an_item_that_has_ended_does_not_pass_for_an_array_that_goes_on(store: Store) -> None:
+    goes_on, ended = named(1, array="arr_1"), named(2, array="arr_1", ended=True)
+    item = found(store, goes_on, ended, live=True)
+
+    assert item == goes_on
+    with pytest.raises(BadRequest, match="arr_1"):
+        no_item("train", item)

@@ -313,6 +313,12 @@ def test_a_name_stops_what_has_not_ended_and_nothing_where_several_have_not(netw
     assert client.jobs.get("sweep").array == array.id
     with pytest.raises(Refused, match=array.id):
         client.jobs.stop("sweep")
+
+    # also where the newest of them has ended
+    client.jobs.stop(client.jobs.get("sweep").id)
+    network.until(lambda: client.jobs.get("sweep").phase == "ended")
+    with pytest.raises(Refused, match=array.id):
+        client.jobs.stop("sweep")
     assert array.stop().ended
 
 
@@ -336,8 +342,23 @@ def test_arrays_batches_tokens_and_the_rest_are_answered_too(network: Network, c
     ]
     client.tokens.revoke(token.id[:-1])
     assert [one.state for one in client.tokens.list()] == ["revoked"]
+    client.tokens.revoke(token.id)  # once more changes nothing
+    with pytest.raises(NotFound) as caught:
+        client.tokens.revoke("tok_")
+    assert caught.value.code == "no_such_token"
     client.ping()
     assert client.doctor().ok
+
+
+@pytest.mark.spec("N6")
+def test_the_beginning_of_several_tokens_revokes_none_of_them(client: Any) -> None:
+    begun: set[str] = set()
+    while (shared := client.tokens.create().id[:5]) not in begun:
+        begun.add(shared)
+    with pytest.raises(Refused) as caught:
+        client.tokens.revoke(shared)
+    assert caught.value.code == "ambiguous"
+    assert {one.state for one in client.tokens.list()} == {"good"}
 
 
 def test_it_answers_everything_that_an_orchestrator_answers() -> None:

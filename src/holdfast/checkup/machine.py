@@ -109,19 +109,31 @@ def _secrets(home: Path, token_file: str | None) -> Found:
     """Whether others on this machine can read what lets anyone act for this user."""
     given = token_file or os.environ.get("HOLDFAST_ADMIN_TOKEN_FILE")
     files = [*(home / name for name in SECRETS), *([Path(given)] if given else [])]
-    bare = [str(file) for file in files if open_to_others(file)]
+    bare = {str(file): who for file in files if (who := readers(file))}
     if not bare:
         return Found(CLIENT, "secrets", "ok", "tokens and keys are this user's alone")
     do = f"chmod 600 {' '.join(bare)}; if someone could have read them, make new ones too"
-    return Found(CLIENT, "secrets", "warn", f"others on this machine can read {', '.join(bare)}", do)
+    says = "; ".join(f"{who} can read {file}" for file, who in bare.items())
+    return Found(CLIENT, "secrets", "warn", says, do)
 
 
-def open_to_others(file: Path) -> bool:
-    """Whether a file and the folder it lies in let others in."""
+OTHERS, GROUP = "others on this machine", "its group"
+
+
+def readers(file: Path) -> str:
+    """Who besides its owner can read a file: that lets them, and so does every folder on the way to it."""
     try:
-        return bool(os.stat(file).st_mode & 0o044 and os.stat(file.absolute().parent).st_mode & 0o011)
+        place = Path(os.path.realpath(file))
+        mode, ways = _mode(place), [_mode(folder) for folder in place.parents]
     except OSError:
-        return False  # not there, or not this user's to look at
+        return ""  # not there, or not this user's to look at
+    if mode & 0o004 and all(way & 0o001 for way in ways):
+        return OTHERS
+    return GROUP if mode & 0o044 and all(way & 0o011 for way in ways) else ""
+
+
+def _mode(path: Path) -> int:
+    return path.stat().st_mode
 
 
 # --- as a node ---

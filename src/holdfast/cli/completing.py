@@ -13,20 +13,16 @@ SHOWN_MAX = 200
 
 
 def jobs(incomplete: str) -> list[str]:
-    return _quickly(lambda: _fitting(incomplete, _asked(f"/v1/jobs?limit={SHOWN_MAX}")["jobs"]))
+    return _quickly(incomplete, lambda: _called(_asked(f"/v1/jobs?limit={SHOWN_MAX}")["jobs"]))
 
 
 def nodes(incomplete: str) -> list[str]:
-    return _quickly(lambda: _fitting(incomplete, _asked("/v1/nodes")))
+    return _quickly(incomplete, lambda: _called(_asked("/v1/nodes")))
 
 
 def tokens(incomplete: str) -> list[str]:
     """Those that can still be ended, by their ids: a note is no name."""
-
-    def good() -> list[str]:
-        return [one["id"] for one in _asked("/v1/tokens") if one["state"] == "good"]
-
-    return _quickly(lambda: [id for id in good() if id.startswith(incomplete)][:SHOWN_MAX])
+    return _quickly(incomplete, lambda: [one["id"] for one in _asked("/v1/tokens") if one["state"] == "good"])
 
 
 def contexts(incomplete: str) -> list[str]:
@@ -34,22 +30,20 @@ def contexts(incomplete: str) -> list[str]:
         from holdfast.client.contexts import LOCAL, read
         from holdfast.client.endpoint import home
 
-        return [name for name in sorted({LOCAL, *read(home()).contexts}) if name.startswith(incomplete)]
+        return sorted({LOCAL, *read(home()).contexts})
 
-    return _quickly(known)
+    return _quickly(incomplete, known)
 
 
-def _fitting(incomplete: str, found: list[dict[str, Any]]) -> list[str]:
+def _called(found: list[dict[str, Any]]) -> list[str]:
     """Names first: they are what a person remembers."""
-    names = dict.fromkeys(str(one["name"]) for one in found if _one_word(str(one.get("name", ""))))
-    ids = [str(one["id"]) for one in found]
-    return [word for word in [*names, *ids] if word.startswith(incomplete)][:SHOWN_MAX]
+    return [*dict.fromkeys(str(one.get("name", "")) for one in found), *(str(one["id"]) for one in found)]
 
 
-def _one_word(name: str) -> bool:
-    """Names come from people and machines nobody controls; into a shell go only those that mean nothing to it, and
-    that bash takes for one word: it breaks them at : and @."""
-    return bool(name) and all(c.isascii() and (c.isalnum() or c in "._-/+") for c in name) and name[0] != "-"
+def _one_word(word: str) -> bool:
+    """Names come from people and machines nobody controls, ids from whoever answers; into a shell go only those that
+    mean nothing to it, and that bash takes for one word: it breaks them at : and @."""
+    return bool(word) and all(c.isascii() and (c.isalnum() or c in "._-/+") for c in word) and word[0] != "-"
 
 
 def _asked(path: str) -> Any:
@@ -77,8 +71,8 @@ def _asked(path: str) -> Any:
     return json.loads(answer.read(4 << 20)) if answer.status == 200 else {"jobs": []} if "jobs" in path else []
 
 
-def _quickly(question: Callable[[], list[str]]) -> list[str]:
-    """The answer if it comes in time; else nothing, and not a word."""
+def _quickly(incomplete: str, question: Callable[[], list[str]]) -> list[str]:
+    """Of the answer, what goes on so, if it comes in time; else nothing, and not a word."""
     import queue
     import threading
 
@@ -86,7 +80,7 @@ def _quickly(question: Callable[[], list[str]]) -> list[str]:
 
     def ask() -> None:
         try:
-            answers.put(question())
+            answers.put([word for word in question() if word.startswith(incomplete) and _one_word(word)][:SHOWN_MAX])
         except Exception:
             answers.put([])
 

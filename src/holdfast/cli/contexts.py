@@ -140,10 +140,8 @@ def add_context(
     typer.echo(f"{name} is {added.url}" + ("; commands now go there" if use else ""))
     if not use:
         typer.echo(f"use it with: holdfast context use {name}", err=True)
-    if token_file and token_file != "-" and _open_to_others(token_file):
-        typer.echo(
-            f"others on this machine can read {token_file}, from which the token was copied: chmod 600 it", err=True
-        )
+    if token_file and token_file != "-" and (who := _readers(token_file)):
+        typer.echo(f"{who} can read {token_file}, from which the token was copied: chmod 600 it", err=True)
 
 
 @group.command("remove")
@@ -202,12 +200,12 @@ def _print_json(value: Any) -> None:
     typer.echo(msgspec.json.encode(value).decode())
 
 
-def _open_to_others(file: str) -> bool:
+def _readers(file: str) -> str:
     from pathlib import Path
 
-    from holdfast.checkup.machine import open_to_others
+    from holdfast.checkup.machine import readers
 
-    return open_to_others(Path(file))
+    return readers(Path(file))
 
 
 def _content(named: str, what: str) -> str:

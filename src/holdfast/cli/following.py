@@ -1,6 +1,7 @@
 """`logs` and `events`: reading a stream, from its beginning or as it grows."""
 
 import sys
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,12 +58,18 @@ def logs(
     if stream not in ("stdout", "stderr", "both"):
         raise Misuse(f"there is no stream {stream!r}", hint="Use --stream stdout, stderr or both.")
     with connect(url, token_file, LONG_PATIENCE_S if follow else SHORT_PATIENCE_S) as client:
-        printer = Printer()
-        found = naming.one_job(client, job, "follows") if follow else naming.meant(client, job)
+        printer, meanwhile = Printer(), ""
+        if follow:
+            view = client.jobs.get(naming.one_job(client, job, "follows"))
+            found = view.id
+            if view.phase != "ended":
+                meanwhile = f"{job} goes on; still asking"
+        else:
+            found = naming.meant(client, job)
         items = {found: ""}
         if is_array(found):
             items = {item.job: f"item {item.index}: {item.job}" for item in client.arrays.get(found).jobs}
-        with pulse.through(printer.platform, f"{job} goes on; still asking"):
+        with pulse.through(printer.platform, meanwhile):
             for one, title in items.items():
                 if title and not json:
                     printer.platform(title)
@@ -89,20 +96,23 @@ def events(
       holdfast events --follow
       holdfast events --job train --json
     """
-    from holdfast.cli import show
+    from holdfast.cli import naming, show
 
     with connect(url, token_file, LONG_PATIENCE_S if follow else SHORT_PATIENCE_S) as client:
-        for happened in client.events(follow=follow, after=after, job=job, node=node):
+        found = None if job is None else naming.one_job(client, job, "shows the events of")
+        for happened in client.events(follow=follow, after=after, job=found, node=node):
             show.print_json(happened) if json else show.event(happened)
 
 
 class Printer:
-    """Writes pieces of output where they belong. A terminal gets no control sequences but colours."""
+    """Writes pieces of output where they belong, one after the other, whichever thread brings them. A terminal gets no
+    control sequences but colours."""
 
     def __init__(self, *, aside: bool = False) -> None:
         """`aside`: all of it goes to stderr, because stdout is for something else."""
         self.at_line_start = True
         self._aside = aside
+        self._screen = threading.RLock()
 
     def put(self, line: "LogLine") -> None:
         from holdfast.cli.show import clean
@@ -111,16 +121,18 @@ class Printer:
             self.platform(line.text)
             return
         file = sys.stderr if self._aside or line.stream == "stderr" else sys.stdout
-        file.write(clean(line.text, colours=True, lines=True) if file.isatty() else line.text)
-        file.flush()
-        if line.text:
-            self.at_line_start = line.text.endswith("\n")
+        with self._screen:
+            file.write(clean(line.text, colours=True, lines=True) if file.isatty() else line.text)
+            file.flush()
+            if line.text:
+                self.at_line_start = line.text.endswith("\n")
 
     def platform(self, text: str) -> None:
         """Something the platform saw: on its own line, marked, and never mixed into the job's stdout."""
         from holdfast.cli.show import clean
 
-        if not self.at_line_start and sys.stderr.isatty():
-            sys.stderr.write("\n")
-        telling.say(f"-- {clean(text)}", dim=True)
-        self.at_line_start = True
+        with self._screen:
+            if not self.at_line_start and sys.stderr.isatty():
+                sys.stderr.write("\n")
+            telling.say(f"-- {clean(text)}", dim=True)
+            self.at_line_start = True

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from holdfast.blobs.errors import FolderRefused
+from holdfast.blobs import paths
 from holdfast.blobs.ignore import IGNORE_FILE, Ignore
 from holdfast.cli.bars import Bar
 from holdfast.client import folders
-from holdfast.client.folders import BYTES_MAX, FILES_MAX
 from holdfast.errors import Misuse
 from holdfast.quantities import counted, spoken_bytes
 
@@ -26,34 +25,10 @@ if TYPE_CHECKING:
     from holdfast.client.content import Sent
     from holdfast.wire.http import InputRequest
 
-CHOICES = (
-    f"Send a certain folder, however large, with --folder DIR; nothing at all with --no-folder; or leave things out "
-    f"with a {IGNORE_FILE} file, which is written like .gitignore."
-)
+CHOICES = "Or send a certain folder, however large, with --folder DIR; or nothing at all with --no-folder."
 INDEX_KEEP_S = 60 * 86_400
 """What was read of a folder is remembered for so long after it was last sent."""
 _INPUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-class Going(folders.Going):
-    """What of the current folder goes: only so much, unless it was named."""
-
-    files_max = 0
-    """0: any number."""
-    files = 0
-
-    def leaves_out(self, path: str, folder: bool) -> bool:
-        if super().leaves_out(path, folder):
-            return True
-        if not folder:
-            self.files += 1
-            if self.files_max and self.files > self.files_max:
-                raise FolderRefused(
-                    f"the current folder holds more than {self.files_max:,} files",
-                    hint=CHOICES,
-                    code="folder_too_large",
-                )
-        return False
 
 
 class OnlyOne(Ignore):
@@ -109,7 +84,7 @@ class Packing:
         fields: dict[str, Any] = dict(self.built_from)
         # An empty folder is what a job gets anyway.
         if self.folder is not None and any(self.folder.iterdir()):
-            fields["package"] = _send(client, self.folder, ignore=going(self.folder)).manifest
+            fields["package"] = _send(client, self.folder).manifest
         fields["inputs"] = [_brought(client, item) for item in self.inputs]
         return fields
 
@@ -121,38 +96,14 @@ def _chosen(named: str | None) -> Path:
     folder = Path(named or ".").resolve()
     if not folder.is_dir():
         raise Misuse(f"{named} is no folder", hint="--folder takes a folder that is there.")
-    if named is not None:
-        return folder
-    home = Path.home().resolve()
-    if home.is_relative_to(folder):
-        what = "your home folder" if folder == home else f"{folder}, which has your home folder in it,"
-        raise FolderRefused(
-            f"the current folder would be sent, but it is {what}: surely not all of that is meant",
-            hint=f"Go to the folder of the job, or say what to send. {CHOICES}",
-            code="folder_is_home",
-        )
-    _check_size(folder)
+    if named is None:
+        folders.check(folder, CHOICES)
+    folders.refuse_keys(folder)
     return folder
 
 
-def going(folder: Path) -> Going:
-    return Going.of_folder(folder)
-
-
-def _check_size(folder: Path) -> None:
-    """Before anything is read or sent."""
-    from holdfast.blobs.walk import walk
-
-    ignore = going(folder)
-    ignore.files_max = FILES_MAX
-    size = sum(seen.size for seen in walk(folder, ignore).files.values())
-    if size > BYTES_MAX:
-        raise FolderRefused(
-            f"the current folder holds {spoken_bytes(size)}; without being named, no more than "
-            f"{spoken_bytes(BYTES_MAX)} are sent",
-            hint=CHOICES,
-            code="folder_too_large",
-        )
+def going(folder: Path) -> folders.Going:
+    return folders.Going.of_folder(folder)
 
 
 def _inside(folder: Path | None, flag: str, path: str) -> str:
@@ -174,6 +125,11 @@ def _inside(folder: Path | None, flag: str, path: str) -> str:
     parts = [(parent.as_posix(), True) for parent in reversed(inside.parents) if parent.name]
     for name, is_folder in [*parts, (inside.as_posix(), False)]:
         if ignore.leaves_out(name, is_folder):
+            if name in ignore.kept:
+                raise Misuse(
+                    f"--{flag} {path} is left out of what is sent: {name} {ignore.kept[name].why}",
+                    hint="Move it out of there.",
+                )
             raise Misuse(
                 f"--{flag} {path} is left out of what is sent: {name} is ignored",
                 hint=f"Bring it back with a line `!{name}` in {folder / IGNORE_FILE}.",
@@ -209,6 +165,7 @@ def given(text: str) -> Given:
     path = Path(what).resolve()
     if not path.exists():
         raise Misuse(f"the input {name} is {what}, which is not there", hint="Name a file or a folder of this machine.")
+    folders.refuse_keys(path if path.is_dir() else path.parent)
     return Given(name, path=path)
 
 
@@ -218,7 +175,7 @@ def _brought(client: "Client", item: Given) -> "InputRequest":
     if item.path is None:
         return InputRequest(item.name, url=item.url, sha256=item.sha256, job=item.job)
     if item.path.is_dir():
-        sent = _send(client, item.path, ignore=going(item.path))
+        sent = _send(client, item.path)
     else:
         sent = _send(client, item.path.parent, ignore=OnlyOne(item.path.name), what=item.path.name)
     return InputRequest(item.name, manifest=sent.manifest)
@@ -227,12 +184,14 @@ def _brought(client: "Client", item: Given) -> "InputRequest":
 # --- sending ---
 
 
-def _send(client: "Client", folder: Path, *, ignore: Ignore, what: str = "") -> "Sent":
+def _send(client: "Client", folder: Path, *, ignore: Ignore | None = None, what: str = "") -> "Sent":
     shown = what or f"{folder.name}/"
     index = _index_of(folder, what)
     with Bar("sending", shown) as bar:
         sent = client.content.send(folder, index_file=index, ignore=ignore, told=bar.told, read=bar.read)
     forget_old(index.parent)
+    for kept in sent.left_out:
+        typer.secho(f"-- {paths.shown(kept.path)} stays here: it {kept.why}", err=True, dim=True)
     if sent.files:
         new = "all there already" if not sent.moved else f"{spoken_bytes(sent.moved)} sent"
         typer.secho(f"-- {shown}: {counted(sent.files, 'file')}, {spoken_bytes(sent.bytes)}; {new}", err=True, dim=True)

@@ -98,7 +98,15 @@ def places(shell: str) -> "tuple[Path, Path | None]":
     import os
     from pathlib import Path
 
-    home = Path.home()
+    from holdfast.errors import Misuse
+
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise Misuse(
+            "this user has no home folder, where a shell looks for such things",
+            hint="Set HOME; or print it with --show, and put it where the shell reads it.",
+        ) from None
     if shell == "fish":
         config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
         return config / "fish" / "completions" / "holdfast.fish", None
@@ -116,11 +124,31 @@ def _read_by(rc: "Path", file: "Path") -> bool:
         return False
     if any(one.endswith(MARK) for one in lines):  # it reads one that lies elsewhere
         kept = "".join(one for one in before.splitlines(keepends=True) if not one.rstrip("\n").endswith(MARK))
+        _replace(rc, f"{kept}{_break(kept)}{line}\n".encode("utf-8", "surrogateescape"))
     else:
-        kept = before
-    newline = "" if not kept or kept.endswith("\n") else "\n"
-    rc.write_bytes(f"{kept}{newline}{line}\n".encode("utf-8", "surrogateescape"))
+        # Behind what is there: whatever happens meanwhile, nothing of that is lost.
+        with rc.open("ab") as opened:
+            opened.write(f"{_break(before)}{line}\n".encode("utf-8", "surrogateescape"))
     return True
+
+
+def _break(before: str) -> str:
+    return "" if not before or before.endswith("\n") else "\n"
+
+
+def _replace(rc: "Path", content: bytes) -> None:
+    """Whole or not at all: a disk may be full. A link stays one; who may read it stays as it was."""
+    import shutil
+
+    place = rc.resolve()
+    draft = place.with_name(f"{place.name}.holdfast-new")
+    try:
+        draft.touch(mode=0o600)
+        draft.write_bytes(content)
+        shutil.copymode(place, draft)
+        draft.replace(place)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _quoted(file: "Path") -> str:

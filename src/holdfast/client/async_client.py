@@ -11,7 +11,7 @@ It runs in the event loop of whoever calls it and starts no other. How to ask is
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from holdfast.client import questions
 from holdfast.client.answers import parsed
@@ -210,6 +210,20 @@ class Jobs:
         """What it waits for, until when, and what happens then."""
         return await self._transport.run(questions.explain(job))
 
+    @overload
+    def logs(
+        self,
+        job: str,
+        *,
+        stream: str = "both",
+        follow: bool = False,
+        after: LogLine | str | None = None,
+        pieces: Literal[False] = False,
+    ) -> AsyncIterator[LogLine]: ...
+    @overload
+    def logs(
+        self, job: str, *, stream: str = "both", follow: bool = False, pieces: Literal[True]
+    ) -> AsyncIterator[Piece]: ...
     async def logs(
         self,
         job: str,
@@ -218,12 +232,12 @@ class Jobs:
         follow: bool = False,
         after: LogLine | str | None = None,
         pieces: bool = False,
-    ) -> AsyncIterator[LogLine]:
+    ) -> AsyncIterator[LogLine | Piece]:
         """The output of all attempts, line by line, with what the platform saw; with `follow`, until the job ends.
         `stream`: only `stdout` or `stderr`. `after`: only what comes behind that line, or behind its `cursor`.
         `pieces`: what is there at once, as soon as it is, also if that is a part of a line; with what the platform
-        saw in any case."""
-        lines = Lines(after, stream)
+        saw in any case. It has no `cursor`: nobody can go on behind a part of a line."""
+        lines = Lines(after, stream, pieces=pieces)
         params = {"stream": stream, "follow": follow}
         async for event in self._transport.follow(questions.logs_path(job), params, after=lines.begin):
             for line in [parsed(Piece, event)] if pieces else lines.heard(event):

@@ -14,7 +14,7 @@ client.check()  client.watch_check()  client.estimates()  client.events()  clien
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from holdfast.client import questions
 from holdfast.client.answers import parsed
@@ -212,6 +212,20 @@ class Jobs:
         """What it waits for, until when, and what happens then."""
         return self._transport.run(questions.explain(job))
 
+    @overload
+    def logs(
+        self,
+        job: str,
+        *,
+        stream: str = "both",
+        follow: bool = False,
+        after: LogLine | str | None = None,
+        pieces: Literal[False] = False,
+    ) -> Iterator[LogLine]: ...
+    @overload
+    def logs(
+        self, job: str, *, stream: str = "both", follow: bool = False, pieces: Literal[True]
+    ) -> Iterator[Piece]: ...
     def logs(
         self,
         job: str,
@@ -220,12 +234,12 @@ class Jobs:
         follow: bool = False,
         after: LogLine | str | None = None,
         pieces: bool = False,
-    ) -> Iterator[LogLine]:
+    ) -> Iterator[LogLine | Piece]:
         """The output of all attempts, line by line, with what the platform saw; with `follow`, until the job ends.
         `stream`: only `stdout` or `stderr`. `after`: only what comes behind that line, or behind its `cursor`.
         `pieces`: what is there at once, as soon as it is, also if that is a part of a line; with what the platform
-        saw in any case."""
-        lines = Lines(after, stream)
+        saw in any case. It has no `cursor`: nobody can go on behind a part of a line."""
+        lines = Lines(after, stream, pieces=pieces)
         params = {"stream": stream, "follow": follow}
         for event in self._transport.follow(questions.logs_path(job), params, after=lines.begin):
             yield from [parsed(Piece, event)] if pieces else lines.heard(event)

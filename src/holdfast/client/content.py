@@ -1,6 +1,7 @@
 """Folders to and from the network: sends what is missing, fetches what is new, resumes what was cut. Questions only:
 the clients carry them out."""
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ class Sent(msgspec.Struct, frozen=True):
     moved: int
     """Over the wire; the rest was there already."""
     left_out: tuple[LeftOut, ...] = ()
+    """Folders with keys of Holdfast, which stay here. What an ignore file names is not among these."""
 
 
 def send(
@@ -57,8 +59,9 @@ def send(
     root = Path(folder)
 
     def look() -> Any:
-        index = _read_index(index_file)
-        return scan(there(root), ignore=ignore or Going.of_folder(root), index=index, strict=True, progress=read)
+        going = Going(there(root), ignore)
+        found = scan(root, ignore=going, index=_read_index(index_file), strict=True, progress=read)
+        return msgspec.structs.replace(found, left_out=(*found.left_out, *going.kept.values()))
 
     found = yield Work(look)
     sent = yield Move(lambda line: _send(line, root, found.manifest, told))
@@ -69,7 +72,10 @@ def send(
 def send_along(folder: str | Path, instead: str) -> Steps[Sent]:
     """The folder of a job. Refused where it was surely taken by accident; `instead` says what to do if it was not."""
     yield Work(lambda: check(Path(folder), instead))
-    return (yield from send(folder))
+    sent = yield from send(folder)
+    for kept in sent.left_out:
+        warnings.warn(f"{kept.path} stays here: it {kept.why}", UserWarning, stacklevel=2)
+    return sent
 
 
 async def _send(line: AsyncTransport, root: Path, manifest: Manifest, told: Told) -> Sent:

@@ -14,12 +14,12 @@ import os
 import sys
 import textwrap
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import msgspec
 
-from holdfast.callee import NotAValue, check
+from holdfast.callee import DEPTH_MAX, NotAValue, check
 from holdfast.errors import Misuse
 
 
@@ -33,11 +33,14 @@ class Cell(msgspec.Struct, frozen=True):
 
 def cell_of(body: Callable[..., Any], arguments: Any = ()) -> Cell:
     """The function and all that it needs, the classes of its arguments too. Misuse where something cannot come."""
-    gathering = _Gathering(inspect.unwrap(body).__globals__)
+    names = inspect.unwrap(body).__globals__
+    gathering = _Gathering(names)
     gathering.take(body.__name__, body)
-    for kind in _kinds(arguments, set()):
+    for kind in _kinds(arguments):
+        # One within another class comes with that: as it was typed.
+        first = kind.__qualname__.partition(".")[0]
         if kind.__module__ == body.__module__:
-            gathering.take(kind.__qualname__.partition(".")[0], kind)
+            gathering.take(first, names.get(first, kind))
     source = "\n".join([*sorted(gathering.imports), "", *gathering.texts.values()])
     return Cell(source, gathering.values)
 
@@ -91,41 +94,69 @@ class _Gathering:
 
 
 def _class_text(kind: type) -> str:
-    """As it was typed last. Python knows the text of a function by its lines, but that of a class by its file only."""
+    """As it was typed. Python knows the text of a function by its lines, but that of a class by its file only: the cell
+    is that of its methods; where it has none, the newest that has a class like it."""
+    files = {code.co_filename for code in _codes(kind)}
     for name, cached in reversed(list(linecache.cache.items())):
         # What never was on a disk was typed: it has no time.
-        if len(cached) < 3 or cached[1] is not None:
+        if len(cached) < 3 or cached[1] is not None or (files and name not in files):
             continue
         text = "".join(cached[2])
         try:
             found = [one for one in ast.parse(text, name).body if isinstance(one, ast.ClassDef)]
         except SyntaxError:
             continue
-        for one in found:
-            if one.name == kind.__qualname__:
+        for one in reversed(found):
+            if one.name == kind.__qualname__ and (files or _fields(one) == set(inspect.get_annotations(kind))):
                 first = min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)])
                 return "".join(cached[2][first - 1 : one.end_lineno])
     return inspect.getsource(kind)
 
 
+def _codes(kind: type) -> Iterator[types.CodeType]:
+    """Of what was typed in the class itself. Decorators and dataclasses write methods too: those have no cell."""
+    for thing in vars(kind).values():
+        if isinstance(thing, property):
+            thing = thing.fget
+        elif isinstance(thing, classmethod | staticmethod):
+            thing = thing.__func__
+        body = inspect.unwrap(thing) if isinstance(thing, types.FunctionType) else None
+        if isinstance(body, types.FunctionType) and body.__qualname__.startswith(f"{kind.__qualname__}."):
+            cached = linecache.cache.get(body.__code__.co_filename, ())
+            if len(cached) > 2 and cached[1] is None:
+                yield body.__code__
+
+
+def _fields(tree: ast.ClassDef) -> set[str]:
+    """As Python calls them: a name with two underscores before it is the class's own."""
+    names = [one.target.id for one in tree.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
+    own = f"_{tree.name.lstrip('_')}"
+    return {f"{own}{name}" if name.startswith("__") and not name.endswith("__") else name for name in names}
+
+
 _PLAIN = (int, float, str, bytes, type(None))
 
 
-def _kinds(value: Any, seen: set[int]) -> set[type]:
-    """The dataclasses in a value."""
-    if id(value) in seen:
-        return set()
-    seen.add(id(value))
-    found: set[type] = set()
-    inside: list[Any] = []
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        found.add(type(value))
-        inside = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    elif isinstance(value, dict):
-        inside = [*value.keys(), *value.values()]
-    elif isinstance(value, list | tuple | set | frozenset):
-        inside = list(value)
-    return found.union(*(_kinds(one, seen) for one in inside if not isinstance(one, _PLAIN)))
+def _kinds(value: Any) -> list[type]:
+    """The dataclasses in a value. What is nested too deep to travel is refused where it is written."""
+    seen: set[int] = set()
+    found: dict[type, None] = {}
+    waiting = [(value, 0)]
+    while waiting:
+        one, depth = waiting.pop()
+        if isinstance(one, _PLAIN) or id(one) in seen or depth > DEPTH_MAX:
+            continue
+        seen.add(id(one))
+        inside: Iterable[Any] = ()
+        if dataclasses.is_dataclass(one) and not isinstance(one, type):
+            found[type(one)] = None
+            inside = [getattr(one, field.name, None) for field in dataclasses.fields(one)]
+        elif isinstance(one, dict):
+            inside = [*one.keys(), *one.values()]
+        elif isinstance(one, list | tuple | set | frozenset):
+            inside = one
+        waiting.extend((part, depth + 1) for part in inside)
+    return list(found)
 
 
 def _import_of(module: types.ModuleType, name: str) -> str:

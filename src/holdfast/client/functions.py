@@ -27,6 +27,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
@@ -316,16 +317,27 @@ def lay_out(folder: Path, home: Home, calls: Calls, body: Callable[..., Any]) ->
             callee.write([list(positional), named], str(folder / str(number)), body.__module__)
     except callee.NotAValue as wrong:
         raise Misuse(
-            f"the arguments cannot be sent: {_by_name(str(wrong), list(inspect.signature(body).parameters))}",
+            f"the arguments cannot be sent: {_by_name(str(wrong), inspect.signature(body))}",
             hint="Turn it into one of these, or read it there.",
         ) from None
     (folder / callee.CALL).write_text(json.dumps(call), encoding="utf-8")
 
 
-def _by_name(wrong: str, names: list[str]) -> str:
+def _by_name(wrong: str, signature: inspect.Signature) -> str:
     """What is wrong with the arguments, which are written as `[[positional …], {named …}]`, in the caller's words."""
-    last = len(names) - 1
-    wrong = re.sub(r"\bit\[0\]\[(\d+)\]", lambda found: names[min(int(found[1]), last)] if names else found[0], wrong)
+    kinds = {name: one.kind for name, one in signature.parameters.items()}
+    placed = [
+        name for name, kind in kinds.items() if kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    rest = next((name for name, kind in kinds.items() if kind is Parameter.VAR_POSITIONAL), "")
+
+    def named(found: re.Match[str]) -> str:
+        place = int(found[1])
+        if place < len(placed):
+            return placed[place]
+        return f"{rest}[{place - len(placed)}]" if rest else found[0]
+
+    wrong = re.sub(r"\bit\[0\]\[(\d+)\]", named, wrong)
     return re.sub(r"\bit\[1\]\['(\w+)'\]", r"\1", wrong)
 
 

@@ -33,9 +33,14 @@ class LogLine(Piece, frozen=True):
 
 class Lines:
     """Puts the pieces of one story together. `after`: where an earlier one was left. `stream`: of one of the job's own,
-    what the platform saw is no part."""
+    what the platform saw is no part. `pieces`: somebody wants them as they are."""
 
-    def __init__(self, after: "LogLine | str | None" = None, stream: str = "both") -> None:
+    def __init__(self, after: "LogLine | str | None" = None, stream: str = "both", *, pieces: bool = False) -> None:
+        if pieces and after is not None:
+            raise Misuse(
+                "`pieces` and `after` do not go together: a line begins and ends within pieces",
+                hint="Leave `pieces` out, and get whole lines behind that one.",
+            )
         self._shows_platform = stream == "both"
         place = after.cursor if isinstance(after, LogLine) else after or ""
         if not isinstance(place, str) or not _PLACE.fullmatch(place):

@@ -325,6 +325,7 @@ def _need_seconds(timeout_s: Any) -> None:
 def segment(identifier: Any) -> str:
     """An id as one path segment, so that what a person pastes can never name another path. A job has one, too."""
     text = getattr(identifier, "id", identifier)
-    if not isinstance(text, str) or not text:
+    # Dots would be taken for steps in the path, however they are written.
+    if not isinstance(text, str) or text in ("", ".", ".."):
         raise Misuse(f"{identifier!r:.60} is no id", hint="Give the id, the beginning of it, or the name.")
     return quote(text, safe="")

@@ -67,14 +67,13 @@ class Reading:
         raise NotFound(f"there is no job {named[:80]!r}", "`holdfast jobs` lists them.")
 
     def _live_named(self, name: str, owner: str) -> Job | None:
-        """Of an array, one of its items."""
+        """Of an array, one of its items that has not ended either: as an item that has, it would pass for all of it."""
         ids = self.store.live_named(owner, name)
         if len(ids) > 1:
             hint = "Give the id of the one that is meant; `holdfast jobs` lists them."
             raise _ambiguous("that have not ended", name, ids, hint)
-        if not ids or ids[0].startswith("job_"):
-            return self.store.job(ids[0]) if ids else None
-        return self.store.jobs_of_array(ids[0])[-1]
+        live = self.store.jobs_by_name(owner, name, 1, live=True) if ids else []
+        return live[0] if live else None
 
     async def job_story(self, job: Job) -> tuple[list[Attempt], list[Entry]]:
         return await self.ask(lambda: (self.store.attempts(job.id), self.store.entries(0, job.id, None, JOURNAL_SHOWN)))

@@ -181,12 +181,14 @@ def jobs_newest(owner: str | None, phase: str | None, limit: int, before: tuple[
     return statement
 
 
-def jobs_named(owner: str, name: str, limit: int) -> Select[str]:
+def jobs_named(owner: str, name: str, limit: int, *, live: bool = False) -> Select[str]:
     named: list[ColumnElement[bool]] = [
         jobs.c.name != literal_column("''"),
         jobs.c.owner == owner,
         jobs.c.name == name,
     ]
+    if live:
+        named.append(_LIVE_JOB)
     return _newest_first(select(jobs.c.doc).where(*named)).limit(_bounded(limit))
 
 

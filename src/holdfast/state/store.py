@@ -194,9 +194,10 @@ class Store:
         question = statements.ids_by_prefix(tables.jobs, prefix, limit)
         return self._column(question if owner is None else question.where(tables.jobs.c.owner == owner))
 
-    def jobs_by_name(self, owner: str, name: str, limit: int = 10) -> list[Job]:
-        """Newest first, at most `limit`. Jobs without a name are found by no name."""
-        return self._all(Job, statements.jobs_named(owner, name, limit))
+    def jobs_by_name(self, owner: str, name: str, limit: int = 10, *, live: bool = False) -> list[Job]:
+        """Newest first, at most `limit`; `live`: only those that have not ended. Jobs without a name are found by no
+        name."""
+        return self._all(Job, statements.jobs_named(owner, name, limit, live=live))
 
     def live_named(self, owner: str, name: str, limit: int = 10) -> list[str]:
         """Ids of what has this name and has not ended, at most `limit`: jobs, and arrays in place of their items."""

@@ -362,8 +362,10 @@ class Answers(ContentAnswers):
         return [token_view(token, self._network.wall_ms) for token in self._rows.tokens()]
 
     def revoke_token(self, asked: Asked, token: str) -> None:
-        fits = [known.id for known in self._rows.tokens() if known.id.startswith(token) and len(token) > len("tok_")]
-        need(self._ask(TokenRevoked(fits[0] if len(fits) == 1 else TokenId(token))))
+        known = self._rows.token_named(token)
+        answer = self._ask(TokenRevoked(known.id if known else TokenId(token)))
+        if known is None:
+            need(answer)
 
     def healthz(self, asked: Asked) -> dict[str, Any]:
         return {"ok": True, "epoch": self._network.store.epoch, "says": "leading"}

@@ -89,6 +89,14 @@ class Rows:
     def token(self, id: str) -> JoinToken | None:
         return next((token for token in self._all(JoinToken) if token.id == id), None)
 
+    def token_named(self, named: str) -> JoinToken | None:
+        if (known := self.token(named)) is not None or len(named) <= len("tok_"):
+            return known
+        fits = [token for token in self.tokens() if token.id.startswith(named)]
+        if len(fits) > 1:
+            raise _ambiguous("tokens", named)
+        return fits[0] if fits else None
+
     def entries(self, after: int = 0, job: str | None = None, node: str | None = None) -> list[Entry]:
         journal = self._store.journal
         first = bisect_right(journal, after, key=lambda one: one[1].seq)

@@ -365,6 +365,7 @@ class StoreConformance:
 
         assert store.live_named("ada", "train") == ["arr_1", jobs[3].id, jobs[4].id]
         assert store.live_named("ada", "train", 2) == ["arr_1", jobs[3].id]
+        assert store.jobs_by_name("ada", "train", live=True) == [jobs[4], jobs[3], items[2], items[0]]
 
     @pytest.mark.spec("J3")
     def test_jobs_are_found_by_phase_and_by_name(self, store: Store, epoch: int) -> None:
