@@ -32,9 +32,14 @@ def test_a_backup_says_what_it_holds_and_what_to_do_with_it(network: LocalNetwor
     assert second.startswith("It holds: state (") and second.endswith("), 2 files, 0 logs, 2 keys.")
     assert rest == ["Start an orchestrator from it:", f"  holdfast up --data-dir {target}"]
     assert done.stderr == ""
-    # and nothing is ever replaced
+    # and nothing is ever replaced; and what one left that died, with the keys of the network, is not passed over
+    (left := tmp_path / "sunday.part").mkdir()
+    (left / "backup.json").write_text("{}")
     again = network.cli("backup", str(target), check=73)
-    assert again.stderr.startswith(f"error: {target} is there already [in_the_way]")
+    warning, advice, refused, *_ = again.stderr.splitlines()
+    assert warning == f"-- unfinished in {tmp_path}: sunday.part. If no backup is just being written"
+    assert advice.endswith("delete that: it may hold the admin token, and nothing else clears it away.")
+    assert refused.startswith(f"error: {target} is there already [in_the_way]")
 
 
 def test_a_backup_is_told_to_programs(network: LocalNetwork, tmp_path: Path) -> None:
@@ -58,10 +63,11 @@ def test_what_lies_elsewhere_stays_there_and_that_is_said(network: LocalNetwork,
     # a state that has a place of its own is copied to the usual one
     (other := tmp_path / "data").mkdir()
     (other / "blobs").mkdir()
-    store = f"sqlite:///{network.home / 'orchestrator' / 'state.db'}"
+    store = f"sqlite+pysqlite:///{network.home / 'orchestrator' / 'state.db'}?timeout=5"
     words = ("--data-dir", str(other), "--store", store)
     done = network.cli("backup", str(tmp_path / "two"), *words, check=1)  # whose files are not in this folder
     assert "[backup_damaged]" in done.stderr and (tmp_path / "two" / "state.db").exists()
+    assert done.stdout.endswith(f"  holdfast up --data-dir {tmp_path / 'two'}\n")
     # a store that nobody knows is refused by name
     done = network.cli("backup", str(tmp_path / "three"), "--store", "mysql://db/holdfast", check=74)
     assert "[store_failed]" in done.stderr and not (tmp_path / "three").exists()

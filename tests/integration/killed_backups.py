@@ -52,20 +52,20 @@ def in_a_process(data: Path, target: Path, dies_at: int) -> int:
     return int(told or 0)
 
 
-def starts_nothing(draft: Path) -> bool:
-    """Whether no orchestrator starts from a draft that was left behind: it has nothing yet, or says that it is one."""
+def complete(draft: Path) -> bool:
+    """Whether a draft that was left behind says of itself that all of it is there, and only its name is not."""
     note = draft / backup.NOTE
-    if not note.exists():
+    return note.exists() and note.read_bytes() != backup.UNFINISHED
+
+
+def starts_nothing(draft: Path, scratch: Store) -> bool:
+    """Whether no orchestrator starts from a draft that was left behind: it has nothing yet, or says that it is one."""
+    if not (draft / backup.NOTE).exists():
         return not (draft / backup.STATE).exists()
-    if note.read_bytes() != backup.UNFINISHED:
-        return len(os.listdir(draft)) > 3  # all of it is there, only its name is not
-    store = Store.open(f"sqlite:///{draft.with_name('scratch.db')}")
     try:
-        backup.begin_from(draft, store)
+        backup.begin_from(draft, scratch)
     except Misconfigured:
         return True
-    finally:
-        store.close()
     return False
 
 
@@ -78,23 +78,31 @@ def whole(target: Path) -> bool:
 
 def main(data: Path, target: Path) -> None:
     draft = target.with_name(target.name + ".part")
+    scratch = Store.open(f"sqlite:///{target.with_name('scratch.db')}")
+    assert whole(data)  # also so that no process has to load anything any more
     lines = in_a_process(data, target, sys.maxsize)
     shutil.rmtree(target)
-    deaths = [*range(1, lines, EVERY), lines - 1, lines]
-    named = 0
+    last = [lines - 3, lines - 1, lines]  # before it has its name, and after
+    deaths = [*range(1, last[0], EVERY), *last]
+    named = completed = 0
     for death in deaths:
-        if death >= lines - 1:
+        if death in last:
             shutil.rmtree(draft, ignore_errors=True)  # clearing it away takes lines of its own
         assert in_a_process(data, target, death) == 0
+        left = f"a death at line {death} of {lines} left "
         if target.exists():
             named += 1
-            assert whole(target), f"a death at line {death} of {lines} left half a backup under its name"
+            assert whole(target), left + "half a backup under its name"
             shutil.rmtree(target)
+        elif complete(draft):
+            completed += 1
+            assert whole(draft), left + "half a backup that says it is whole"
         else:
-            assert not draft.exists() or starts_nothing(draft), f"a death at line {death} left something to start from"
+            assert not draft.exists() or starts_nothing(draft, scratch), left + "something to start from"
+    scratch.close()
     # and what the last of them left is in nobody's way
     assert in_a_process(data, target, sys.maxsize) and whole(target) and not draft.exists()
-    print(json.dumps({"killed": len(deaths), "named": named}))
+    print(json.dumps({"killed": len(deaths), "named": named, "completed": completed}))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 out nothing that was given out before."""
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -23,7 +24,7 @@ from holdfast.model import Meta
 from holdfast.orchestrator import backup as module
 from holdfast.orchestrator import content as content_module
 from holdfast.orchestrator import sweep as sweep_module
-from holdfast.orchestrator.backup import NOTE, SKIPPED, UNFINISHED, Backup, back_up, begin_from
+from holdfast.orchestrator.backup import NOTE, SKIPPED, UNFINISHED, Backup, back_up, begin_from, unfinished
 from holdfast.orchestrator.config import OrchestratorConfig
 from holdfast.state import Store, StoreFailed
 
@@ -95,8 +96,9 @@ def test_a_backup_holds_all_but_what_belongs_to_the_process(data: Path, clock: C
     assert (copy / log).read_text() == "printed\n"
     assert (made.blobs, made.logs, made.keys, made.left_out, made.damaged) == (len(keys), 1, 2, (), ())
     assert made.bytes == sum((copy / name).stat().st_size for name in files - {NOTE})
-    total = made.bytes - made.state_bytes
-    assert [words for words in told if words[1] == total] == [("copying", total, total), ("checking", total, total)]
+    moved = made.bytes - made.state_bytes
+    assert [words for words in told if words[0] == "copying"][-1] == ("copying", moved, moved)
+    assert told[-1] == ("checking", made.bytes, made.bytes)
     assert msgspec.json.decode((copy / NOTE).read_bytes(), type=Backup) == made
 
 
@@ -223,21 +225,95 @@ def test_what_the_original_has_lost_is_named_and_the_rest_is_kept(data: Path, cl
     assert not (tmp_path / "backup" / "blobs" / spoilt).exists()
 
 
-def test_a_disk_that_lies_makes_no_backup(
+def test_what_cannot_be_read_is_named_and_stops_nothing(
     data: Path, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # given a disk that does not keep what is written to it
+    async def story() -> list[tuple[str, set[str]]]:
+        async with offices(at_sqlite(data), FolderStore(data / "blobs"), clock) as another:
+            office = await another()
+            names = [(word, await with_a_job(office, tmp_path / word, word)) for word in ("one", "two", "whole")]
+            return [(name, keys_of(tmp_path / word, name)) for word, name in names]
+
+    (one, keys), (two, others), (_, whole) = asyncio.run(story())
+    # given a manifest and a key whose disk gives nothing, a file that cannot be opened, and logs at which not even a
+    # look is possible
+    nothing = Path("/proc/self/mem")
+    (manifest,) = (key for key in keys if key.endswith(one))
+    (file,) = (key for key in others if not key.endswith(two))
+    for path in (data / "blobs" / manifest, data / "blobs.key"):
+        path.unlink()
+        path.symlink_to(nothing)
+    (data / "blobs" / file).unlink()
+    (data / "blobs" / file).mkdir()
+    for path in (data / "lost.pem", data / "logs" / "job_1abcd" / "lost.stdout"):
+        path.symlink_to(path)
+    (data / "logs" / "job_2lost").mkdir()
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if str(path).endswith("job_2lost"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    # when a backup is made, then it names them and has all the rest
+    made = back_up(config_of(data), tmp_path / "backup")
+    lost = {manifest, file, "blobs.key", "lost.pem", "logs/job_1abcd/lost.stdout", "logs/job_2lost"}
+    assert set(made.damaged) == lost
+    copy = tmp_path / "backup"
+    assert not [name for name in lost if os.path.lexists(copy / name) or os.path.lexists(copy / "blobs" / name)]
+    assert all((copy / "blobs" / key).exists() for key in whole | others - {file})
+    assert (made.logs, made.keys) == (1, 1) and (copy / "admin.token").exists()
+
+
+def test_a_state_is_found_and_known_by_any_address_that_a_store_has(data: Path, clock: Clock, tmp_path: Path) -> None:
+    # given a state elsewhere, and files in the data folder: keys whose names begin as its own does, and what belongs to
+    # a state that was used before
+    (tmp_path / "a").mkdir()
+    in_store(f"sqlite:///{tmp_path / 'a' / 'a'}", data, clock, tmp_path)
+    for name in ("a", "state.db", "state.db-wal", "state.db.pem"):
+        (data / name).write_text(f"what is in {name}")
+    for driver, more in (("sqlite", ""), ("sqlite+pysqlite", ""), ("sqlite", "?timeout=5")):
+        # when it is backed up, then it is the state, and it takes no key with it
+        copy = tmp_path / f"mon%20day {driver}{more}"
+        made = back_up(config_of(data, f"{driver}:///{tmp_path / 'a' / 'a'}{more}"), copy)
+        assert made.left_out == () == made.damaged and made.blobs == 2
+        assert (copy / "state.db").stat().st_size == made.state_bytes > 0
+        kept = {path.name for path in copy.iterdir() if path.is_file()}
+        assert kept == {"state.db", NOTE, "a", "state.db.pem", "admin.token", "blobs.key"}
+    # and one in the data folder itself is no key, under whatever name, nor is what belongs to it
+    os.rename(tmp_path / "a" / "a", data / "admin")
+    for end in ("-wal", "-shm", "-journal", ".lock"):
+        (data / f"admin{end}").write_bytes(b"")
+    made = back_up(config_of(data, f"sqlite+pysqlite:///{data / 'admin'}"), tmp_path / "last")
+    assert {path.name for path in (tmp_path / "last").iterdir() if path.is_file()} == kept
+    # and an address that none has is refused
+    for wrong in ("nothing", "sqlite://", "sqlite:///not/absolute.db"):
+        with pytest.raises(StoreFailed):
+            back_up(config_of(data, wrong), tmp_path / "wrong")
+
+
+@pytest.mark.parametrize("spoilt", ["state.db", "admin.token", "att_1abcd.1.stdout"])
+def test_a_disk_that_lies_makes_no_backup(
+    spoilt: str, data: Path, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a disk that does not keep what is written to it, as is seen once nothing remembers it in its place
     in_store(at_sqlite(data), data, clock, tmp_path)
-    real = module._write_all
+    forgotten: list[str] = []
 
-    def forgetful(file: int, block: bytes) -> None:
-        real(file, block.replace(b"printed", b"PRINTED"))
+    def forget(file: int, *rest: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{file}"))
+        if path.name == spoilt:
+            written = bytearray(path.read_bytes())
+            written[min(60, len(written) - 1)] ^= 1  # in a state, what nobody reads
+            path.write_bytes(written)
+            forgotten.append(path.name)
 
-    monkeypatch.setattr(module, "_write_all", forgetful)
+    monkeypatch.setattr(os, "posix_fadvise", forget)
     # when a backup is made there, then that is noticed, and nothing is left
-    with pytest.raises(Mismatch, match="does not hold what was written"):
+    with pytest.raises(Mismatch, match=f"{spoilt} does not hold what was written"):
         back_up(config_of(data), tmp_path / "backup")
-    assert not list(tmp_path.glob("backup*"))
+    assert forgotten == [spoilt] and not list(tmp_path.glob("backup*"))
 
 
 def test_a_disk_without_room_is_named_and_left_clean(
@@ -294,6 +370,22 @@ def test_a_backup_replaces_nothing(data: Path, clock: Clock, tmp_path: Path) -> 
         back_up(config, tmp_path / "nowhere" / "backup")
 
 
+def test_drafts_that_no_later_run_clears_away_are_known(data: Path, clock: Clock, tmp_path: Path) -> None:
+    in_store(at_sqlite(data), data, clock, tmp_path)
+    # given what two backups left that died, one of them at once; and folders and files of other people
+    for name in ("sunday.part", "monday.part", "mine.part"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "sunday.part" / NOTE).write_bytes(UNFINISHED)
+    (tmp_path / "monday.part" / f"{NOTE}.new").write_bytes(b"")
+    (tmp_path / "a file.part").write_text("mine")
+    # then each is known to whoever makes another one, and the one of the same name goes with that
+    assert unfinished(tmp_path / "tuesday") == [tmp_path / "monday.part", tmp_path / "sunday.part"]
+    assert unfinished(tmp_path / "monday") == [tmp_path / "sunday.part"]
+    back_up(config_of(data), tmp_path / "monday")
+    assert unfinished(tmp_path / "tuesday") == [tmp_path / "sunday.part"]
+    assert unfinished(tmp_path / "nowhere" / "tuesday") == []
+
+
 def test_a_backup_that_dies_anywhere_leaves_nothing_that_looks_whole(data: Path, clock: Clock, tmp_path: Path) -> None:
     # given data to back up
     in_store(at_sqlite(data), data, clock, tmp_path)
@@ -304,4 +396,4 @@ def test_a_backup_that_dies_anywhere_leaves_nothing_that_looks_whole(data: Path,
     # then what had its name was whole each time, nothing could be started from the rest, and the last one worked
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
-    assert told["killed"] >= 15 and told["named"] >= 1
+    assert told["killed"] >= 15 and told["named"] >= 1 and told["completed"] >= 1

@@ -42,13 +42,18 @@ def backup(
     from pathlib import Path
 
     from holdfast.blobs.transfer import Progress
-    from holdfast.cli import show
+    from holdfast.cli import show, telling
     from holdfast.cli.bars import Bar
-    from holdfast.orchestrator.backup import BackupDamaged, back_up
+    from holdfast.orchestrator.backup import BackupDamaged, back_up, unfinished
     from holdfast.orchestrator.config import OrchestratorConfig, default_data
 
     data = Path(data_dir).expanduser().absolute() if data_dir else default_data().absolute()
     config = OrchestratorConfig(data=data, store=store or "", blobs=blobs or "")
+    place = Path(target).expanduser().absolute()
+    if others := unfinished(place):
+        names = ", ".join(show.clean(path.name) for path in others)
+        telling.say(f"-- unfinished in {show.clean(str(place.parent))}: {names}. If no backup is just being written")
+        telling.say("   there, delete that: it may hold the admin token, and nothing else clears it away.")
     with ExitStack() as shown:
         bars: dict[str, Bar] = {}
 
@@ -58,14 +63,14 @@ def backup(
                 bars[doing] = shown.enter_context(Bar(doing, "the backup"))
             bars[doing].told(Progress(done, total, 0, 0, done))
 
-        made = back_up(config, Path(target).expanduser().absolute(), told)
+        made = back_up(config, place, told)
     if json:
         show.print_json(made)
     else:
         _tell(made, store or "", blobs or "")
     if made.damaged:
         raise BackupDamaged(
-            f"{made.target} was made, but {len(made.damaged)} files that the state names are missing or damaged in"
+            f"{made.target} was made, but {len(made.damaged)} files are missing, damaged or cannot be read in"
             f" {data} itself, such as {made.damaged[0]}"
         )
 
@@ -91,4 +96,6 @@ def _hidden(store: str) -> str:
     from sqlalchemy.engine import make_url
 
     # A file elsewhere was copied into the folder, and is found there.
-    return make_url(store).render_as_string(hide_password=True) if store and not store.startswith("sqlite:") else ""
+    if not store or (url := make_url(store)).get_backend_name() == "sqlite":
+        return ""
+    return url.render_as_string(hide_password=True)

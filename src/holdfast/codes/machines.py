@@ -109,7 +109,7 @@ ROWS = (
     # --- backing up ---
     Row(
         "backup_damaged", 1, None, "a backup was made of data that is not whole itself",
-        "files that the state names are missing or damaged in the original; the backup has all the others",
+        "files are missing, damaged or cannot be read in the original; the backup has all the others",
         "Take these files from an earlier backup; `holdfast backup --json` names them all. Have the disk looked at.",
     ),
     # --- joining ---

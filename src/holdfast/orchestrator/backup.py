@@ -23,6 +23,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,8 @@ from threading import Lock
 from urllib.parse import quote
 
 import msgspec
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 import holdfast
 from holdfast.blobs.errors import BlobError, DiskFull, InTheWay, Mismatch, StoreSlow
@@ -62,6 +65,10 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _OF_A_PROCESS = {"endpoint.json", "endpoint.draft", NOTE}
 """What says something of a process and not of its data."""
+_BESIDE_STATE = ("", "-wal", "-shm", "-journal", ".lock")
+"""The ends of the names that SQLite and its orchestrator give to files: the state itself, and what belongs to it."""
+_UNREAD = ""
+"""In place of a hash: the original is there, and its disk does not give it."""
 
 Told = Callable[[str, int, int], None]
 """What is done (`copying`, `checking`), how many bytes of it, of how many."""
@@ -84,7 +91,8 @@ class Backup(msgspec.Struct, frozen=True):
     left_out: tuple[str, ...] = ()
     """`database` and `files`, where they do not lie in the data folder."""
     damaged: tuple[str, ...] = ()
-    """Files that the state names and that the original itself has not, or not as they were."""
+    """Files that the state names and that the original itself has not, or not as they were; and any that could not be
+    read there."""
 
 
 class BackupDamaged(HoldfastError):
@@ -124,6 +132,19 @@ def back_up(config: OrchestratorConfig, target: Path, told: Told = lambda doing,
     return made
 
 
+def unfinished(target: Path) -> list[Path]:
+    """Drafts of other backups beside this one: of a run that died, or is still at work. Only the next run with the same
+    target clears one away."""
+    own = _draft_of(target)
+    found: list[Path] = []
+    with contextlib.suppress(OSError):  # whoever may not look there is told so when the backup is made
+        for path in sorted(target.parent.glob("*.part")):
+            with contextlib.suppress(OSError):
+                if path != own and any(name.startswith(NOTE) for name in os.listdir(path)):
+                    found.append(path)
+    return found
+
+
 def begin_from(data: Path, store: Store) -> None:
     """To be called before anything is read from a store: if this data folder is a backup, it is one no longer."""
     note = data / NOTE
@@ -151,31 +172,32 @@ def begin_from(data: Path, store: Store) -> None:
 def _fill(config: OrchestratorConfig, draft: Path, target: Path, told: Told) -> Backup:
     blobs = None if config.blobs else config.data / "blobs"
     url = config.store_url()
+    source = _sqlite_file(config)
     with _nothing_deleted(blobs):
         made_ms = wall_ms()
         state_bytes = 0
-        if url.startswith("sqlite:"):
-            url = f"sqlite:///{(draft / STATE).absolute()}"
-            state_bytes = _copy_state(_sqlite_path(config), draft / STATE)
+        state: dict[str, str] = {}
+        if source is not None:
+            url = URL.create("sqlite", database=str((draft / STATE).absolute())).render_as_string()
+            state_bytes, state[STATE] = _copy_state(source, draft / STATE)
         roots = _roots(url)
         content, damaged = _named(blobs, roots) if blobs else ([], set[str]())
-        if blobs and not state_bytes:
+        if blobs and source is None:
             # The dump is older than what is read here, and may name what nothing names any more.
             known = {part.name for part in content}
-            content += [part for part in _owned(blobs) if part.name not in known]
-        logs, keys = list(_logs(config.data)), list(_keys(config))
+            content += [part for part in _owned(blobs, damaged) if part.name not in known]
+        logs, keys = list(_logs(config.data, damaged)), list(_keys(config, damaged))
         parts = [*keys, *content, *logs]
         total = sum(part.size for part in parts)
         _need_room(draft, total)
         for name in ("logs", *(("blobs",) if blobs else ())):
             (draft / name).mkdir(mode=0o700)
-        copied = _copy_all(draft, parts, lambda done: told("copying", done, total))
+        copied, lost = _copy_all(draft, parts, lambda done: told("copying", done, total))
     _sync_folders(draft)
-    _read_back(draft, copied, lambda done: told("checking", done, total))
-    lost = {part.name.removeprefix("blobs/") for part in content if part.name not in copied}
+    _read_back(draft, state | copied, lambda done: told("checking", done, state_bytes + total))
     sizes = {part.name: part.size for part in parts if part.name in copied}
     counted = [[sizes[part.name] for part in some if part.name in sizes] for some in (content, logs, keys)]
-    left_out = (("database",) if not state_bytes else ()) + (("files",) if blobs is None else ())
+    left_out = (("database",) if source is None else ()) + (("files",) if blobs is None else ())
     return Backup(
         str(target),
         holdfast.__version__,
@@ -188,7 +210,7 @@ def _fill(config: OrchestratorConfig, draft: Path, target: Path, told: Told) -> 
         keys=len(counted[2]),
         bytes=state_bytes + sum(sizes.values()),
         left_out=left_out,
-        damaged=tuple(sorted(damaged | lost)),
+        damaged=tuple(sorted(damaged | {name.removeprefix("blobs/") for name in lost})),
     )
 
 
@@ -199,9 +221,10 @@ def _check(config: OrchestratorConfig, target: Path) -> None:
             f"there is no data of an orchestrator in {data}",
             hint="Name the folder that `holdfast up` was given with --data-dir.",
         )
-    if config.store_url().startswith("sqlite:") and not _sqlite_path(config).is_file():
+    state = _sqlite_file(config)
+    if state is not None and not state.is_file():
         raise Misconfigured(
-            f"there is no state in {_sqlite_path(config)}",
+            f"there is no state in {state}",
             hint="Give --data-dir and --store as `holdfast up` got them.",
         )
     if not config.blobs and not (data / "blobs").is_dir():
@@ -214,14 +237,26 @@ def _check(config: OrchestratorConfig, target: Path) -> None:
         raise Misconfigured(f"there is no folder {target.parent}", hint="Make it first, or choose another place.")
 
 
-def _sqlite_path(config: OrchestratorConfig) -> Path:
-    return Path(config.store_url().removeprefix("sqlite:///"))
+def _sqlite_file(config: OrchestratorConfig) -> Path | None:
+    """The file that the state lies in, if it lies in one. An address that no store has is refused by the one who opens
+    it."""
+    try:
+        url = make_url(config.store_url())
+    except ArgumentError:
+        return None
+    if url.get_backend_name() != "sqlite" or not os.path.isabs(url.database or ""):
+        return None
+    return Path(url.database or "")
+
+
+def _draft_of(target: Path) -> Path:
+    return target.with_name(target.name + ".part")
 
 
 @contextlib.contextmanager
 def _draft(target: Path) -> Iterator[Path]:
     """TARGET.part, empty and ours alone; gone if it is not finished, unless this process dies."""
-    draft = target.with_name(target.name + ".part")
+    draft = _draft_of(target)
     with contextlib.suppress(FileExistsError):
         draft.mkdir(mode=0o700)
     folder = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -273,8 +308,9 @@ def _nothing_deleted(blobs: Path | None) -> Iterator[None]:
         os.close(file)
 
 
-def _copy_state(source: Path, target: Path) -> int:
-    """One read of the whole database: its writer does not wait, and commits that come meanwhile are not in it."""
+def _copy_state(source: Path, target: Path) -> tuple[int, str]:
+    """One read of the whole database: its writer does not wait, and commits that come meanwhile are not in it. How
+    large the copy is, and its hash: from here on it is only read."""
     os.close(os.open(target, _NEW, 0o600))
     try:
         with (
@@ -295,7 +331,9 @@ def _copy_state(source: Path, target: Path) -> int:
         )
     with target.open("rb") as file:
         os.fsync(file.fileno())
-        return os.fstat(file.fileno()).st_size
+        digest = hashlib.file_digest(file, "sha256")
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # as in `_copy`
+        return os.fstat(file.fileno()).st_size, digest.hexdigest()
 
 
 def _roots(url: str) -> list[Root]:
@@ -319,7 +357,7 @@ def _named(blobs: Path, roots: Iterable[Root]) -> tuple[list[_Part], set[str]]:
             with (blobs / key).open("rb") as file:
                 data = file.read(Limits().manifest_bytes + 1)
             manifest = Manifest.from_bytes(data, name=root.manifest)
-        except (FileNotFoundError, BlobError):
+        except (OSError, BlobError):
             damaged.add(key)
             continue
         parts[key] = _Part(blobs / key, f"blobs/{key}", len(data), root.manifest)
@@ -329,31 +367,56 @@ def _named(blobs: Path, roots: Iterable[Root]) -> tuple[list[_Part], set[str]]:
     return list(parts.values()), damaged
 
 
-def _owned(blobs: Path) -> Iterator[_Part]:
+def _files(top: Path, base: Path, lost: set[str]) -> Iterator[tuple[Path, str, int]]:
+    """Every file under a folder, with its name under the base and its size. One that is gone was cleared away just now;
+    what cannot be looked at is lost."""
+
+    def failed(path: Path, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            lost.add(path.relative_to(base).as_posix())
+
+    for folder, _, names in os.walk(top, onerror=lambda error: failed(Path(error.filename), error)):
+        for name in names:
+            path = Path(folder) / name
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                failed(path, error)
+                continue
+            yield path, path.relative_to(base).as_posix(), size
+
+
+def _owned(blobs: Path, lost: set[str]) -> Iterator[_Part]:
     """Everything that was ever taken over and not collected."""
-    for folder, _, names in os.walk(blobs / OWNED):
-        for name in names:
-            path = Path(folder) / name
-            key = path.relative_to(blobs).as_posix()
-            if parse_key(key) is not None:
-                yield _Part(path, f"blobs/{key}", path.stat().st_size, name)
+    for path, key, size in _files(blobs / OWNED, blobs, lost):
+        if parse_key(key) is not None:
+            yield _Part(path, f"blobs/{key}", size, path.name)
 
 
-def _logs(data: Path) -> Iterator[_Part]:
-    for folder, _, names in os.walk(data / "logs"):
-        for name in names:
-            path = Path(folder) / name
-            with contextlib.suppress(FileNotFoundError):  # cleared away just now, a month after its job ended
-                yield _Part(path, path.relative_to(data).as_posix(), path.stat().st_size, grows=True)
+def _logs(data: Path, lost: set[str]) -> Iterator[_Part]:
+    for path, name, size in _files(data / "logs", data, lost):
+        yield _Part(path, name, size, grows=True)
 
 
-def _keys(config: OrchestratorConfig) -> Iterator[_Part]:
+def _keys(config: OrchestratorConfig, lost: set[str]) -> Iterator[_Part]:
     """Files beside the state: tokens, keys, certificates. Not what a running process leaves there, nor a draft."""
-    state = _sqlite_path(config).name if config.store_url().startswith("sqlite:") else STATE
+    # Never what would stand where the copied state does, or beside it: it may be of another store.
+    left = _OF_A_PROCESS | {STATE + end for end in _BESIDE_STATE}
+    state = _sqlite_file(config)
+    if state is not None and state.parent.resolve() == config.data.resolve():
+        left |= {state.name + end for end in _BESIDE_STATE}
     for path in sorted(config.data.iterdir()):
-        name = path.name
-        if path.is_file() and name not in _OF_A_PROCESS and not name.startswith((".", STATE, state)):
-            yield _Part(path, name, path.stat().st_size)
+        if path.name in left or path.name.startswith("."):
+            continue
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            lost.add(path.name)
+            continue
+        if stat.S_ISREG(found.st_mode):
+            yield _Part(path, path.name, found.st_size)
 
 
 def _need_room(draft: Path, total: int) -> None:
@@ -366,11 +429,12 @@ def _need_room(draft: Path, total: int) -> None:
         )
 
 
-def _copy_all(draft: Path, parts: list[_Part], told: Callable[[int], None]) -> dict[str, str]:
-    """The hash of each file, by its name. One is not in it that the original has lost."""
+def _copy_all(draft: Path, parts: list[_Part], told: Callable[[int], None]) -> tuple[dict[str, str], set[str]]:
+    """The hash of each file, by its name; and the names of those that the original has lost."""
     for folder in sorted({(draft / part.name).parent for part in parts}):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     copied: dict[str, str] = {}
+    lost: set[str] = set()
     done = 0
     counting = Lock()
 
@@ -384,13 +448,16 @@ def _copy_all(draft: Path, parts: list[_Part], told: Callable[[int], None]) -> d
         for first in range(0, len(parts), _BATCH):
             some = parts[first : first + _BATCH]
             for part, sha in zip(some, pool.map(lambda part: _copy(draft, part, moved), some), strict=True):
-                if sha is not None:
+                if sha:
                     copied[part.name] = sha
-    return copied
+                elif part.sha or sha == _UNREAD:  # else it was cleared away just now
+                    lost.add(part.name)
+    return copied, lost
 
 
 def _copy(draft: Path, part: _Part, moved: Callable[[int], None]) -> str | None:
-    """The hash of what was written; None where the original is gone, or is not what its name says."""
+    """The hash of what was written; None where the original is gone, or is not what its name says; or `_UNREAD`. Only
+    what goes wrong with the copy itself is raised."""
     target = draft / part.name
     digest = hashlib.sha256()
     left = part.size if part.grows else part.size + 1
@@ -398,8 +465,17 @@ def _copy(draft: Path, part: _Part, moved: Callable[[int], None]) -> str | None:
         source = part.source.open("rb", buffering=0)
     except FileNotFoundError:
         return None
+    except OSError:
+        return _UNREAD
     with source, open(os.open(target, _NEW, 0o600), "wb", buffering=0) as copy:
-        while left and (block := source.read(min(left, _BLOCK))):
+        while left:
+            try:
+                block = source.read(min(left, _BLOCK))
+            except OSError:
+                target.unlink()
+                return _UNREAD
+            if not block:
+                break
             digest.update(block)
             _write_all(copy.fileno(), block)
             left -= len(block)
