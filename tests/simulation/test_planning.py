@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.model import Settings
+from holdfast.sim import planning_world
 from holdfast.sim.planning import (
     Cause,
     Outcome,
@@ -209,19 +210,34 @@ def test_the_number_of_runs_follows_from_the_work() -> None:
         Question(1_000, 30 * 24 * HOUR, mtbf_ms=HOUR, return_ms=HOUR, every_ms=10 * MINUTE, cost_ms=10_000),
         Question(7, HOUR, jobs=3_000),
         Question(12, 30 * 24 * HOUR, jobs=12, mtbf_ms=HOUR, return_ms=HOUR, every_ms=10 * MINUTE),
+        Question(19, 30 * 24 * HOUR, jobs=18, mtbf_ms=24 * HOUR, return_ms=HOUR // 2, every_ms=HOUR, cost_ms=10_000),
+        Question(40, 30 * 24 * HOUR, jobs=39, mtbf_ms=24 * HOUR, return_ms=2 * HOUR, every_ms=HOUR, cost_ms=10_000),
+        Question(19, 30 * 24 * HOUR, jobs=9, mtbf_ms=HOUR, return_ms=HOUR // 2, every_ms=HOUR // 2, cost_ms=10_000),
     ],
-    ids=["large and long", "very large", "one job among many nodes", "many jobs", "small and endless"],
+    ids=[
+        "large and long",
+        "very large",
+        "one job among many nodes",
+        "many jobs",
+        "small and endless",
+        "one spare",
+        "one spare that is mostly taken",
+        "half of them spare",
+    ],
 )
 def test_of_what_is_too_much_a_part_is_simulated_with_as_many_jobs_for_each_node(question: Question) -> None:
     part = played_as(question, 5)
     assert part != question and replace(part, nodes=question.nodes, jobs=question.jobs) == question
     assert not too_large(part)
     runs, beside = runs_for(part, 5)
-    assert part.nodes < 2 * PART_MIN or (runs + 5 * beside) * events_of(part) <= 8 * EVENTS_TOTAL
-    if question.jobs <= question.nodes:
-        assert part.nodes >= (PART_LEAST if question.jobs == question.nodes else PART_MIN)
+    least = min(PART_MIN, max(PART_LEAST, 2 * math.ceil(question.nodes / question.jobs)))
+    assert part.nodes < 2 * least or (runs + 5 * beside) * events_of(part) <= 8 * EVENTS_TOTAL
+    assert part.nodes >= least or too_large(replace(part, nodes=least, jobs=least * question.jobs // question.nodes))
     if question.jobs > 1:
-        assert part.jobs / part.nodes == pytest.approx(question.jobs / question.nodes, rel=0.1)
+        assert abs(part.jobs - question.jobs * part.nodes / question.nodes) < 1
+    away = question.nodes * question.return_ms / (question.mtbf_ms + question.return_ms) if question.mtbf_ms else 0
+    spare = question.nodes - question.jobs
+    assert (part.jobs < part.nodes) == (spare > 0 and spare >= away), "a machine to spare is one in the part as well"
 
 
 def test_a_fleet_of_which_nobody_comes_back_is_simulated_as_a_whole() -> None:
@@ -244,6 +260,21 @@ def test_a_part_of_a_fleet_fares_like_the_whole() -> None:
     one, other = summary(whole, worlds(whole, 1)), summary(part, worlds(part, 2))
     assert one.mean_ms == pytest.approx(other.mean_ms, rel=0.06)
     assert one.goodput == pytest.approx(other.goodput, rel=0.06)
+
+
+def test_a_world_that_the_simulator_cuts_short_is_no_failure_of_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a world that ends well
+    question = Question(2, 4 * HOUR, jobs=4)
+    (whole,) = worlds(question, 1)
+    assert not whole.cut
+    # when the guard against worlds that run away ends it before
+    monkeypatch.setattr(planning_world, "EVENTS_MAX", whole.events // 2)
+    cut = play(question, 0)
+    # then it is known for that, and nothing is told from it
+    assert cut.cut and cut.unfinished
+    told = summary(question, [whole, cut])
+    assert (told.runs, told.cut) == (1, 1)
+    assert replace(told, cut=0) == summary(question, [whole])
 
 
 def test_on_a_single_machine_the_best_interval_is_young_and_dalys_within_its_noise() -> None:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.cli import planning
+from holdfast.cli.plan_show import show
 from holdfast.sim.planning import Outcome, Plan, Question, summary
 from holdfast.sim.planning_effort import of_the_whole, said_of_effort
 
@@ -62,11 +63,63 @@ def test_what_a_person_must_know_of_how_little_was_simulated_is_said() -> None:
     plan = Plan(QUESTION, 0, summary(QUESTION, [OUTCOME]), (), 0, 0, 0, played_nodes=4, played_jobs=1, runs_meant=1)
     assert said_of_effort(plan) == []
     (part,) = said_of_effort(replace(plan, question=replace(QUESTION, nodes=1_000)))
-    assert "simulated as 4 nodes and 1 job" in part
+    assert "simulated as 4 nodes and 1 job" in part and "roughly" in part
+    (part,) = said_of_effort(replace(plan, question=replace(QUESTION, nodes=1_000), played_nodes=10))
+    assert "simulated as 10 nodes and 1 job" in part and "roughly" not in part
     (late,) = said_of_effort(replace(plan, runs_meant=24, stopped="time"))
     assert "24 runs were meant" in late and "--runs 24" in late
     (enough,) = said_of_effort(replace(plan, runs_meant=24, stopped="interrupted"))
-    assert "you stopped it" in enough
+    assert "24 runs were meant" in enough and "you stopped it" in enough
+    # all runs are done, and only other intervals were not tried any more
+    (tried,) = said_of_effort(replace(plan, stopped="interrupted"))
+    assert "intervals" in tried and "you stopped it" in tried and "runs" not in tried
+    (cut,) = said_of_effort(replace(plan, here=replace(plan.here, cut=2)))
+    assert "2 of 3 worlds" in cut
+
+
+SAVING = Question(4, 10 * HOUR, mtbf_ms=5 * HOUR, return_ms=HOUR, every_ms=HOUR, cost_ms=10_000)
+
+
+def saving(monkeypatch: pytest.MonkeyPatch, runs: int, cut: int = 0) -> Plan:
+    """The answer where a job takes the longer, the seldomer it saves; of these many worlds some are cut short."""
+
+    def played(worlds: list[tuple[Question, int]], seconds: float | None) -> Generator[Outcome]:
+        for question, seed in worlds:
+            took = 10 * HOUR + question.every_ms
+            yield replace(OUTCOME, took_ms=(took,), all_ms=took, cut=seed < cut and question.every_ms != HOUR)
+
+    monkeypatch.setattr(planning, "_played", played)
+    return planning.asked(SAVING, 0, runs, None)
+
+
+@pytest.mark.parametrize(("runs", "cut"), [(1, 0), (5, 3), (3, 3)], ids=["one world", "two left", "none left"])
+def test_which_interval_is_best_is_not_said_from_too_few_worlds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runs: int, cut: int
+) -> None:
+    answer = saving(monkeypatch, runs, cut)
+    assert [one.runs for one in answer.sweep] == [runs - cut] * len(answer.sweep)
+    assert "too few worlds to say which interval is best" in said_of_effort(answer)
+    show(answer, False, None)
+    told = capsys.readouterr().out.replace("which interval is best", "")
+    assert "best" not in told and "instead would spare" not in told
+
+
+def test_which_interval_is_best_is_said_where_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = saving(monkeypatch, 6)
+    assert said_of_effort(answer) == []
+    show(answer, False, None)
+    told = capsys.readouterr().out
+    assert "  best" in told and "instead would spare" in told
+
+
+def test_where_no_world_came_to_its_end_no_failure_of_the_jobs_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    cut = replace(OUTCOME, took_ms=(), unfinished=1, cut=True)
+    show(Plan(QUESTION, 0, summary(QUESTION, [cut]), (), 0, 0, 0, played_nodes=4, played_jobs=1), False, None)
+    told = capsys.readouterr().out
+    assert "no world was simulated to its end" in told
+    assert "of 0 jobs" not in told and "save more often" not in told
 
 
 def test_what_was_seen_of_a_part_is_said_of_the_whole() -> None:

@@ -3,6 +3,7 @@
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.sim.drawing import Drawing
 from holdfast.sim.planning import Outcome, Plan, Question, summary
@@ -25,7 +26,7 @@ def a_plan() -> Plan:
         summary(Question(4, 10 * HOUR, mtbf_ms=HOUR, every_ms=every, cost_ms=1_000), [outcome(11 * HOUR + extra)])
         for every, extra in ((HOUR // 4, HOUR), (HOUR, 0), (4 * HOUR, 2 * HOUR))
     ]
-    return Plan(QUESTION, 0, here, tuple(others), HOUR, HOUR, 11 * HOUR)
+    return Plan(QUESTION, 0, here, tuple(others), HOUR, HOUR, 11 * HOUR, (HOUR,))
 
 
 def test_the_terminal_s_plots_fit_80_columns_and_name_their_ends() -> None:
@@ -61,6 +62,7 @@ def test_the_svg_is_whole_and_what_is_written_in_it_is_escaped() -> None:
     assert 'a <title> & "more"' in "".join(root.itertext())
     assert "1 h (best)" in picture and "Young/Daly" in picture
     assert picture == svg(a_plan(), 'a <title> & "more"')
+    assert "best" not in svg(replace(a_plan(), as_good_ms=()), "x"), "there were too few worlds to say"
 
 
 def test_a_plan_in_which_nothing_finished_is_drawn_as_that() -> None:
@@ -68,6 +70,8 @@ def test_a_plan_in_which_nothing_finished_is_drawn_as_that() -> None:
     plan = Plan(QUESTION, 0, summary(QUESTION, [lost]), (), 0, 0, 0)
     assert terminal(plan) == []
     assert "no job was done" in svg(plan, "x")
+    cut = replace(plan, here=summary(QUESTION, [replace(lost, cut=True)]))
+    assert "no job was done" not in svg(cut, "x") and "no world was simulated to its end" in svg(cut, "x")
 
 
 def test_a_drawing_suits_light_and_dark() -> None:

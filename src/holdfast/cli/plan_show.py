@@ -70,6 +70,9 @@ def _facts(answer: "Plan") -> Iterator[tuple[str, str]]:
         yield "time to finish", f"p50 {span(here.p50_ms)}, p95 {span(here.p95_ms)}, mean {span(here.mean_ms)}"
         if here.succeeded < TELLING_MIN:
             yield "", f"p95 is the longest of {counted(here.succeeded, 'job')}: few to tell it from"
+    if not here.runs:
+        yield "succeeded", "not known: no world was simulated to its end"
+        return
     if question.jobs > 1 and here.all_p50_ms:
         yield "all jobs", f"p50 {span(here.all_p50_ms)}, p95 {span(here.all_p95_ms)}"
     yield (
@@ -109,7 +112,7 @@ def _intervals(answer: "Plan") -> None:
     out.print(f"{'checkpoint every':<22}{'mean':>14}{'p95':>14}{'goodput':>10}", style="bold")
     for one in answer.sweep:
         marks = "  as good" if one.every_ms in answer.as_good_ms else ""
-        marks = "  best" if one.every_ms == answer.best_every_ms else marks
+        marks = "  best" if one.every_ms == answer.surely_best_ms else marks
         marks += "  asked for" if one.every_ms == answer.question.every_ms else ""
         lost = f"  {one.jobs - one.succeeded} of {one.jobs} not done" if one.succeeded < one.jobs else ""
         times = f"{span(one.mean_ms):>14}{span(one.p95_ms):>14}{one.goodput:>10.1%}" if one.succeeded else f"{'-':>38}"
@@ -141,8 +144,9 @@ def _advice(answer: "Plan") -> Iterator[str]:
     if waits > Settings.preset(question.preset).queue_ms_max:
         yield "\nJobs wait for more than a day: `holdfast run --queue-limit 30d` lets them."
     tried = {one.every_ms: one.mean_ms for one in answer.sweep}
-    gain = tried.get(question.every_ms, 0) - tried.get(answer.best_every_ms, 0) if answer.best_every_ms else 0
+    best_ms = answer.surely_best_ms
+    gain = tried.get(question.every_ms, 0) - tried.get(best_ms, 0) if best_ms else 0
     if gain > question.length_ms / 100 and question.every_ms not in answer.as_good_ms:
-        yield f"\nSaving every {span(answer.best_every_ms)} instead would spare a job {span(gain)} on average."
+        yield f"\nSaving every {span(best_ms)} instead would spare a job {span(gain)} on average."
     if not question.every_ms and here.spent_ms.get(Cause.REDONE.value, 0) > question.length_ms / 20:
         yield "\nMuch is computed again: with --checkpoint-every 30m a job goes on where it was."

@@ -253,7 +253,9 @@ def asked(question: "Question", seed: int, runs: int | None, price: float | None
     by_every, stopped = gathered(worlds, SECONDS_MAX if runs is None else None)
     # Of a world that was cut short in the middle, only the question itself was played: it counts there alone.
     same = min([beside, *(len(by_every.get(every, ())) for every in tried)])
-    compared = {every: by_every[every][:same] for every in tried if same}
+    # Nor can one be compared that did not come to its end with one of them.
+    whole = [number for number in range(same) if not any(by_every[every][number].cut for every in tried)]
+    compared = {every: [by_every[every][number] for number in whole] for every in tried if whole}
     here = of_the_whole(summary(part, by_every[part.every_ms]), question, part)
     sweep: tuple[Summary, ...] = tuple(
         of_the_whole(summary(replace(part, every_ms=every), outcomes), question, part)
@@ -274,7 +276,7 @@ def asked(question: "Question", seed: int, runs: int | None, price: float | None
             )
         ),
         price=price,
-        cost=None if price is None else round(price * here.node_hours, 4),
+        cost=None if price is None or not here.runs else round(price * here.node_hours, 4),
         played_nodes=part.nodes,
         played_jobs=part.jobs,
         runs_meant=main,

@@ -10,9 +10,6 @@ A state that is not `ready` or `probation` means no new work in the same instant
 holds. Quarantine is capped: it never takes more than a share of the fleet, however bad things look.
 """
 
-from collections import deque
-from itertools import pairwise
-
 from msgspec.structs import replace
 
 from holdfast.kernel.checkpoints import got_far
@@ -28,7 +25,7 @@ from holdfast.kernel.contenders import (
 )
 from holdfast.kernel.decision import CloseSession, ToSession
 from holdfast.kernel.moving import hindered
-from holdfast.kernel.world import FALLS_KEPT, Pulse, World, node_label
+from holdfast.kernel.world import Pulse, World, node_label
 from holdfast.model import (
     Attempt,
     AttemptPhase,
@@ -155,22 +152,23 @@ def suspect(w: World, node_id: NodeId, cause: str) -> None:
     w.went[node_id] = w.patience
     while w.went[first := next(iter(w.went))] <= w.patience - MASS_WINDOW_MS:
         del w.went[first]
-    lost = [attempt for attempt in w.held_by(node_id) if attempt.may_win]
-    w.falls.append((node_id, frozenset(attempt.job for attempt in lost if attempt.started_ms is not None)))
-    for attempt in lost:
-        blame_job(w, attempt)
-        take_over(w, attempt, cause)
+    for attempt in w.held_by(node_id):
+        if attempt.may_win:
+            blame_job(w, attempt)
+            take_over(w, attempt, cause)
 
 
 def blame_job(w: World, attempt: Attempt) -> None:
     """Remember that the node went down with this job's body running, unless many nodes went at once. A job that got on
     since others did is not what they went down of."""
     job = w.jobs.get(attempt.job)
-    if job is None or attempt.started_ms is None or attempt.node in job.felled:
+    if job is None or attempt.started_ms is None:
         return
     if w.now - attempt.started_ms > POISON_WINDOW_MS:
         if job.felled and got_far(job, attempt, POISON_WINDOW_MS):
             w.put(replace(job, felled=()))
+        return
+    if attempt.node in job.felled:
         return
     # Those that went without this job: many at once point at the network.
     others = len(w.went) - sum(n in w.went for n in {*job.felled, attempt.node})
@@ -214,24 +212,16 @@ def take_over(w: World, attempt: Attempt, cause: str) -> None:
 
 def poisonous(w: World, job: Job) -> bool:
     """Stop a job under which several different machines went down (SPEC J8)."""
-    if singled_out(w, job):
-        why = f"the last {len(w.falls)} machines that went down were all running it, and no other one went meanwhile"
-    elif len(job.felled) >= w.settings.poison_nodes:
-        why = f"these machines went down with it running: {', '.join(job.felled)}"
-    else:
+    if len(job.felled) < w.settings.poison_nodes:
         return False
-    end_job(w, job.id, Verdict.FAILED, Failure(FailureCode.POISON, why))
+    names = ", ".join(job.felled)
+    end_job(
+        w,
+        job.id,
+        Verdict.FAILED,
+        Failure(FailureCode.POISON, f"these machines went down with it running: {names}"),
+    )
     return True
-
-
-def singled_out(w: World, job: Job) -> bool:
-    """Whether nothing went down for long but machines with this job's body, however long after it began and whatever it
-    saved (docs/decisions/0017). One bad machine that gets the job again and again is not the job's doing, and where two
-    jobs ran on all of them nobody knows which it was."""
-    if len(w.falls) < FALLS_KEPT or job.id not in w.falls[-1][1]:
-        return False
-    there = w.falls[-1][1].intersection(*(jobs for _, jobs in w.falls))
-    return there == frozenset({job.id}) and all(one != other for (one, _), (other, _) in pairwise(w.falls))
 
 
 def strike(w: World, node_id: NodeId, failure: Failure) -> None:
@@ -369,8 +359,6 @@ def returned(w: World, attempt: Attempt) -> None:
     job = w.jobs.get(attempt.job)
     if job is None:
         return
-    if any(node == attempt.node for node, _ in w.falls):
-        w.falls = deque((fall for fall in w.falls if fall[0] != attempt.node), FALLS_KEPT)
     if attempt.node in job.felled:
         job = replace(job, felled=tuple(n for n in job.felled if n != attempt.node))
         w.put(job)

@@ -217,6 +217,11 @@ def drain(w: World, node_id: NodeId, on: bool, by: str) -> Answer:
         return Rejected("no_such_node", f"There is no node {node_id}.")
     if node.drained_by_network == on:
         return Done("it is draining already" if on else "it is not draining")
+    if node.state is NodeState.GONE:
+        # What its own operator wanted ended with its goodbye: it says it again if it comes back.
+        w.put(replace(node, draining=False, drained=False, leaving=False, leaving_why=""))
+        w.note("node.undrained", f"{node_label(node)} is not drained any more ({by})", node=node_id)
+        return Done("not drained any more")
     _wished(w, node_id, by, drained=on)
     session = w.pulse(node_id).session
     if session is not None:

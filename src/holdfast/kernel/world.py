@@ -6,7 +6,6 @@ stored rows into an empty world. What is not in rows (sessions, rhythm, load, wh
 *ephemeral*: losing it costs a repeated message, never a wrong decision.
 """
 
-from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
 from typing import TypeVar
@@ -48,9 +47,6 @@ K = TypeVar("K")
 
 PACES_MAX = 20_000
 """Kinds of job of which is known how long they take; the ones that were not met for longest are forgotten."""
-FALLS_KEPT = 30
-"""So many nodes going one after the other, each with the same job's body and none without it, are no chance: even where
-only two of a fleet's machines are bad, it happens once in a thousand million times."""
 COMMAND = "command_"
 COMMANDS_MAX = 5_000
 """Of these, kinds that are only a command (their ids begin with COMMAND) are counted apart: a sweep makes one for every
@@ -164,8 +160,6 @@ class World:
         """Nodes on which room appeared since the queue was last served."""
         self.went: dict[NodeId, Instant] = {}
         """Which nodes were suspected lately, oldest first: tells a felled node from a cut network."""
-        self.falls: deque[tuple[NodeId, frozenset[JobId]]] = deque(maxlen=FALLS_KEPT)
-        """The last nodes that went away and did not come back with what they held, and whose bodies ran there."""
 
         self.took_ms = self.readied_ms = Instant(0)
         """When what a job took, and what it took to get ready, was last written for estimates (kernel.peers)."""

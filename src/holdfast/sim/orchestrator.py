@@ -53,10 +53,6 @@ class WatchedKernel(Kernel):
                 self.view[key] = row
         return decision
 
-    def missed(self, node: NodeId) -> None:
-        """What it would have seen had the world not slept: an idle node went away."""
-        self._w.falls.append((node, frozenset()))
-
 
 def rebuilt(kind: type[K], settings: Settings, rows: list[Row]) -> K:
     """A kernel with the state that these rows hold."""
@@ -173,11 +169,6 @@ class Orchestrator(Process):
 
     def broke(self, stream: Stream, why: str) -> None:
         self.run(self._broke, stream, why)
-
-    def missed(self, node: NodeId) -> None:
-        """An idle node went away while nobody here was awake."""
-        if self.loop is not None and isinstance(self.loop.kernel, WatchedKernel):
-            self.loop.kernel.missed(node)
 
     def _heard(self, stream: Stream, message: Any) -> None:
         if stream not in self._streams or self.loop is None:

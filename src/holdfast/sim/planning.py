@@ -82,6 +82,8 @@ class Outcome(msgspec.Struct, frozen=True):
     falls: int
     takeovers: int
     events: int
+    cut: bool = False
+    """The guard of the simulator ended it, not the jobs nor their time: it says nothing of how they fare."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -111,6 +113,8 @@ class Summary(msgspec.Struct, frozen=True):
     falls: float
     takeovers: float
     """Mean of a run."""
+    cut: int = 0
+    """Further worlds that were not simulated to their end. Nothing here rests on them."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -140,7 +144,18 @@ class Plan(msgspec.Struct, frozen=True):
     """The part of the fleet that was simulated, where the whole would take too long (planning_effort)."""
     runs_meant: int = 0
     stopped: str = ""
-    """Why there were fewer runs than that: `time` or `interrupted`; empty: there were not."""
+    """Why not all that was meant was simulated, runs or other intervals: `time` or `interrupted`; empty: all was."""
+
+    @property
+    def surely_best_ms(self) -> int:
+        """The best interval, if there were worlds enough to tell it from chance; else 0."""
+        return self.best_every_ms if self.as_good_ms else 0
+
+    @property
+    def undecided(self) -> bool:
+        """Whether intervals were to be compared, and too few worlds to say which is best."""
+        several = len(intervals(self.question)) > 1
+        return several and not self.as_good_ms and (not self.sweep or self.best_every_ms > 0)
 
 
 def percentile(values: Sequence[int], share: float) -> int:
@@ -151,7 +166,8 @@ def percentile(values: Sequence[int], share: float) -> int:
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
-def summary(question: Question, outcomes: Sequence[Outcome]) -> Summary:
+def summary(question: Question, played: Sequence[Outcome]) -> Summary:
+    outcomes = [one for one in played if not one.cut]
     took = [ms for one in outcomes for ms in one.took_ms]
     whole = [one.all_ms for one in outcomes if one.all_ms]
     failed: dict[str, int] = {}
@@ -179,6 +195,7 @@ def summary(question: Question, outcomes: Sequence[Outcome]) -> Summary:
         node_hours=sum(one.node_ms for one in outcomes) / runs / 3_600_000,
         falls=sum(one.falls for one in outcomes) / runs,
         takeovers=sum(one.takeovers for one in outcomes) / runs,
+        cut=len(played) - len(outcomes),
     )
 
 

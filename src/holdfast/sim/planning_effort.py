@@ -21,7 +21,7 @@ JOBS_LEAST, SWEEP_JOBS_LEAST = 24, 8
 """Jobs that an answer rests on at least, if that many can be simulated in time."""
 PART_MIN, PART_LEAST = 10, 3
 """A part is not smaller than this: few machines do not help each other out as many do. And than that, where even such a
-part is more than anybody waits for, and all are at work anyway."""
+part is more than anybody waits for; it still has as many nodes as there are for two jobs."""
 
 
 def played_as(question: Question, tried: int) -> Question:
@@ -29,10 +29,8 @@ def played_as(question: Question, tried: int) -> Question:
     parts = 1
     if question.mtbf_ms and not question.return_ms:
         return question  # how long a fleet lasts of which nobody comes back depends on its size
-    limits = [(PART_MIN, 2 * EVENTS_TOTAL)]
-    if question.jobs >= question.nodes:
-        limits.append((PART_LEAST, 8 * EVENTS_TOTAL))
-    for least, affordable in limits:
+    least_of_all = min(PART_MIN, max(PART_LEAST, 2 * math.ceil(question.nodes / question.jobs)))
+    for least, affordable in ((PART_MIN, 2 * EVENTS_TOTAL), (least_of_all, 8 * EVENTS_TOTAL)):
         while too_large(part := _part(question, parts)) or _effort(part, tried) > affordable:
             if question.nodes < least * (parts + 1) and not too_large(part):
                 break
@@ -51,9 +49,13 @@ def _least(part: Question) -> tuple[int, int]:
 
 
 def _part(question: Question, parts: int) -> Question:
-    """One of so many equal parts. A single job is not divided, and keeps machines enough to go to."""
+    """One of so many equal parts. A single job is not divided, and keeps machines enough to go to. Where the whole
+    mostly has one to spare, so has the part: without that, who lost a machine waits until it is back."""
     nodes = max(1, question.nodes // parts)
-    return replace(question, nodes=nodes, jobs=max(1, round(question.jobs * nodes / question.nodes)))
+    away = question.nodes * question.return_ms / (question.mtbf_ms + question.return_ms) if question.mtbf_ms else 0.0
+    spare = question.nodes - question.jobs
+    most = nodes - 1 if spare > 0 and spare >= away else question.jobs
+    return replace(question, nodes=nodes, jobs=max(1, min(most, round(question.jobs * nodes / question.nodes))))
 
 
 def of_the_whole(told: Summary, question: Question, part: Question) -> Summary:
@@ -78,11 +80,18 @@ def said_of_effort(plan: Plan) -> list[str]:
     if (plan.played_nodes, plan.played_jobs) != (question.nodes, question.jobs):
         nodes, jobs = plan.played_nodes, plan.played_jobs
         part = f"{counted(nodes, 'node')} and {counted(jobs, 'job')}"
-        lines.append(f"simulated as {part}: a part fares like the whole")
-    if plan.stopped == "time":
-        lines.append(f"{plan.runs_meant} runs were meant; this took too long. --runs {plan.runs_meant} takes its time")
-    elif plan.stopped:
-        lines.append(f"{plan.runs_meant} runs were meant; you stopped it")
+        alike = "a part fares like the whole" if nodes >= PART_MIN else "so small a part fares only roughly alike"
+        lines.append(f"simulated as {part}: {alike}")
+    if plan.stopped:
+        all_runs = plan.here.runs + plan.here.cut >= plan.runs_meant
+        meant = "more intervals were to be tried" if all_runs else f"{counted(plan.runs_meant, 'run')} were meant"
+        late = f"this took too long. --runs {plan.runs_meant} takes its time"
+        lines.append(f"{meant}; {late if plan.stopped == 'time' else 'you stopped it'}")
+    if plan.here.cut:
+        worlds = counted(plan.here.runs + plan.here.cut, "world")
+        lines.append(f"{plan.here.cut} of {worlds} grew too large for the simulator: not counted")
+    if plan.undecided:
+        lines.append("too few worlds to say which interval is best")
     return lines
 
 

@@ -60,8 +60,6 @@ class PlannedMachine(Machine):
         self.making_ready.clear()
         self.fall("churn")
         self.network.ledger.fell(self.spec.id)
-        if self.network.asleep:
-            self.network.orchestrator.missed(self.spec.id)
         mean = self.network.question.return_ms
         if mean:
             self.world.call_in(round(self._chance.expovariate(1 / mean)), self._return)

@@ -148,7 +148,8 @@ def _svg_done(drawing: Drawing, plan: Plan, x: float, y: float, width: float, he
         drawing.text(left - 8, top + high * (1 - share) + 4, f"{share:.0%}", "faint", 11, "end")
     done = done_by(plan.here)
     if len(done) < 2:
-        drawing.text(left + wide / 2, top + high / 2, "no job was done in time", "red", 12, "middle")
+        words = "no job was done in time" if plan.here.runs else "no world was simulated to its end"
+        drawing.text(left + wide / 2, top + high / 2, words, "red", 12, "middle")
         return
     start, end = done[0][0], done[-1][0]
     scale = wide / ((end - start) or 1)
@@ -191,7 +192,7 @@ def _svg_intervals(
     free = 0.0
     for one in tried:
         across, down = at(one.every_ms, one.mean_ms)
-        good = one.every_ms == plan.best_every_ms
+        good = one.every_ms == plan.surely_best_ms
         drawing.dot(across, down, 5 if good else 3, "green" if good else "blue")
         words = span(one.every_ms) + (" (best)" if good else "")
         if across - 3 * len(words) >= free:
