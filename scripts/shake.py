@@ -4,8 +4,9 @@
 only here is a race, in the test or in the product. The seed says who is stopped and for how long, as far as the same
 processes are there again.
 
-Stops nothing but descendants of its own pytest, lets go of all that it stopped however it is ended itself, and leaves
-alone what a test has stopped.
+Stops nothing but descendants of its own pytest, and leaves alone what a test has stopped. At its end it lets go of all
+that it stopped, also where a signal told it to end; not where it was killed (SIGKILL): then what stood still in that
+moment does so until somebody continues it, and pytest runs on.
 """
 
 import argparse

@@ -87,10 +87,11 @@ CONTINUES = """
 import time
 from holdfast import checkpoint
 state = checkpoint.load({"step": 0, "sum": 0})
+pause = 0.02 if state["step"] else 0.1  # nobody waits for a kill any more
 for step in range(state["step"], 60):
     state = {"step": step + 1, "sum": state["sum"] + step * step}
     checkpoint.save(state, as_json=True)
-    time.sleep(0.1)
+    time.sleep(pause)
 open("sum", "w").write(str(state["sum"]))
 """
 
@@ -155,8 +156,15 @@ def test_the_command_says_it_and_ends_accordingly(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert report["finding"] == "same" and report["torn"]["attempts"] >= 2
     assert "kill -9: all of machine-" in done.stderr
-    # and one that does not end well ends with 1
-    done = network.cli("rehearse", "--no-folder", "--memory", "64MiB", "--disk", "64MiB", "--", "false", check=1)
+
+
+def test_the_command_ends_with_1_where_the_job_does_not_end_well(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "Rehearsal", lambda told: contextlib.nullcontext(rehearsal))  # a network is there
+    words = ["rehearse", "--no-folder", "--memory", "64MiB", "--disk", "64MiB", "--", "false"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
     assert "NOT SHOWN: it does not end well even in peace" in done.stdout and "exit code 1" in done.stdout
 
 
@@ -236,7 +244,8 @@ def test_a_machine_that_is_too_slow_shows_nothing_and_says_so(monkeypatch: pytes
 
 
 class Begun:
-    """`holdfast rehearse` with temporary files of its own, and a job that would take long, seen to run."""
+    """`holdfast rehearse` with temporary files of its own, and a job that would take long, seen to run. Whatever
+    becomes of the test, nothing of it stays."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -247,7 +256,25 @@ class Begun:
                 [sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(folder)}, cwd=folder,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
-        wait_for(lambda: list(folder.glob("holdfast-*/node-*/attempts/*/status.json")), self.log.read_text)
+
+    def __enter__(self) -> "Begun":
+        with contextlib.ExitStack() as ending:
+            ending.push(self.__exit__)
+            wait_for(lambda: list(self.folder.glob("holdfast-*/node-*/attempts/*/status.json")), self.log.read_text)
+            ending.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.ended_by(signal.SIGTERM)
+        self.process.kill()
+        self.process.wait()
+        for folder in self.folder.glob("holdfast-*"):
+            clear_up(str(folder))
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        wait_for(lambda: not self.processes(), "what was killed to be gone")
 
     def ended_by(self, number: int) -> int:
         self.process.send_signal(number)
@@ -257,10 +284,15 @@ class Begun:
         """Everything on the machine that names its folder."""
         found = [str(path) for path in self.folder.glob("holdfast-*")]
         found += scratch.mounts_below(str(self.folder)) + scratch.loops_below(str(self.folder))
+        return found + [f"process {process.pid}" for process in self.processes()]
+
+    def processes(self) -> list[psutil.Process]:
+        """All that have its folder for their temporary files, but itself."""
+        found: list[psutil.Process] = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.pid != self.process.pid and process.environ().get("TMPDIR") == str(self.folder):
-                    found.append(f"process {process.pid}")
+                    found.append(process)
         return found
 
 
@@ -270,24 +302,24 @@ COMMAND = ["holdfast", "rehearse", "--no-folder", "--memory", "64MiB", "--disk",
 
 
 def test_whoever_ends_a_rehearsal_leaves_nothing_on_the_machine(tmp_path: Path) -> None:
-    begun = Begun(tmp_path)
-    assert begun.left()
-    assert begun.ended_by(signal.SIGTERM) == 128 + signal.SIGTERM
-    assert "interrupted" in begun.log.read_text()
-    assert begun.left() == []
+    with Begun(tmp_path) as begun:
+        assert begun.left()
+        assert begun.ended_by(signal.SIGTERM) == 128 + signal.SIGTERM
+        assert "interrupted" in begun.log.read_text()
+        assert begun.left() == []
 
 
 def test_what_a_killed_rehearsal_left_is_cleared_up_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given one that could not clear up after itself
-    begun = Begun(tmp_path)
-    begun.ended_by(signal.SIGKILL)
-    assert [word for word in begun.left() if word.startswith("process")]
-    # when the next one makes itself a folder, then nothing of the first is left
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with trials.folder_for(module.WHAT, clear_up) as folder:
-        assert begun.left() == [folder]
+    with Begun(tmp_path) as begun:
+        begun.ended_by(signal.SIGKILL)
+        assert [word for word in begun.left() if word.startswith("process")]
+        # when the next one makes itself a folder, then nothing of the first is left
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with trials.folder_for(module.WHAT, clear_up) as folder:
+            assert begun.left() == [folder]
 
 
 HEEDS = (

@@ -1,6 +1,7 @@
 """Whose limit it was that cost a container a process (SPEC J7), as the node finds out from outside: whoever looks
 first, the node or the engine that takes the cgroup away, and whether or not the kernel's log can be read."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -193,7 +194,7 @@ def engine(request: pytest.FixtureRequest) -> EngineService:
 
 
 KEEPS = """
-import json, os, sys
+import json, os, signal, sys, time
 from holdfast.node.core.warden import Order
 from holdfast.node.runtimes import cgroups, container_request
 from holdfast.node.runtimes.runtime import runtime_named
@@ -211,28 +212,49 @@ runtime.prepare(order, folder)
 said = os.memfd_create("said")
 body = runtime.start(order, folder, said, said)
 print(body.pid, flush=True)
+counted = 0
+while os.waitid(os.P_PID, body.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+    if not counted and (counted := body.usage().oom_kills):
+        body.signal(signal.SIGKILL)
+    time.sleep(0.02)
 _, status = os.waitpid(body.pid, 0)
 ended = body.ended(status, "")
-print(json.dumps([ended.code, ended.signal, ended.fault]), flush=True)
+print(json.dumps(["counted" if counted else ended.code, ended.signal, ended.fault]), flush=True)
 """
-"""Stands where a shim stands, with a kernel's log and a share of the machine of its own choice."""
+"""Stands where a shim stands, with a kernel's log and a share of the machine of its own choice, and ends a body as that
+does of which it counts a process that the kernel ended."""
+READ_ONLY = ["unshare", "-m", "--propagation", "unchanged", "sh", "-c", 'mount -o remount,bind,ro "$0" && exec "$@"']
+"""For a command that finds this mount read-only, and nobody else does."""
 
 
 class Kept:
     """A container with its keeper, under such a shim."""
 
-    def __init__(self, attempt: Attempt, log: str, share: str) -> None:
+    def __init__(self, attempt: Attempt, log: str, share: str, around: list[str] | None = None) -> None:
+        """`around`: words before its own."""
         self.work = attempt.home / "work"
         self.name = name_of(str(attempt.home))
-        words = [sys.executable, "-c", KEEPS, str(attempt.home), log, share]
+        words = [*(around or []), sys.executable, "-c", KEEPS, str(attempt.home), log, share]
         self._shim = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert self._shim.stdout is not None
         self.lines = self._shim.stdout
         self.keeper = int(self.lines.readline())
 
     def ended(self) -> list[object]:
-        """Code, signal and fault."""
+        """Code, signal and fault; `counted` for a code: the keeper did not tell, but a kill could be counted."""
         return json.loads(self.lines.readline())
+
+    @contextlib.contextmanager
+    def keeper_stopped(self) -> Iterator[None]:
+        """Whatever happens meanwhile: one that stands still would outlive its shim."""
+        keeper = os.pidfd_open(self.keeper)
+        try:
+            signal.pidfd_send_signal(keeper, signal.SIGSTOP)
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(keeper, signal.SIGCONT)
+            os.close(keeper)
 
     def __enter__(self) -> "Kept":
         return self
@@ -263,10 +285,9 @@ def test_a_keeper_that_was_held_until_the_engine_had_cleared_up_knows_whose_limi
         place = groups_of(int(engine.api.inspect(kept.name)["State"]["Pid"])).places["memory"]
         assert own or share.name in place
         # when its keeper stands still while the job runs out of memory, and the engine clears up
-        os.kill(kept.keeper, signal.SIGSTOP)
-        (kept.work / "go").touch()
-        wait_for(lambda: not os.path.exists(place), "the engine to remove the container's cgroup")
-        os.kill(kept.keeper, signal.SIGCONT)
+        with kept.keeper_stopped():
+            (kept.work / "go").touch()
+            wait_for(lambda: not os.path.exists(place), "the engine to remove the container's cgroup")
         # then it knows all the same
         assert kept.ended() == ["oom_job" if own else "oom_node", signal.SIGKILL, ""]
 
@@ -278,3 +299,14 @@ def test_a_body_that_lost_a_process_for_a_limit_above_is_ended_as_a_whole(share:
     attempt = bodies.prepare("sh", "-c", f"{GREEDY} & wait; sleep 1000", resources={"memory_mib": 512})
     with Kept(attempt, "/dev/null", share.name) as kept:
         assert kept.ended() == ["oom_node", signal.SIGKILL, ""]
+
+
+@pytest.mark.parametrize("engine", ["docker"], indirect=True)
+def test_what_a_keeper_cannot_watch_is_counted_by_the_shim(share: Share, bodies: Attempts) -> None:
+    """Version 1 must be written to before it calls; version 2 is watched by reading."""
+    # given a node that finds the control groups read-only
+    mounted = str(share.around.parent)
+    attempt = bodies.prepare("sh", "-c", f"{GREEDY} & wait; sleep 20", resources={"memory_mib": 64})
+    # when a body loses a process for its memory, then the rest of it is ended
+    with Kept(attempt, "/dev/null", "", [*READ_ONLY, mounted]) as kept:
+        assert kept.ended() == ["counted" if share.version == 1 else "oom_job", signal.SIGKILL, ""]

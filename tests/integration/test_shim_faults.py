@@ -8,12 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from holdfast.node import linux
 from holdfast.node.attempts import end_processes
 from holdfast.node.launcher import Launcher, LauncherError
+from holdfast.testing import attempts as testing_attempts
 from holdfast.testing.attempts import Attempt, Attempts, all_dead, now, under_limit
 from holdfast.testing.processes import wait_for
 
@@ -237,6 +240,24 @@ def test_a_shim_that_was_frozen_past_the_lease_enforces_it_in_the_moment_it_wake
     outcome = attempt.outcome()
     assert (outcome["kind"], outcome["signal"]) == ("lease", signal.SIGKILL)
     assert all_dead(family)
+
+
+@pytest.mark.spec("J5")
+@pytest.mark.parametrize(("took_ms", "limit_ms"), [(400, 1_000), (900, 4_000), (3_900, 16_000), (15_900, 16_000)])
+def test_a_limit_that_is_to_be_met_leaves_time_for_what_comes_before_it(
+    monkeypatch: pytest.MonkeyPatch, took_ms: int, limit_ms: int
+) -> None:
+    # given a machine on which every body takes so long to say its word
+    clock = [0]
+    monkeypatch.setattr(testing_attempts, "now", lambda: clock[0])
+
+    def start(limit_ms: int) -> Any:
+        clock[0] += min(took_ms, limit_ms)
+        said = "here" if took_ms < limit_ms else ""
+        return SimpleNamespace(log=lambda name: said, is_over=lambda: not said)
+
+    # then it is under the shortest limit of which half is left, or under the longest
+    assert under_limit(start, "here", 1_000)[1] == limit_ms
 
 
 @pytest.mark.spec("J5")

@@ -2,13 +2,23 @@
 written into them, and what is read out of them. Both versions; the machine's own are in the integration tests.
 """
 
+import contextlib
+import json
 import os
+import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from holdfast.node.core.warden import Order
 from holdfast.node.runtimes import cgroups
+from holdfast.node.runtimes.body_folders import Folders
 from holdfast.node.runtimes.cgroups import Groups, Hierarchy, Limits
+from holdfast.node.runtimes.container import ContainerBody
+from holdfast.node.runtimes.engine_api import Engine
+from holdfast.node.runtimes.keeper import Task
+from holdfast.node.runtimes.runtime import Ended
 
 pytestmark = pytest.mark.spec("N4")
 
@@ -275,7 +285,35 @@ def test_what_is_not_the_kernels_log_is_not_asked(
 
 @pytest.mark.spec("J7")
 def test_the_kernels_log_is_known_by_its_device() -> None:
-    assert cgroups.KernelLog().readable == os.access(cgroups.KERNEL_LOG, os.R_OK)
+    # given whatever this machine has in its place, and whatever this process may do with it
+    readable = False
+    with contextlib.suppress(OSError):
+        found = os.stat("/dev/kmsg")
+        if stat.S_ISCHR(found.st_mode) and (os.major(found.st_rdev), os.minor(found.st_rdev)) == (1, 11):
+            os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK))
+            readable = True
+    assert cgroups.KernelLog().readable == readable
+
+
+@pytest.mark.spec("J7")
+@pytest.mark.parametrize("watches", [True, False])
+def test_what_the_kernel_ended_is_counted_where_a_containers_keeper_does_not_hear_of_it(
+    tmp_path: Path, watches: bool
+) -> None:
+    # given a container that met its limit, and what its keeper said when the body began
+    groups, place = groups_in(tmp_path, 2, Limits())
+    (place / "memory.events.local").write_text("oom 1\noom_kill 1\n")
+    status = os.memfd_create("keeper")
+    words = {"pid": 1, "version": 2, "places": groups.places, "watches": watches}
+    os.write(status, json.dumps(words).encode() + b"\n")
+    task = Task(Engine("/nowhere"), "name", "image", lambda found: found, lambda: None, str(tmp_path), 0, 64, None)
+    folders = Folders(Order("att_0a.1", 1, "job_0a", ("true",), 1, 1, 1, 1), str(tmp_path))
+    with subprocess.Popen(["true"]) as keeper:
+        body = ContainerBody(keeper.pid, status, task, folders)
+        # then whoever asks for its use hears of it, unless the keeper sees to it
+        assert body.usage().oom_kills == (0 if watches else 1)
+    os.write(status, b'{"exit_code": 0}\n')
+    assert body.ended(0, "") == Ended(0)
 
 
 def test_processes_of_all_groups_are_found(tmp_path: Path) -> None:

@@ -152,12 +152,15 @@ class Attempt:
 
 
 def under_limit(start: Callable[[int], Attempt], text: str, shortest_ms: int = 1_500) -> tuple[Attempt, int]:
-    """An attempt that has printed this under a limit which it is to meet, and that limit in milliseconds: a short one.
-    Where the machine is so busy that the body had not come that far before its end, another one is given longer."""
-    for limit_ms in (shortest_ms, 4 * shortest_ms, 16 * shortest_ms):
+    """An attempt that has printed this under a limit which it is to meet, and that limit in milliseconds: a short one,
+    of which at least half is left. Where the machine is so busy that the body took longer to come that far, another one
+    is given more; of the longest, something is left."""
+    longest_ms = 16 * shortest_ms
+    for limit_ms in (shortest_ms, 4 * shortest_ms, longest_ms):
+        began = now()
         attempt = start(limit_ms)
         wait_for(lambda at=attempt: text in at.log("stdout") or at.is_over(), f"{text!r} or the end", PATIENCE_S, 0.005)
-        if text in attempt.log("stdout"):
+        if text in attempt.log("stdout") and (now() - began <= limit_ms // 2 or limit_ms == longest_ms):
             return attempt, limit_ms
     raise AssertionError(f"no body printed {text!r} before it met its limit")
 

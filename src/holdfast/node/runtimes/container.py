@@ -42,6 +42,8 @@ class ContainerBody:
         self._task = task
         self._folders = folders
         self._groups: Groups | None = None
+        self._watched = False
+        """The keeper hears of what the kernel ends, sooner than it can be counted here."""
         self._memory = child.MachineMemory()
 
     def signal(self, number: int) -> None:
@@ -74,11 +76,13 @@ class ContainerBody:
             if begun is None:
                 return Usage(disk_mib=disk)
             self._groups = Groups(begun["version"], begun["places"])
+            self._watched = begun["watches"]
         seen = self._groups.sample()
         peak = max(seen.memory_mib, seen.memory_peak_mib)
         pids = max(0, seen.pids - INIT)
-        # Not what the kernel ended: the keeper hears of that sooner, ends the rest, and knows whose limit it was.
-        return Usage(seen.cpu_ms, seen.memory_mib, peak, disk, pids, seen.throttled_permille)
+        # A keeper that hears of what the kernel ended also ends the rest, and knows whose limit it was.
+        kills = 0 if self._watched else seen.oom_kills
+        return Usage(seen.cpu_ms, seen.memory_mib, peak, disk, pids, seen.throttled_permille, kills)
 
     def _said(self) -> list[dict[str, Any]]:
         lines = os.pread(self._status, 1 << 16, 0).splitlines(keepends=True)

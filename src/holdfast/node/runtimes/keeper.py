@@ -8,9 +8,9 @@ library only; decides nothing about the job.
 Nothing of the job runs before the gate is open: the container's shell waits there until the keeper knows its process
 and watches its memory. A container whose start was cut short by anything is therefore one that did nothing.
 
-It says in a file without a name, a JSON object a line: `{"pid": …, "places": …}` when the body begins, and
-`{"exit_code": …, "signal": …, "fault": …, "code": …}` as its last word, with what is known of these. Signals: SIGTERM
-for every process of the container, SIGUSR1 to have all of it killed, also sent by the kernel when the shim dies.
+It says in a file without a name, a JSON object a line: `{"pid": …, "places": …, "watches": …}` when the body begins,
+and `{"exit_code": …, "signal": …, "fault": …, "code": …}` as its last word, with what is known of these. Signals:
+SIGTERM for every process of the container; SIGUSR1 to have all of it killed, sent by the kernel too when the shim dies.
 """
 
 import contextlib
@@ -266,8 +266,11 @@ class Keeper:
         self._see(int(self._call("GET", f"/containers/{self._id}/json")["State"]["Pid"]))
         self._give(wanted["HostConfig"]["Tmpfs"])
         self._connect()
-        groups = self._groups
-        self._say({"pid": self._first} | ({"version": groups.version, "places": groups.places} if groups else {}))
+        seen: dict[str, Any] = {}
+        if self._groups is not None:
+            watches = self._watch is not None
+            seen = {"version": self._groups.version, "places": self._groups.places, "watches": watches}
+        self._say({"pid": self._first} | seen)
         self._began_at = time.time()
         self._gate = os.open(f"{task.folder}/io/{GATE}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._gate, 0)
@@ -320,7 +323,7 @@ class Keeper:
         self._first, self._process = pid, process
         self._poll.register(process, select.POLLIN)
         self._groups = groups_of(pid)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # then the shim counts, once a second
             self._watch = MemoryWatch(self._groups)
             self._poll.register(self._watch.fd, self._watch.events)
 
