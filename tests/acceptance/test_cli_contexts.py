@@ -234,6 +234,9 @@ def test_up_in_another_folder_is_found_as_local_and_says_what_to_type(tmp_path: 
         assert "holdfast run --context local" in up.output()
         assert network.cli("nodes", "--context", "local", "--json", check=0).stdout.strip() == "[]"
         network.cli("nodes", check=69)
+        nodes = json.loads((tmp_path / "data" / "endpoint.json").read_text())["nodes"]
+        made = network.cli("token", "new", "--context", "local", check=0)
+        assert f"holdfast node --orchestrator {nodes} --token TOKEN" in made.stderr
         # and it took little: with a processor to itself it would have been ready in three seconds (bench/startup.py
         # measures it), but busy neighbours make every cycle dearer
         assert times.user + times.system < 2 * 3.0

@@ -1,6 +1,7 @@
 """Every reading command against a real network: for people as a table, for programs as JSON."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,9 +192,11 @@ def test_events_can_be_followed(network: LocalNetwork, tmp_path: Path) -> None:
 def test_a_token_is_made_used_and_revoked(network: LocalNetwork) -> None:
     # given a token for one node
     made = parsed(network, "token", "new", "--json", "--uses", "1", "--ttl", "5m", "--note", "one more")
-    plain = network.cli("token", "new", check=0).stdout.strip()
+    told = network.cli("token", "new", check=0)
+    plain = told.stdout.strip()
     assert made["uses_left"] == 1
     assert plain.startswith("hf1_")
+    assert re.search(r"holdfast node --orchestrator \S+:\S+ --token TOKEN\n", told.stderr), "no secret in a journal"
 
     # then it is listed with what it is for, and without what lets anyone in
     listed = network.cli("token", "list", check=0).stdout

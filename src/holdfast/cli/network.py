@@ -1,6 +1,7 @@
 """`nodes`, `token`, `sim`: looking after the network itself."""
 
-from typing import Annotated
+import sys
+from typing import Annotated, Any
 
 import typer
 
@@ -71,14 +72,34 @@ def new_token(
 
     with connect(url, token_file) as client:
         token = client.tokens.create(ttl_ms=duration_ms(ttl), uses=uses, note=note)
+        where = _where_nodes_join(client.url)
     if json:
         show.print_json(token)
         return
     typer.echo(token.token)
+    # Where the token went into a file, it is not to stand in a journal as well.
+    word = token.token if sys.stdout.isatty() else "TOKEN"
     typer.echo(
-        f"{token.id}, good for {ttl}; end it with: holdfast token revoke {token.id}",
+        f"{token.id}, good for {ttl}; end it with: holdfast token revoke {token.id}\n"
+        f"Join a machine with: holdfast node --orchestrator {where} --token {word}",
         err=True,
     )
+
+
+def _where_nodes_join(url: str) -> str:
+    """As the orchestrator of this machine wrote it down; of others only their operators know it."""
+    import msgspec
+
+    from holdfast.client import contexts, endpoint
+    from holdfast.errors import HoldfastError
+
+    try:
+        written = endpoint.local_folder(contexts.read(endpoint.home())) / "endpoint.json"
+        said = msgspec.json.decode(written.read_bytes(), type=dict[str, Any])
+    except (OSError, RuntimeError, msgspec.DecodeError, HoldfastError):
+        return "HOST:PORT"
+    nodes = said.get("nodes")
+    return nodes if isinstance(nodes, str) and said.get("url") == url else "HOST:PORT"
 
 
 @token_group.command("list")

@@ -76,7 +76,7 @@ def nodes(listed: Sequence[NodeView], *, everyone: bool = False) -> None:
     out = show.console()
     shown = sorted((node for node in listed if everyone or node.state != "gone"), key=place)
     if not listed:
-        out.print("No nodes. Get a join command with: holdfast token new")
+        out.print("No nodes. See how one joins with: holdfast token new")
         return
     if shown:
         out.print(_wide(shown) if out.width >= NARROW else _narrow(shown, out.width))
