@@ -158,12 +158,15 @@ def test_the_command_says_it_and_ends_accordingly(tmp_path: Path) -> None:
     assert "kill -9: all of machine-" in done.stderr
 
 
+def holdfast(*words: str) -> Any:
+    return CliRunner().invoke(app, words)
+
+
 def test_the_command_ends_with_1_where_the_job_does_not_end_well(
     rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "Rehearsal", lambda told: contextlib.nullcontext(rehearsal))  # a network is there
-    words = ["rehearse", "--no-folder", "--memory", "64MiB", "--disk", "64MiB", "--", "false"]
-    done = CliRunner().invoke(app, words)
+    done = holdfast("rehearse", "--no-folder", "--memory", "64MiB", "--disk", "64MiB", "--", "false")
     assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
     assert "NOT SHOWN: it does not end well even in peace" in done.stdout and "exit code 1" in done.stdout
 
@@ -233,7 +236,7 @@ def test_a_machine_that_is_too_slow_shows_nothing_and_says_so(monkeypatch: pytes
 
     monkeypatch.setattr(Rehearsal, "__enter__", slow)
     # when something is rehearsed
-    done = CliRunner().invoke(app, ["rehearse", "--no-folder", *(["--json"] if json else []), "--", "true"])
+    done = holdfast("rehearse", "--no-folder", *(["--json"] if json else []), "--", "true")
     # then nothing was shown, with the exit code for that, and no fault is claimed
     assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
     assert "NOT SHOWN: this machine was too slow" in done.output and "Rehearse it again" in done.output
