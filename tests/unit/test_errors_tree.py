@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 
 pytestmark = pytest.mark.spec("J7")
 
-CAUGHT = {"TooLong", "NotAValue"}
+CAUGHT = {"TooLong", "NotAValue", "_TooMany"}
 """Never leave the SDK: they are turned into one of the tree where they are caught."""
 
 
