@@ -219,7 +219,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     files = {
         "network/admin.token": "secret", "network/state.db": "", "network/blobs/ab": "", "backups/monday/blobs.key": "",
-        "backups/monday/state.db": "", "mine/key": NODE_KEY, "mine/attempts/1/work/x": "", "tls/certificate.key": "",
+        "backups/monday/state.db": "", "mine/key": NODE_KEY, "mine/attempts/1/made/x": "", "tls/certificate.key": "",
         "code.py": "pass", "data/key": "of a song", "data/state.db": "",
     }  # fmt: skip
     for name, text in files.items():

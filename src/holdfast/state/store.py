@@ -10,7 +10,8 @@ Duties of the caller:
 Reads see committed state only, also while a commit is in flight.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -61,29 +62,28 @@ class Store:
     def open(cls, url: str) -> "Store":
         """`sqlite:////absolute/path.db` or `postgresql+psycopg://…`; makes or migrates the schema."""
         store = cls(open_engines(url))
-        try:
+        with store._opening():
             migrate.to_head(store._engines.writer, store._where)
-        except SQLAlchemyError as error:
-            store.close()
-            raise store._failed("opened", error) from error
-        except StoreFailed:
-            store.close()
-            raise
         return store
 
     @classmethod
     def open_as_it_is(cls, url: str) -> "Store":
         """For reading only: changes nothing, not even the schema. StoreFailed where that is of another release."""
         store = cls(open_engines(url))
-        try:
+        with store._opening():
             migrate.need_head(store._engines.reader, store._where)
-        except SQLAlchemyError as error:
-            store.close()
-            raise store._failed("opened", error) from error
-        except StoreFailed:
-            store.close()
-            raise
         return store
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            self.close()
+            raise self._failed("opened", error) from error
+        except StoreFailed:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._engines.dispose()
