@@ -7,7 +7,9 @@ INSTALLED := $(VENV)/.installed
 RUNNABLE := $(VENV)/.runnable
 RELEASABLE := $(VENV)/.releasable
 SOURCES := src tests bench demo scripts deploy
+# Tests wait for about half of their time: three at once keep two cores busy. Mutation only computes.
 WORKERS ?= 2
+CORES ?= 2
 ROUNDS ?= 5
 
 # The wheel carries the type checker; without this it asks the network for a newer one.
@@ -15,8 +17,9 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Colours and terminal widths of the caller must not reach recorded output.
 export PYTHONUTF8 := 1
 
-.PHONY: help install system test unit lint types contracts fmt proto docs site pictures \
-        mutants mutants-quick shake demo fuzz bench constraints wheel release-check fresh-machine clean
+.PHONY: help install system test unit lint types contracts fmt proto docs site pages pictures \
+        mutants mutants-quick fault-sites mutation mutation-changed shake demo fuzz bench constraints \
+        wheel release-check fresh-machine clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +31,9 @@ help:
 	@echo "make types      types"
 	@echo "make contracts  who may import whom"
 	@echo "make mutants    every mutant must be killed; mutants-quick: only by the tests that it names"
+	@echo "make fault-sites  every fsync, rename, send and spawn fails, or is the last thing that happens, in every way"
+	@echo "make mutation   every small change of the pure cores must be noticed (ROOMS=\"kernel policy\": only these)"
+	@echo "make mutation-changed  the same for changed functions, for two minutes"
 	@echo "make shake      TESTS=tests/…: run them while their processes stand still now and then (ROUNDS=5 SEED=…)"
 	@echo "make fuzz       simulate worlds until stopped; failing seeds are kept and replayed by the tests"
 	@echo "make bench      the tables of bench/"
@@ -35,11 +41,12 @@ help:
 	@echo "make docs       the pages that are written from the code"
 	@echo "make pictures   the pictures of the pages, and the recording of the demo"
 	@echo "make site       the pages as a site: build/site/index.html"
+	@echo "make pages      everything that the pages tell a person to type is typed, on a real network"
 	@echo "make proto      the code of the wire, from node.proto"
 	@echo
 	@echo "make wheel      dist/holdfast-….whl"
-	@echo "make release-check  wheel, lowest versions, chart, services, image, compose, fresh machine:"
-	@echo "                    for real, and slow (CHECKS=\"image compose\": only these)"
+	@echo "make release-check  wheel, pictures, pages, faults, benches, lowest versions, chart, services, image, compose,"
+	@echo "                    fresh machine: for real, and slow (CHECKS=\"image compose\": only these)"
 	@echo "make fresh-machine  the README's commands on a bare Debian, in namespaces of its own"
 	@echo
 	@echo "make install    what tests and checks need, into .venv; system: the packages of Debian among it"
@@ -86,7 +93,7 @@ test: system install lint types contracts mutants-quick
 	  -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations 15 --status docs/status.md
 
 unit: install
-	@$(BIN)/python -m pytest -v tests/unit tests/test_tidy.py
+	@$(BIN)/python -m pytest -v tests/unit tests/kernel tests/test_tidy.py
 
 lint: install
 	@$(BIN)/ruff check $(SOURCES)
@@ -116,11 +123,25 @@ site: install
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "built build/site/index.html"
 
+# `make test` runs the README; this, every page.
+pages: install
+	@HOLDFAST_TEST_ALL_PAGES=1 $(BIN)/python -m pytest -v -p no:faker tests/acceptance/test_docs_run.py
+
 mutants: install
 	@$(BIN)/python tests/mutants/run.py
 
 mutants-quick: install
 	@$(BIN)/python tests/mutants/run.py --quick
+
+fault-sites: install
+	@HOLDFAST_TEST_ALL_FAULTS=1 $(BIN)/python -m pytest -v -p no:faker tests/faults/test_fault_sites.py
+
+# Resumable: what has a verdict for its code and its tests is not tried again.
+mutation: install
+	@$(BIN)/python -m tests.mutation --workers $(CORES) $(ROOMS)
+
+mutation-changed: install
+	@$(BIN)/python -m tests.mutation --changed --seconds 120 --workers $(CORES)
 
 shake: install
 	@test -n "$(TESTS)" || { echo "which tests? make shake TESTS=tests/integration/test_agent.py"; exit 1; }

@@ -1,11 +1,11 @@
-"""Moving content: up and down in MB/s against plain `curl` and `cp` to the same store, and many small files.
+"""Content transfer: up and down in MB/s against plain `curl` and `cp` with the same store, and many small files.
 
-One large file of random bytes goes to a store through signed addresses and comes back: once by `curl`, as one object,
-and once as Holdfast does it: read, hashed, cut, sent, fetched, verified, written. The stores: an S3 server (`rclone
-serve s3`), and a folder behind the orchestrator's door for blobs, in a process of its own. `cp` is beside it for
-comparison: it uses no network and hashes nothing. Then many small files. Each pair runs in turns and the medians are
-compared, so that what else the machine does falls on both. Bar: 60 % of curl.
-Path: HTTP over loopback, no TLS (loopback); fsync on what is accepted, as shipped; none in curl and cp.
+One large file of random bytes is sent to a store through signed addresses and fetched again: once by `curl`, as one
+object, and once as Holdfast does it: read, hashed, split, sent, fetched, verified, written. The stores: an S3 server
+(`rclone serve s3`), and a folder behind the orchestrator's blob endpoint, in a separate process. `cp` is measured for
+comparison: it uses no network and hashes nothing. Then many small files. Each pair alternates and medians are compared,
+so that other load on the machine affects both. Bar: 60 % of curl.
+Path: HTTP over loopback, no TLS (loopback); fsync on accepted content, as shipped; none in curl and cp.
 
     python bench/blobs.py [--mib 1024] [--files 100000] [--rounds 3] [--json]
 """
@@ -59,7 +59,7 @@ KEY, SECRET = "benchaccesskey", "benchsecretkey"
 
 
 class Door:
-    """Signs for whoever asks."""
+    """Signs addresses for everybody."""
 
     def __init__(self, store: BlobStore) -> None:
         self.store = store
@@ -99,8 +99,8 @@ def with_manifest(folder: Path, manifest: Manifest) -> tuple[str, tuple[Blob, ..
 
 
 def warm(work: Path, mib: int) -> None:
-    """Memory that the machine under this one has not given out yet costs up to fifteen times as much to write to. So
-    before whatever is timed, ours or not, as much as it will fill is used and given back."""
+    """Memory that the hypervisor has not allocated yet is up to fifteen times slower to write to. So before each timed
+    step, ours or not, as much memory as it will fill is used and freed."""
     scratch = work / "warm"
     with scratch.open("wb") as file:
         for _ in range(2 * mib):
@@ -176,10 +176,10 @@ def folder_rounds(work: Path, mib: int, rounds: int) -> dict[str, Any]:
 
 
 def serve(port: int, root: Path, secret: bytes) -> None:
-    """The orchestrator's door for blobs, and nothing else of it."""
+    """The orchestrator's blob endpoint alone."""
     import uvicorn
 
-    from holdfast.orchestrator.blob_door import BlobDoor
+    from holdfast.orchestrator.content.blob_http import BlobDoor
 
     async def nothing(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
@@ -191,7 +191,7 @@ def serve(port: int, root: Path, secret: bytes) -> None:
 
 
 def play(store: BlobStore, work: Path, mib: int, rounds: int, kept: Path) -> dict[str, Any]:
-    """Plain and ours in turns. What one left is removed before the other runs, and who is first changes."""
+    """Alternates plain and ours. The files of one are removed before the other runs, and the order alternates."""
     ours, plain = [], []
     folder = work / "up"
     folder.mkdir()
@@ -221,7 +221,7 @@ def play(store: BlobStore, work: Path, mib: int, rounds: int, kept: Path) -> dic
         clear()
 
     for number in range(rounds + 1):
-        random_file(folder / "large", mib)  # a new one: stores remember the names of what was taken from under them
+        random_file(folder / "large", mib)  # a new one: stores remember the names of files deleted behind their back
         for run in (run_plain, run_ours) if number % 2 else (run_ours, run_plain):
             run()
     shutil.rmtree(folder)
@@ -234,7 +234,7 @@ def file_sha(path: Path) -> str:
 
 
 async def in_process(store: BlobStore, folder: Path, into: Path) -> dict[str, float]:
-    """Without HTTP: what the store itself and the files cost."""
+    """Without HTTP: the cost of the store itself and of the files."""
     await store.probe()
     times: dict[str, float] = {}
     times["scan"], scanned = timed(lambda: scan(folder))

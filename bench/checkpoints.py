@@ -1,6 +1,6 @@
-"""What checkpoints cost: bytes sent when little has changed, and the time that capturing takes from the job.
+"""The cost of checkpoints: bytes sent when little has changed, and how much capturing slows the job down.
 
-For bench/runtime.py. Bodies run in the sandbox of a real node; what was sent is what the node itself says of a capture.
+For bench/runtime.py. Bodies run in the sandbox of a real node; the bytes sent are those that the node reports.
 """
 
 import json
@@ -42,7 +42,8 @@ with open(state, "r+b") as file:
         file.write(os.urandom(part // places))
 told("several")
 """
-"""Changes a part in a hundred of its state, first in one place, then in several; each time it waits to be sent on."""
+"""Changes one percent of its state, first in one place, then in several; each time it waits for a signal to
+continue."""
 
 COMPUTER = """
 import json, os, sys, time
@@ -61,14 +62,14 @@ for step in range(100):
         file.write(value * (mib * 32768 // 10000))
 print(json.dumps([time.monotonic() - began, time.process_time() - used]), flush=True)
 """
-"""A hundred steps; after each it saves one part in a thousand of its state."""
+"""A hundred steps; after each it saves one thousandth of its state."""
 STATE_MIB, COMPUTE_S, EVERY_MS = 64, 10.0, 5_000
 """Captured every five seconds, where the shipped default is five minutes."""
 
 
 def sent_rows(client: Client, node: NodeProcesses, mib: int) -> Iterator[dict[str, Any]]:
-    """The body's state captured whole, then with one part in a hundred changed. A file that is open for writing is not
-    captured, and a folder that is as it was is not captured again: there is one capture for each word of the body."""
+    """The body's state captured as a whole, then with one percent changed. A file that is open for writing is not
+    captured, and an unchanged folder is not captured again: there is one capture for each line that the body prints."""
     words = ["python3", "-c", WRITER, str(mib), str(PLACES)]
     job = client.jobs.submit(words, memory_mib=512, disk_mib=mib + mib // 4 + 64, checkpoint_ms=1_000)
     cases = {
@@ -89,7 +90,7 @@ def sent_rows(client: Client, node: NodeProcesses, mib: int) -> Iterator[dict[st
                 "met": percent <= SENT_PERCENT_MAX if has_bar else None,
             }  # fmt: skip
             (work,) = node.home.glob("attempts/*/work")
-            (work / word).touch()  # a word from outside: the body has no other ear
+            (work / word).touch()  # the signal to continue: the body has no other input
     finally:
         client.jobs.stop(job.id)
 
@@ -105,7 +106,7 @@ def captures(node: NodeProcesses) -> list[tuple[int, int]]:
     return [(int(kept), int(sent)) for kept, sent in KEPT.findall(node.output())]
 
 
-# --- what it costs the job ---
+# --- the cost for the job ---
 
 
 def slowdown_row(client: Client, node: NodeProcesses, rounds: int) -> dict[str, Any]:
@@ -114,7 +115,7 @@ def slowdown_row(client: Client, node: NodeProcesses, rounds: int) -> dict[str, 
     without_s: list[list[float]] = []
     before = len(captures(node))
     for number in range(2 * rounds):
-        captured = number % 4 in (0, 3)  # in turns, and neither is always the first of a pair
+        captured = number % 4 in (0, 3)  # alternating, and neither is always the first of a pair
         job = client.jobs.submit(
             words, memory_mib=512, disk_mib=4 * STATE_MIB, checkpoint_ms=EVERY_MS if captured else 0
         )
@@ -133,7 +134,8 @@ def slowdown_row(client: Client, node: NodeProcesses, rounds: int) -> dict[str, 
 
 
 def hashes_in(seconds: float) -> int:
-    """How many hashes the body computes in about so long, by processor time: a busy machine is not a slow one."""
+    """How many hashes the body computes in about this many seconds of processor time, so that other load does not
+    count."""
     value, count, began = b"", 0, time.process_time()
     while time.process_time() - began < 0.3:
         for _ in range(1_000):

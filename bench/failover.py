@@ -1,15 +1,15 @@
-"""A machine dies or freezes under a job: seconds until its body runs on another. Holdfast, Ray and Dask in one run.
+"""A machine dies or freezes under a job: seconds until its body runs on another one. Holdfast, Ray and Dask.
 
     kill      SIGKILL of the node's whole process tree (agent, launcher, shim, body; raylet or worker, and theirs)
-    freeze    SIGSTOP of the same tree: its connections stay open, nobody answers
-    idle      memory and processor of a `holdfast node` that has nothing to do, over a minute
+    freeze    SIGSTOP of the same tree: its connections stay open, but nothing answers
+    idle      memory and processor use of an idle `holdfast node`, over a minute
 
-Two machines (process trees on this one) for each; what was struck is replaced by a fresh one before the next round. The
-time runs from the first signal to the moment at which the body says, by its own clock, that it runs. Everyone has the
-settings that ship; the task or job is one that may be run again, and nobody does anything for it. Kills are taken in
-turns. Ray and Dask are given a limit for the freeze, both at once, while the idle node is watched: they only wait.
-Ray and Dask live in an environment of their own (bench/constraints-peers.txt), made at the first run under the user's
-cache folder or HOLDFAST_BENCH_CACHE. Bars: kill, median below Ray's, aim 0.3 s; freeze 6 s; idle 80 MiB, 1 % of a core.
+Each has two machines (process trees on this one); a machine that was killed is replaced by a fresh one before the next
+round. The time is measured from the first signal to the moment at which the body reports, by its own clock, that it
+runs. All have their default settings; the task or job may be run again, and nothing intervenes. Kills alternate between
+the contestants. For the freeze, Ray and Dask wait for a limit, both at once, while the idle node is observed.
+Ray and Dask have their own environment (bench/constraints-peers.txt), created at the first run under the user's cache
+folder or HOLDFAST_BENCH_CACHE. Bars: kill, median below Ray's, aim 0.3 s; freeze 6 s; idle 80 MiB, 1 % of a core.
 Path: gRPC over loopback, no TLS (loopback); fsync on; bubblewrap. The peers sync and isolate nothing.
 
     python bench/failover.py [--kills 10] [--freezes 5] [--limit 60] [--idle 60] [--no-peers] [--json] [--check]
@@ -38,7 +38,7 @@ from holdfast.testing.processes import LocalNetwork, NodeProcesses, wait_for
 HERE = Path(__file__).parent
 PEERS = {"ray": "Ray", "dask": "Dask distributed"}
 PEER_KILLS_MAX = 5
-"""A fresh machine of Ray's takes its time."""
+"""A new Ray machine takes long to start."""
 KILL_AIM_S, FREEZE_S_MAX, IDLE_MIB_MAX, IDLE_PERCENT_MAX = 0.3, 6.0, 80, 1.0
 START_S_MAX = 90.0
 SETTLE_S = 5.0
@@ -98,7 +98,7 @@ class Holdfast:
             client.jobs.wait(job.id, timeout_s=START_S_MAX, check=False)
 
     def _ran(self, job: str) -> list[float]:
-        """When each attempt's body began, by its own clock."""
+        """When each attempt's body started, by its own clock."""
         said = self._network.client().jobs.logs(job, stream="stdout")
         return [float(line.text) for line in said if line.stream == "stdout"]
 
@@ -107,18 +107,18 @@ class Holdfast:
 
 
 def is_warm(node: NodeProcesses) -> bool:
-    """Its launcher takes its name when it has loaded what it will fork."""
+    """Its launcher sets its process name once it has loaded what it will fork."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return any(process.name() == "holdfast-launch" for process in node.descendants())
     return False
 
 
 class PeerFailed(Exception):
-    """It did not start, or gave up: what was measured of it until then stands, and the reason is said."""
+    """It did not start, or gave up: earlier measurements stay valid, and the reason is printed."""
 
 
 class Peer:
-    """One that runs in a Python of its own and is told what to do line by line."""
+    """A peer in its own Python process, controlled line by line."""
 
     def __init__(self, name: str, python: Path, limit_s: float) -> None:
         self._name = name
@@ -133,7 +133,7 @@ class Peer:
             raise PeerFailed(f"{name} did not start:\n{self._words()}")
 
     def _heard(self, limit_s: float) -> str:
-        """One line at a time is said, so what can be read is a whole one; empty: nothing in time."""
+        """Output is one line at a time, so whatever is readable is a whole line; empty: nothing in time."""
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], limit_s)
         return self._process.stdout.readline().strip() if ready else ""
@@ -151,7 +151,7 @@ class Peer:
         return json.loads(said)
 
     def close(self) -> None:
-        """In good order, or else every process of it, by its id."""
+        """Shut it down cleanly, or else kill each of its processes by id."""
         with contextlib.suppress(psutil.NoSuchProcess, subprocess.TimeoutExpired, OSError):
             left = psutil.Process(self._process.pid).children(recursive=True)
             try:
@@ -164,7 +164,7 @@ class Peer:
 
 
 def peers_python() -> Path:
-    """A Python with the peers, made once for each list of versions."""
+    """A Python with the peers, created once for each list of versions."""
     listed = HERE / "constraints-peers.txt"
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast-bench"
     cache = Path(os.environ.get("HOLDFAST_BENCH_CACHE") or usual)
@@ -200,12 +200,12 @@ def kills(contestants: dict[str, Contestant], rounds: int) -> dict[str, list[flo
 
 
 def said(text: str) -> None:
-    """For whoever waits. Not where the answer goes."""
+    """Progress, on standard error: standard output is for the results."""
     print(text, file=sys.stderr, flush=True)
 
 
 def row_of(row: str, who: str, took: list[float | None], limit_s: float, bar: str, met: bool | None) -> Row:
-    """A median among which some are over the limit counts those as the largest."""
+    """Values over the limit count as the largest for the median."""
     ordered = sorted(took, key=lambda seconds: limit_s if seconds is None else seconds)
     seconds = ordered[len(ordered) // 2] if len(ordered) % 2 else _between(ordered)
     measured = [one for one in ordered if one is not None]
@@ -243,7 +243,7 @@ def freeze_row(holdfast: Contestant, rounds: int, limit_s: float) -> Row:
 
 
 def idle_row(seconds: float) -> Row:
-    """A node with nothing to do: its agent and its launcher."""
+    """An idle node: its agent and its launcher."""
     with LocalNetwork() as network:
         network.start_orchestrator(preset="lan")
         node = network.start_node("idle", flags=["--engine", "none"])
@@ -315,13 +315,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--freezes", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a failover counts as none")
-    parser.add_argument("--idle", type=float, default=60.0, help="seconds for which the idle node is watched; 0: not")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a failover counts as failed")
+    parser.add_argument("--idle", type=float, default=60.0, help="seconds to observe the idle node; 0: skip it")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--check", action="store_true", help="end with 1 if a bar is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started, as any other end does
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends started processes, like any other exit
     rows = measure(args)
     if args.json:
         json.dump(rows, sys.stdout, indent=2)

@@ -1,8 +1,8 @@
 """The same fault under Ray and under Dask distributed, with their defaults, for bench/failover.py.
 
-Run by a Python that has them, not by Holdfast's own. Reads a word a line, `kill` or `freeze`, does that to the machine
-on which a task runs (two process trees stand for two machines), and answers with the seconds until the body ran
-on the other, or null after a time limit. Knows nothing of Holdfast.
+Run by a Python that has them, not by Holdfast's own. Reads one command per line, `kill` or `freeze`, applies it to the
+machine that runs a task (two process trees stand for two machines), and answers with the seconds until the body ran on
+the other, or null after a time limit. Knows nothing about Holdfast.
 
     python bench/failover_peers.py ray|dask LIMIT_S
 """
@@ -28,7 +28,7 @@ _SUBREAPER = 36
 
 
 def body(folder: str) -> None:
-    """Says when it runs, by its own clock, and stays until it may go."""
+    """Reports when it runs, by its own clock, and stays until it may end."""
     with open(f"{folder}/ran", "a") as file:
         file.write(f"{time.time()} {os.getpid()}\n")
     while not os.path.exists(f"{folder}/done"):
@@ -161,7 +161,7 @@ def strike(peer: Any, number: int, limit_s: float) -> float | None:
         took = ran(folder)[1][0] - struck if found else None
         send(machine, signal.SIGKILL)
         (folder / "done").touch()
-        peer.wait(waiting)  # or the body would stay, with nobody left to tell it to go
+        peer.wait(waiting)  # or the body would stay, with nothing left to end it
         return took
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -169,11 +169,11 @@ def strike(peer: Any, number: int, limit_s: float) -> float | None:
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1)  # what a killed machine leaves behind is ours to bury
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1)  # adopt the processes that a killed machine leaves behind
     folder = Path(tempfile.mkdtemp(prefix="hfpeer-"))
     peer = {"ray": Ray, "dask": Dask}[sys.argv[1]](folder)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the peers print is not an answer
+    os.dup2(2, 1)  # output of the peers is not an answer
     try:
         print("ready", file=answers, flush=True)
         for line in sys.stdin:

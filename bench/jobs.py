@@ -1,10 +1,10 @@
 """Durable submit to placed, over HTTP: single calls and batches, SQLite and PostgreSQL.
 
-A submit counts when the answer has come back: by then the job is committed and an attempt of it is assigned to a node
-(both checked). Every job carries an idempotency key, as the shipped client sends one. The nodes are clients of the real
-protocol, in a process of their own, that accept what they are given and hold it, so the orchestrator carries their
-reports as well. Client, nodes, orchestrator and database share the machine; the orchestrator's processor time per job
-is given beside the rate, since that does not depend on what else runs. Shipped defaults.
+A submit counts once the response has arrived: by then the job is committed and an attempt is assigned to a node (both
+are checked). Every job carries an idempotency key, as the shipped client sends one. The nodes are clients of the real
+protocol in a separate process; they accept every attempt and hold it, so the orchestrator handles their reports as
+well. Client, nodes, orchestrator and database share the machine; the orchestrator's processor time per job is given
+beside the rate, since it does not depend on other load. Shipped defaults.
 Path: HTTP over loopback, no TLS (loopback); fsync on; no isolation (nothing is executed).
 
     python bench/jobs.py [--jobs 4000] [--batch 100] [--stores sqlite postgresql] [--json]
@@ -31,7 +31,7 @@ NODES = 60
 CONNECTIONS = 16
 
 
-# --- nodes that take whatever they are given ---
+# --- nodes that accept every attempt ---
 
 
 async def patient_node(address: str, token: str) -> None:
@@ -94,7 +94,7 @@ async def patient_nodes(address: str, token: str) -> None:
 
 
 class Network:
-    """An orchestrator and its nodes, as processes, in a folder of their own."""
+    """An orchestrator and its nodes, as processes, in a separate folder."""
 
     def __init__(self, store: str) -> None:
         self.folder = tempfile.TemporaryDirectory()

@@ -1,9 +1,9 @@
 """Decisions per second of the kernel: fleets of 100, 10,000 and 1,000,000 nodes, 70 % and 90 % full.
 
 A decision is one whole `Kernel.apply(Submitted)` that ends with an attempt offered to a node: queueing, the choice,
-the fence, the rows and the messages, in processor time. Between decisions the oldest of the attempts made here ends, so
-that the fill stays where it is; that part is not timed. One node in 10,000 (but at least one) meets the rare need.
-A job that fits nowhere at that moment waits and is counted as "no fit". Fleets of all sizes are measured in turns.
+the fence, the rows and the messages, in processor time. Between decisions the oldest attempt of the benchmark ends, so
+that the fill stays constant; that part is not timed. One node in 10,000 (but at least one) meets the rare need. A job
+that does not fit anywhere at the moment waits and is counted as "no fit". Fleets of all sizes are measured in turns.
 Path: in process, no TLS, no fsync, no isolation; shipped defaults.
 
     python bench/kernel.py [--json] [--nodes 100 10000 1000000] [--decisions 4000]
@@ -45,15 +45,15 @@ from holdfast.model import (
 from holdfast.model.messages import Held, HeldPhase, Hello, Report, Start
 
 RARE_SHARE = 10_000
-"""One node in this many has the card that the rare need asks for."""
+"""One node in this many has the GPU that the rare need asks for."""
 ORDINARY = [
     Need(Resources(500, 512, 1024)), Need(Resources(1000, 2048, 4096)), Need(Resources(2000, 4096, 8192)),
     Need(Resources(1500, 1024, 2048)), Need(Resources(4000, 8192, 8192)), Need(Resources(1000, 6000, 4096)),
 ]  # fmt: skip
 STEADY = 30
-"""So many attempts of the measurement itself run at a time; further ones take the place of the oldest."""
+"""The number of attempts of the benchmark itself that run at a time; new ones replace the oldest."""
 TURNS = 20
-"""Each fleet is measured in so many turns."""
+"""Each fleet is measured in this many turns."""
 RARE = Need(Resources(1000, 2048, 1024, 1), gpu_memory_mib=140_000)
 
 
@@ -75,9 +75,9 @@ def machine(rng: random.Random, rare: bool) -> Hardware:
 
 
 class Fleet:
-    """A kernel with a fleet that is `fill` full: some nodes to the brim, the others to any degree, evenly spread.
+    """A kernel with a fleet that is `fill` full: some nodes completely, the others to a uniformly random degree.
 
-    What fills them are attempts that were revoked and are not gone yet: they hold room like any other, and need no job.
+    The fill consists of attempts that are revoked but not gone yet: they occupy room like any other, and need no job.
     """
 
     def __init__(self, nodes: int, fill: float, seed: int = 1) -> None:
@@ -99,7 +99,7 @@ class Fleet:
         ]
         ballast = [self._ballast(i, row, fill) for i, row in enumerate(rows)]
         meta = Meta(epoch=1, seed=7, fence=nodes, now_ms=Instant(self.now))
-        self.kernel = Kernel.load(settings, meta, rows, [], ballast, [])
+        self.kernel = Kernel.load(settings, [meta, *rows, *ballast])
         self.kernel.apply(Led(2), Instant(self.now))
         self.seq: dict[str, int] = {}
         self.running: deque[tuple[int, str, Start]] = deque()
@@ -127,7 +127,7 @@ class Fleet:
         )  # fmt: skip
 
     def decide(self, need: Need) -> float | None:
-        """Seconds the decision took; None if the job found no room."""
+        """Seconds that the decision took; None if the job found no room."""
         self.jobs += 1
         event = Submitted(JobId(f"job_{self.jobs:012d}"), Owner(f"o{self.jobs % 50}"), JobSpec(("x",), need=need), "h")
         started = time.thread_time()
@@ -149,7 +149,7 @@ class Fleet:
 
 
 class Row:
-    """What was measured of one fleet and one kind of need."""
+    """The measurements of one fleet and one kind of need."""
 
     def __init__(self, fleet: Fleet, nodes: int, fill: float, name: str, needs: list[Need]) -> None:
         self.fleet = fleet
@@ -182,7 +182,7 @@ class Row:
 
 
 def measure(sizes: list[int], fill: float, decisions: int) -> list[dict[str, Any]]:
-    """Fleets of all sizes in turns, so that a busy moment of the machine falls on all of them alike."""
+    """Fleets of all sizes in turns, so that other load on the machine affects all of them alike."""
     fleets = {nodes: Fleet(nodes, fill) for nodes in sizes}
     gc.collect()
     gc.freeze()
@@ -198,7 +198,7 @@ def measure(sizes: list[int], fill: float, decisions: int) -> list[dict[str, Any
 
 
 def growth(rows: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
-    """Per need and fill: how many times the time of the smallest fleet a decision takes in the largest."""
+    """By need and fill: the time of a decision in the largest fleet, as a multiple of that in the smallest."""
     found: dict[tuple[str, int], list[int]] = {}
     for row in sorted(rows, key=lambda r: r["nodes"]):
         found.setdefault((row["need"], row["fill_percent"]), []).append(row["per_s"])

@@ -1,10 +1,10 @@
-"""Speed of exact arithmetic, and what checking costs and finds.
+"""Speed of exact arithmetic, and the cost and detection rate of checks.
 
     python bench/neural.py [--backend cpu|cuda] [--part speed|products|checks] [--width N] [--on numpy|torch] [--json]
 
 speed     tokens/s of whole training steps of a transformer: profile exact with and without fusion, profile f32 on
-          the same operators, and PyTorch's own float32 with autograd (no TF32). CPU: one thread, tokens a second of
-          processor time.
+          the same operators, and PyTorch's own float32 with autograd (no TF32). CPU: one thread, tokens per second
+          of processor time.
 products  single matrix products: exact (rounding included) against float32.
 checks    Freivalds' test as a share of the product it checks; detection rates of several cheats.
 """
@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 import numpy as np  # noqa: E402
 
 from holdfast.neural import exact, golden  # noqa: E402
-from holdfast.neural.arrays import Arrays, arrays  # noqa: E402
+from holdfast.neural.arrays import NumpyArrays, arrays  # noqa: E402
 from holdfast.neural.cheats import CHEATS, honest  # noqa: E402
 from holdfast.neural.checks import freivalds  # noqa: E402
-from holdfast.neural.network import Network  # noqa: E402
+from holdfast.neural.network import NeuralNetwork  # noqa: E402
 
 Row = dict[str, Any]
 SIZES = {
@@ -79,7 +79,7 @@ optimizer: {{kind: adamw, rate: 1e-4, clip: 1.0}}
 
 
 def timed(work: Callable[[], Any], times: int, device: str) -> float:
-    """Seconds a call: of processor time on the CPU, of the clock on a device."""
+    """Seconds per call: processor time on the CPU, wall clock on a device."""
     found: list[float] = []
     for _ in range(times + 1):
         settle(device)
@@ -98,7 +98,7 @@ def settle(device: str) -> None:
 
 
 def speed(device: str, times: int, width: int | None, on: str | None) -> list[Row]:
-    """Of every size and backend, or of those asked for."""
+    """For every size and backend, or for those requested."""
     sizes = [size for size in SIZES[device] if width in (None, size["width"])]
     backends = [name for name in (["numpy", "torch"] if device == "cpu" else ["cuda"]) if on in (None, name)]
     return [row for size in sizes for row in speed_of(size, device, times, backends)]
@@ -114,7 +114,7 @@ def speed_of(size: dict[str, int], device: str, times: int, backends: list[str])
     for backend in backends:
         for what in ("exact", "exact, not fused", "f32", "bf16"):
             profile = what.partition(",")[0]
-            network = Network.from_text(network_text(size), "speed", backend, profile)
+            network = NeuralNetwork.from_text(network_text(size), "speed", backend, profile)
             network.ar.xp.fuses = what == profile
             batch = golden.data_for(network.graph, size["batch"]).take(list(range(size["batch"])))
             seconds = timed(lambda n=network, b=batch: n.trainer.step(b), times, device)
@@ -129,7 +129,7 @@ def speed_of(size: dict[str, int], device: str, times: int, backends: list[str])
             del network
             if device == "cuda":
                 torch.cuda.empty_cache()
-    graph = Network.from_text(network_text({**size, "width": 64, "gates": 64, "heads": 1})).graph
+    graph = NeuralNetwork.from_text(network_text({**size, "width": 64, "gates": 64, "heads": 1})).graph
     taken = golden.data_for(graph, size["batch"]).take(list(range(size["batch"])))
     model = Letters(256, size["width"], size["heads"], size["gates"], size["depth"]).to(device)
     pair = tuple(torch.from_numpy(taken[n].copy()).to(device) for n in ("tokens", "next"))
@@ -138,12 +138,12 @@ def speed_of(size: dict[str, int], device: str, times: int, backends: list[str])
     return rows
 
 
-def products(device: str, times: int) -> list[Row]:
+def products(device: str, times: int, width: int | None, on: str | None) -> list[Row]:
     rows: list[Row] = []
     cases = [(1024, 512, 2048), (2048, 2048, 2048)] if device == "cpu" else [(8192, 2048, 8192), (8192, 8192, 8192)]
-    for backend in ["numpy", "torch"] if device == "cpu" else ["cuda"]:
-        xp: Arrays = arrays(backend)
-        for m, k, n in cases:
+    for backend in [name for name in (["numpy", "torch"] if device == "cpu" else ["cuda"]) if on in (None, name)]:
+        xp: NumpyArrays = arrays(backend)
+        for m, k, n in [case for case in cases if width in (None, case[1])]:
             rng = np.random.default_rng(1)
             a, b = xp.real(rng.normal(size=(m, k))), xp.real(rng.normal(size=(k, n)))
             fa, fb = xp.cast(a, "float32"), xp.cast(b, "float32")
@@ -199,8 +199,8 @@ def main() -> int:
     words.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     words.add_argument("--part", choices=("speed", "products", "checks"))
     words.add_argument("--times", type=int, default=3)
-    words.add_argument("--width", type=int, help="speed of this size only")
-    words.add_argument("--on", choices=("numpy", "torch"), help="speed on this backend only")
+    words.add_argument("--width", type=int, help="speed and products of this size only")
+    words.add_argument("--on", choices=("numpy", "torch"), help="speed and products on this backend only")
     words.add_argument("--json", action="store_true")
     asked = words.parse_args()
     found: dict[str, list[Row]] = {}
@@ -210,7 +210,7 @@ def main() -> int:
         elif part == "speed":
             found[part] = speed(asked.backend, asked.times, asked.width, asked.on)
         else:
-            found[part] = products(asked.backend, asked.times)
+            found[part] = products(asked.backend, asked.times, asked.width, asked.on)
         if not asked.json:
             show(found[part])
     if asked.json:

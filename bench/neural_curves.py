@@ -1,12 +1,12 @@
 """Loss curves of the two examples, profile exact against PyTorch in float32, many seeds each, and their plot.
 
 exact       Holdfast, profile exact
-same seeds  Holdfast, profile f32: the same first weights, batches and dropout, and nothing else but the arithmetic
-f32         PyTorch, written apart, with random numbers of its own
-paired      PyTorch from the first weights and on the batches of exact; only dropout is its own
+same seeds  Holdfast, profile f32: the same initial weights, batches and dropout; only the arithmetic differs
+f32         PyTorch, an independent implementation with its own random numbers
+paired      PyTorch with the initial weights and batches of exact; only dropout is its own
 
 python bench/neural_curves.py [--jobs 16]       all seeds; minutes to hours; writes docs/neural-curves.{json,svg}
-python bench/neural_curves.py --plot            only draw the plot again from docs/neural-curves.json, and judge
+python bench/neural_curves.py --plot            only draw the plot again from docs/neural-curves.json, and evaluate it
 """
 
 import argparse
@@ -43,10 +43,10 @@ def windows(losses: list[float]) -> list[float]:
 
 
 def ours(example: str, seed: int, profile: str) -> Run:
-    from holdfast.neural import Network
+    from holdfast.neural import NeuralNetwork
 
     source, steps = EXAMPLES[example]
-    network = Network(replace(described(example), seed=seed), profile=profile)
+    network = NeuralNetwork(replace(described(example), seed=seed), profile=profile)
     told = network.train_local(source, steps)
     return {"train": windows([m.loss for m in told]), "test": network.evaluate(source, 1000)}
 
@@ -58,7 +58,7 @@ def described(example: str) -> Any:
 
 
 def reference(example: str, seed: int, *, paired: bool = False) -> Run:
-    """PyTorch in float32. Paired: from the first weights and on the batches that Holdfast has for this seed."""
+    """PyTorch in float32. Paired: with the initial weights and batches that Holdfast has for this seed."""
     import torch
     import torch.nn.functional as F
     from bench.neural_reference import Digits, Letters, train
@@ -104,7 +104,7 @@ def reference(example: str, seed: int, *, paired: bool = False) -> Run:
 
 
 def begin_alike(model: Any, graph: Any) -> None:
-    """Give PyTorch's model the first weights of Holdfast's."""
+    """Copy the initial weights of Holdfast's model to PyTorch's."""
     import torch
 
     from holdfast.neural.arithmetic import arithmetic
@@ -135,11 +135,11 @@ def one(task: tuple[str, str, int]) -> Run:
     return reference(example, seed, paired=what == "paired")
 
 
-# --- judging ---
+# --- evaluation ---
 
 
 def inside(mine: list[Run], theirs: list[Run]) -> int:
-    """Windows in which the mean of some runs lies within two standard deviations of the mean of others."""
+    """Windows in which the mean of some runs is within two standard deviations of the mean of others."""
     return sum(abs(mean(a) - mean(b)) <= 2 * stdev(b) for a, b in zip(by_window(mine), by_window(theirs), strict=True))
 
 
@@ -148,7 +148,7 @@ def by_window(runs: list[Run]) -> list[tuple[float, ...]]:
 
 
 def drawn(mine: list[Run], theirs: list[Run], same: bool) -> list[int]:
-    """The issue's test for many choices of five runs against five others."""
+    """The same test for many choices of five runs against five others."""
     dice = random.Random(1)
     found: list[int] = []
     for _ in range(DRAWS):
@@ -166,14 +166,14 @@ def spread(counts: list[int]) -> str:
 
 
 def apart_by(some: list[Run], others: list[Run]) -> str:
-    """How far the mean losses of runs lie apart, with the standard error of that."""
+    """The difference between the mean losses of runs, with its standard error."""
     a, b = [mean(r["train"]) for r in some], [mean(r["train"]) for r in others]
     error = sqrt(variance(a) / len(a) + variance(b) / len(b))
     return f"{mean(a) - mean(b):+.5f} +- {error:.5f} ({len(a)} and {len(b)} seeds)"
 
 
 def judged(runs: dict[str, list[Run]]) -> dict[str, str]:
-    """How exact and float32 lie to each other."""
+    """Compares exact with float32."""
     exact, f32 = runs["exact"], runs["f32"]
     pairs = runs["paired"][: len(exact)]
     count = len(exact[0]["train"])
@@ -184,9 +184,7 @@ def judged(runs: dict[str, list[Run]]) -> dict[str, str]:
     )
     told = {
         "windows": str(count),
-        "the issue's test: five seeds of exact, inside 2 sigma of five seeds of PyTorch": str(
-            inside(exact[:FIVE], f32[:FIVE])
-        ),
+        "five seeds of exact, inside 2 sigma of five seeds of PyTorch": str(inside(exact[:FIVE], f32[:FIVE])),
         "the same against PyTorch from the same five seeds' first weights and batches": str(
             inside(exact[:FIVE], pairs[:FIVE])
         ),
@@ -273,7 +271,7 @@ def main() -> None:
     if asked.plot:
         kept = json.loads(asked.keep.read_text())
     else:
-        # The slow ones first. Profile f32 is there to show that it is the same curve: five seeds of it will do.
+        # The slow ones first. Profile f32 only shows that it is the same curve: five seeds of it are enough.
         counts = {"exact": asked.seeds, "same seeds": FIVE, "paired": asked.seeds, "f32": asked.seeds}
         tasks = [
             (example, what, seed)

@@ -1,6 +1,6 @@
-"""The two example networks in PyTorch, float32, written apart from Holdfast: what its curves are held against.
+"""The two example neural networks in PyTorch, float32, implemented independently: the reference for Holdfast's curves.
 
-Same sizes, optimizer, schedule, dropout and distribution of first weights; own random numbers and own autograd.
+Same sizes, optimizer, schedule, dropout and distribution of initial weights; own random numbers and own autograd.
 """
 
 import math
@@ -90,7 +90,7 @@ class Letters(nn.Module):
 
 
 def train(model: nn.Module, batches: Any, training: Any, tell: Any) -> None:
-    """Steps over (inputs, labels), with the network's own optimizer settings."""
+    """Steps over (inputs, labels), with the optimizer settings of the neural network."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() <= 1]
     optimizer = torch.optim.AdamW(

@@ -1,15 +1,15 @@
-"""Starting and keeping work: from submit to the first line of output, moving content, and checkpoints.
+"""Starting and preserving work: from submit to the first line of output, content transfer, and checkpoints.
 
-    start        submit over HTTP until the first line arrives by following the logs, the node warm: in the sandbox
+    start        submit over HTTP until the first line arrives by following the logs, on a warm node: in the sandbox
                  against a bare `subprocess`, in a container against `docker run` and `podman run` of the same
                  image and command
-    content      a file up and down against `curl` to the same store; by bench/blobs.py, which says more
-    checkpoint   what is sent of a checkpoint of which one part in a hundred has changed
-    slowdown     the same computing body with its checkpoints captured and without (bench/checkpoints.py)
+    content      a file up and down against `curl` with the same store; by bench/blobs.py, which has more detail
+    checkpoint   bytes sent for a checkpoint of which one percent has changed
+    slowdown     the same computing body with and without captured checkpoints (bench/checkpoints.py)
 
-Orchestrator and node are processes of their own, with the shipped defaults. Ours and the peer's run in turns and
-medians are compared, so that what else the machine does falls on both. Bars: 150 ms over a bare subprocess, 300 ms
-over the engine's own command, 60 % of curl, 3 % of the bytes, 5 % of the time.
+Orchestrator and node are separate processes with the shipped defaults. Ours and the peer's runs alternate and medians
+are compared, so that other load on the machine affects both. Bars: 150 ms over a bare subprocess, 300 ms over the
+engine's own command, 60 % of curl, 3 % of the bytes, 5 % of the time.
 
     python bench/runtime.py [--parts start content checkpoint slowdown] [--rounds 20] [--mib 1024] [--json] [--check]
 """
@@ -108,7 +108,7 @@ def start_row(
 
 
 def load(before: float) -> str:
-    """Of the machine, with this measurement itself, as one-minute averages."""
+    """The load of the machine including this benchmark, as one-minute averages."""
     return f"{before:.1f} to {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 
@@ -220,9 +220,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="starts in the sandbox; half as many in each engine")
     parser.add_argument("--mib", type=int, default=1024, help="size of the checkpoint")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--check", action="store_true", help="end with 1 if a bar is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started, as any other end does
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends started processes, like any other exit
     few = max(1, min(3, args.rounds // 4))
     rows: list[Row] = []
     for part, measured in {

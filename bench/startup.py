@@ -1,14 +1,14 @@
-"""How long a person waits at the prompt: the start of commands, wall clock and processor time, and of an orchestrator.
+"""Startup time of commands, in wall clock and processor time, and of an orchestrator.
 
-    help      `holdfast --help`, the page that is asked for most often
+    help      `holdfast --help`, the most frequent one
     version   the least that a command does
-    jobs      a question over HTTP to an orchestrator on loopback, with its answer shown as a table
-    up        `holdfast up` in an empty folder, until it answers and has said what to type next
+    jobs      a request over HTTP to an orchestrator on loopback, with the response shown as a table
+    up        `holdfast up` in an empty folder, until it answers and has printed what to type next
 
-Commands start in turns with those of others, so that all have the same neighbours: `python -c pass` (what no Python
-program can be below), `pip --help`, and, where they are installed, `uv --help` and `ray --help`; medians. Files are in
-the cache, as they are for whoever types a second command. Bars: `--help` 150 ms wall and 80 ms of processor time,
-`up` 3 s; they hold on a machine with nothing else to do, and the load beside says whether it was one.
+Commands alternate with those of others, so that all run under the same load: `python -c pass` (the lower bound for any
+Python program), `pip --help`, and, if installed, `uv --help` and `ray --help`; medians. Files are in the cache, as for
+a second command. Bars: `--help` 150 ms wall and 80 ms of processor time, `up` 3 s; they apply to an otherwise idle
+machine, and the load is printed.
 
     python bench/startup.py [--rounds 15] [--ups 3] [--json] [--check]
 """
@@ -90,7 +90,7 @@ def command_rows(rounds: int) -> list[Row]:
 
 
 def up_row(rounds: int) -> Row:
-    """Until it has said what to type next: by then it has answered a request of its own."""
+    """Until it has printed what to type next: by then it has answered a request of its own."""
     taken: list[float] = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, LocalNetwork(Path(folder)) as network:
@@ -117,7 +117,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--ups", type=int, default=3)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--check", action="store_true", help="exit 1 where a bar is not met")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     args = parser.parse_args()
     load = os.getloadavg()[0]
     rows = command_rows(args.rounds) if args.rounds else []

@@ -1,9 +1,9 @@
 """Many node clients in one process, for measuring the orchestrator: `bench/nodes.py` starts several of these.
 
-A client dials, proves its key, keeps control and bulk stream and beats as a shipped node does, with the waits of
-`holdfast.node.link`. It holds no work. On standard output it says `first <epoch> <seconds>` and `all <epoch> <seconds>`
-when the first and the last of its clients is welcomed under an epoch, with the time on CLOCK_MONOTONIC; on standard
-error, what went wrong until then.
+A client connects, proves its key, keeps a control and a bulk stream and sends heartbeats as a shipped node does, with
+the delays of `holdfast.node.link`. It holds no work. On standard output it prints `first <epoch> <seconds>` and `all
+<epoch> <seconds>` when the first and the last of its clients is welcomed under an epoch, with the time on
+CLOCK_MONOTONIC; on standard error, the errors until then.
 
     HOLDFAST_TOKEN=… python bench/swarm.py HOST:PORT COUNT SEED [--dialling 16] [--churn 0.01]
 """
@@ -26,7 +26,7 @@ from holdfast.identity.keys import NodeKey, new_node_id
 from holdfast.identity.proof import prove
 from holdfast.model import Hardware, Resources
 from holdfast.model.messages import Hello, Load, Ping, Pong, Refusal, Report
-from holdfast.node.link import CHALLENGE_S_MAX, WELCOME_S_MAX, redial_ms
+from holdfast.node.core.redial import CHALLENGE_MS_MAX, WELCOME_MS_MAX, redial_ms
 from holdfast.wire import convert
 from holdfast.wire.limits import BULK_KEY_METADATA, client_options
 from holdfast.wire.node_pb2_grpc import NodeLinkStub
@@ -43,9 +43,10 @@ class Swarm:
         self.count = count
         self.rng = random.Random(seed)
         self.churn = churn
-        """Share of the nodes that go and come back in a minute."""
+        """Share of the nodes that leave and come back in a minute."""
         self.first_dials = asyncio.Semaphore(dialling)
-        """A fleet is not switched on at one moment. Whoever was here before dials when it wants, as nodes do."""
+        """A fleet is not switched on at one moment. Clients that joined before reconnect on their own schedule, as
+        nodes do."""
         self.welcomed: Counter[int] = Counter()
         self.troubles: Counter[str] = Counter()
 
@@ -69,7 +70,7 @@ class Client:
         self.swarm = swarm
         self.key, self.id = NodeKey.make(), new_node_id()
         self.epoch = 0
-        """Of the last welcome; 0: never welcomed."""
+        """The epoch of the last welcome; 0: never welcomed."""
         self.failures = 0
 
     async def live(self) -> None:
@@ -109,7 +110,7 @@ class Client:
 
     async def _join(self, stub: NodeLinkStub) -> tuple[grpc.aio.StreamStreamCall, str]:
         call = stub.Control()
-        async with asyncio.timeout(CHALLENGE_S_MAX):
+        async with asyncio.timeout(CHALLENGE_MS_MAX / 1000):
             challenge = convert.challenge_from_frame(await self._heard(call))
         if isinstance(challenge, Refusal):
             raise ConnectionError(f"refused: {challenge.code}")
@@ -118,7 +119,7 @@ class Client:
         hello = Hello(self.id, instance, self.key.public_hex, "0.1.0", Hardware(total=ROOM), ROOM, "bubblewrap",
                       token_id=self.swarm.ticket.id)  # fmt: skip
         await call.write(convert.hello_to_frame(hello, challenge.protocol, signature, self.swarm.ticket.secret))
-        async with asyncio.timeout(WELCOME_S_MAX):
+        async with asyncio.timeout(WELCOME_MS_MAX / 1000):
             admitted = convert.answer_from_frame(await self._heard(call))
         if isinstance(admitted, Refusal):
             raise ConnectionError(f"refused: {admitted.code}")
@@ -151,8 +152,8 @@ class Client:
 
 
 async def main() -> None:
-    # Nodes have machines of their own: here they should not take the orchestrator's processor from it, and a process
-    # of a thousand nodes should not spend a third of its time looking for garbage that a single node does not have.
+    # Nodes have machines of their own: here they should not take processor time from the orchestrator, and a process of
+    # a thousand nodes should not spend a third of its time on garbage collection that a single node does not need.
     os.nice(5)
     gc.disable()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -1,8 +1,8 @@
-"""`make demo`: the same job twice, once in peace, once with its machine killed under it. Equal results?
+"""`make demo`: runs the same job twice, once undisturbed, once with its machine killed, and compares the results.
 
-Starts an orchestrator and three nodes as processes of their own, on free loopback ports, in a temporary
-folder, with the shipped defaults. Shows a live timeline on a terminal and plain lines anywhere else. Ends what
-it started. Exit code 0 only if both results are equal and the second run really lost its machine.
+Starts an orchestrator and three nodes as separate processes, on free loopback ports, in a temporary folder, with the
+shipped defaults. Shows a live timeline on a terminal and plain lines elsewhere. Ends what it started. Exit code 0 only
+if both results are equal and the second run really lost its machine.
 """
 
 import argparse
@@ -36,8 +36,8 @@ for step in range(1, steps + 1):
 
 
 def rounds_per_step(seconds: float) -> int:
-    """How many rounds make a step, so that the whole takes about so long here. Both runs use this number. Counted in
-    processor time: a machine that is busy now would otherwise be taken for a slow one."""
+    """How many rounds make a step, so that the whole job takes about this long here. Both runs use this number.
+    Measured in processor time: a machine that is busy now would otherwise be taken for a slow one."""
     state, count, start = b"holdfast", 0, time.process_time()
     while time.process_time() - start < 0.3:
         for _ in range(1000):
@@ -47,7 +47,7 @@ def rounds_per_step(seconds: float) -> int:
 
 
 class Run:
-    """One run of the job, watched."""
+    """One observed run of the job."""
 
     def __init__(self, network: LocalNetwork, client: Client, screen: Screen, title: str, rounds: int) -> None:
         self._network, self._client, self._screen = network, client, screen
@@ -72,7 +72,7 @@ class Run:
             self._screen.say(f"(the log could not be followed: {error})")
 
     def kill_its_node(self, after_s: float) -> None:
-        """kill -9 of every process of the machine that runs the job, somewhere within a step."""
+        """kill -9 of every process of the machine that runs the job, at a random moment within a step."""
         node = self._network.node_running(self.id, timeout_s=60)
         running = self._running()
         if running is None:
@@ -121,13 +121,13 @@ def start(network: LocalNetwork, screen: Screen) -> Client:
 
 
 def tell(screen: Screen, calm: JobView, torn: JobView, run: Run, detected_ms: int | None) -> bool:
-    """The numbers, and whether the promise held."""
+    """Print the numbers, and return whether the promise held."""
     assert run.killed_ms is not None
     after = [a for a in torn.attempts if a.started_ms and a.started_ms > run.killed_ms]
     first = torn.attempts[0]
     rows = [
         ("undisturbed run", f"{_span(calm):.1f} s"),
-        ("run with a murdered machine", f"{_span(torn):.1f} s, {torn.attempts_made} attempts"),
+        ("run with its machine killed", f"{_span(torn):.1f} s, {torn.attempts_made} attempts"),
         ("time to detect", f"{(detected_ms - run.killed_ms) / 1000:.2f} s from the kill" if detected_ms else "?"),
         ("time to recover", f"{((after[0].started_ms or 0) - run.killed_ms) / 1000:.2f} s until it ran again"
          if after else "it never ran again"),
@@ -148,9 +148,9 @@ def _span(job: JobView) -> float:
 def play(network: LocalNetwork, screen: Screen, chance: random.Random, seconds: float) -> int:
     client = start(network, screen)
     rounds = rounds_per_step(seconds)
-    calm = Run(network, client, screen, "First run: nobody disturbs it", rounds).outcome()
+    calm = Run(network, client, screen, "First run: undisturbed", rounds).outcome()
     after_s = chance.uniform(0.15, 0.8) * seconds
-    for sooner in (1, 2, 4):  # on a machine that is busy now and then, the second run may be the quicker one
+    for sooner in (1, 2, 4):  # on a busy machine, the second run may be the faster one
         run = Run(network, client, screen, "Second run: the same job, and its machine will be killed", rounds)
         run.kill_its_node(after_s / sooner)
         torn = run.outcome()

@@ -1,4 +1,4 @@
-"""What a spectator of the demo sees: a live picture on a terminal, plain lines elsewhere. Starts nothing."""
+"""The display of the demo: a live picture on a terminal, plain lines elsewhere. Starts nothing."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ STYLES = {
 }
 LINES = 18
 UNTOLD = {"job.preparing", "job.running"}
-"""What the attempt's own event already says."""
+"""Events that the attempt's own event already covers."""
 
 
 class Screen:
@@ -43,7 +43,7 @@ class Screen:
         self._live: Live | None = None
         self._closed = False
 
-    # --- what is told ---
+    # --- messages ---
 
     def intro(self, text: str) -> None:
         self._console.print(Panel.fit(text) if self._console.is_terminal else text)
@@ -83,10 +83,10 @@ class Screen:
         self._console.print()
         self._console.print(Text(text, style="bold green" if good else "bold red"), soft_wrap=True)
 
-    # --- what is watched ---
+    # --- the journal ---
 
     def follow(self, client: Client, names: dict[str, str]) -> None:
-        """Show the network's journal from now on, with the nodes under their names."""
+        """Show new journal entries of the network, with the names of the nodes."""
         self._names = names
         seen = max((event.seq for event in client.events()), default=0)
         threading.Thread(target=self._read_events, args=(client, seen), daemon=True).start()
@@ -113,7 +113,7 @@ class Screen:
             time.sleep(0.15)
 
     def _plain(self, event: EventView) -> str:
-        """The event in words, with names for ids."""
+        """The event as text, with names for ids."""
         text = event.text
         for node, name in self._names.items():
             text = text.replace(f"{name} ({node})", name).replace(node, name)
@@ -127,13 +127,13 @@ class Screen:
         return f"{attempt}{about}: {text}"
 
     def first_ms(self, kind: str, after_ms: int) -> int | None:
-        """When an event of this kind first came after a moment."""
+        """When the first event of this kind after a given time occurred."""
         return next((e.at_ms for e in self._events if e.kind == kind and e.at_ms >= after_ms), None)
 
     def has_shown_end(self, job: str) -> bool:
         return any(e.job == job and e.kind == "job.ended" for e in self._events)
 
-    # --- how it looks ---
+    # --- the layout ---
 
     def _picture(self) -> Group:
         nodes = Table(box=None, pad_edge=False, header_style="dim")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Boots systemd on a throwaway copy of this machine, and types a script there: to see units run, not only to read them.
+# Boots systemd on a throwaway copy of this machine and runs a script there, to test units by running them.
 #
 #   scripts/booted.sh SCRIPT [WORD…]
 #
 # The copy is an overlay in memory; processes, mounts, host name, network (loopback only) and control groups are its own.
-# It sees no process and no group of this machine, and what it writes is gone with it. Needs root.
+# It sees no process and no group of this machine, and everything it writes is discarded. Needs root.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"
 script=$(realpath "$1"); shift
@@ -26,7 +26,7 @@ mkdir "$place/memory" "$place/root"
 
 cat >"$place/join" <<'JOIN'
 set -eu
-# Groups of its own first: what systemd then sees as the top of each hierarchy is below this machine's.
+# Its own control groups first: systemd then sees as the root of each hierarchy a group below this machine's.
 for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*/; do
     hierarchy=${hierarchy%/}
     case $hierarchy in */cpuset) continue ;; esac
@@ -67,9 +67,9 @@ fi
 mount --rbind /dev dev
 mount -t tmpfs -o mode=755 run run
 mkdir -p .outside
-# Nothing of this machine's is to start.
+# No unit of this machine may start.
 rm -rf etc/systemd/system/*.wants etc/systemd/system/*.service
-for unit in tmp.mount systemd-tmpfiles-setup.service; do # or what lies in /tmp would be hidden or cleared away
+for unit in tmp.mount systemd-tmpfiles-setup.service; do # or files in /tmp would be hidden or deleted
     ln -sf /dev/null "etc/systemd/system/$unit"
 done
 printf '[Unit]\nDescription=nothing yet\nDefaultDependencies=no\nAllowIsolate=yes\n' >etc/systemd/system/booted.target

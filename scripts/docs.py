@@ -1,4 +1,5 @@
-"""Writes the pages of docs/ that follow from the code: states, failure codes, settings, and those in docs/reference/.
+"""Writes the pages of docs/ that follow from the code: states, failure codes, settings, those in docs/reference/, and
+the section of the architecture that says who imports whom.
 
 python scripts/docs.py            write them
 python scripts/docs.py --check    write nothing; exit 1 and name the pages that differ
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from docs_causes import causes_section
 from docs_errors import page as errors_page
+from docs_imports import with_imports
 from docs_python import python_page
 from docs_reference import cli_page, http_page, proto_page
 from docs_text import NOTE, reasons, table
@@ -26,7 +29,7 @@ DOCS = ROOT / "docs"
 
 
 def quantity(name: str, value: int) -> str:
-    """A setting's value in the unit its name ends with, as a person would say it."""
+    """A setting's value with the unit of its name, in a readable form."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name.endswith(("_ms", "_ms_max")):
@@ -50,8 +53,8 @@ def settings_page() -> str:
         "# Settings",
         "",
         NOTE,
-        "Three presets. `lan` is the default; `wan` is for homes and mobile links, `test` for tests and the demo. "
-        "A value is given for `wan` and `test` where it differs from `lan`.",
+        "There are three presets. `lan` is the default; `wan` is for homes and mobile links, `test` for tests and the "
+        "demo. A value for `wan` or `test` is shown only if it differs from `lan`.",
         "",
         f"{inspect.getdoc(Settings)}",
         "",
@@ -68,7 +71,7 @@ def settings_page() -> str:
 
 
 def setting_sections() -> dict[str, list[str]]:
-    """Settings under the comment lines that group them in the source."""
+    """Settings grouped by the comment lines in the source."""
     names = {f.name for f in msgspec.structs.fields(Settings)}
     sections: dict[str, list[str]] = {}
     title = "general"
@@ -94,8 +97,8 @@ def failure_page() -> str:
             "# Failure codes",
             "",
             NOTE,
-            "Each failure has one code, and the code decides everything else: whose fault it was, whether another "
-            "attempt may help, and whether the time is paid for. Settlement reads the blame and nothing else.",
+            "Each failure has one code, and the code determines everything else: whose fault it was, whether another "
+            "attempt may help, and whether the time is billed. Settlement uses the blame and nothing else.",
             "",
             table(["code", "what happened", "blame", "retryable", "billable"], rows),
         ]
@@ -106,25 +109,25 @@ def failure_page() -> str:
 
 S = TypeVar("S", bound=StrEnum)
 State = tuple[str, str, str]
-"""What it means (empty: the docstring in the code), its deadline, and what happens then. In the deadline a
-setting stands as {name}, in the outcome a failure code as {CODE}; both are checked, and shown with their values."""
+"""The meaning (empty: the docstring in the code), the deadline, and what happens then. In the deadline a setting is
+written as {name}, in the outcome a failure code as {CODE}; both are checked, and shown with their values."""
 
 JOB_STATES: dict[JobPhase, State] = {
     JobPhase.QUEUED: (
-        "No attempt of it lives that could still win. It waits for room, or for its back-off.",
-        "its own queue limit, else {queue_ms_max}; counted anew (from the end of a back-off) each time it returns",
+        "It has no live attempt that could still win. It waits for room, or for its back-off to end.",
+        "its own queue limit, else {queue_ms_max}; starts again (at the end of a back-off) each time it returns",
         "ends: {QUEUE_EXPIRED}",
     ),
-    JobPhase.ASSIGNED: ("Its most advanced attempt was offered to a node.", "that of the attempt", "see attempts"),
+    JobPhase.ASSIGNED: ("Its most advanced attempt was offered to a node.", "the attempt's", "see attempts"),
     JobPhase.PREPARING: (
         "Its most advanced attempt is being prepared, or waits for the go.",
-        "that of the attempt",
+        "the attempt's",
         "see attempts",
     ),
-    JobPhase.RUNNING: ("A body of it runs.", "that of the attempt", "see attempts"),
+    JobPhase.RUNNING: ("Its body runs.", "the attempt's", "see attempts"),
     JobPhase.UPLOADING: (
-        "A body of it has ended; its result is on its way or being verified.",
-        "that of the attempt",
+        "Its body has ended; its result is being uploaded or verified.",
+        "the attempt's",
         "see attempts",
     ),
     JobPhase.ENDED: ("It has its verdict: succeeded, failed or cancelled.", "none: terminal", "never changes again"),
@@ -133,7 +136,7 @@ JOB_STATES: dict[JobPhase, State] = {
 ATTEMPT_STATES: dict[AttemptPhase, State] = {
     AttemptPhase.OFFERED: ("", "{offer_ms_max}", "revoked, and the job goes elsewhere: {OFFER_UNANSWERED}"),
     AttemptPhase.PREPARING: (
-        "The node is getting everything ready.",
+        "The node is preparing it.",
         "{prepare_ms_max}",
         "revoked, and the job goes elsewhere: {PREPARE_TIMEOUT}",
     ),
@@ -157,8 +160,8 @@ ATTEMPT_STATES: dict[AttemptPhase, State] = {
 
 NODE_STATES: dict[NodeState, State] = {
     NodeState.READY: (
-        "Connected, trusted with work.",
-        "none; heard within {silence_ceiling_ms} while it holds work, within {idle_silence_ms} while it does not",
+        "Connected, and given work.",
+        "none; heard from within {silence_ceiling_ms} while it holds work, within {idle_silence_ms} otherwise",
         "suspect",
     ),
     NodeState.SUSPECT: ("", "{suspect_ms_max}", "lost; when it comes back before or after that, probation"),
@@ -169,7 +172,7 @@ NODE_STATES: dict[NodeState, State] = {
     ),
     NodeState.PROBATION: (
         "",
-        "{probation_ms}, or {probation_wins} attempt(s) brought to an end",
+        "{probation_ms}, or {probation_wins} completed attempt(s)",
         "ready; without answers to {probation_pings} probes, suspect; with a fault of its own, quarantined",
     ),
     NodeState.LOST: ("", "none", "what it held has failed: {NODE_LOST}; when it comes back, probation"),
@@ -178,7 +181,7 @@ NODE_STATES: dict[NodeState, State] = {
 
 
 def filled(text: str) -> str:
-    """Settings with their value, codes as code. A name that is neither stops the generator."""
+    """Replaces settings by their values and codes by their names. An unknown name stops the generator."""
     lan = Settings.lan()
 
     def shown(found: re.Match[str]) -> str:
@@ -202,7 +205,7 @@ def state_table(states: type[S], told: dict[S, State]) -> str:
 
 
 def journal_kinds() -> dict[str, list[str]]:
-    """Every kind of journal entry that the kernel writes, by subject, read from its source."""
+    """Every kind of journal entry that the kernel writes, by subject, extracted from its source."""
     found: set[str] = set()
     for source in sorted((ROOT / "src" / "holdfast" / "kernel").glob("*.py")):
         text = source.read_text(encoding="utf-8")
@@ -224,9 +227,9 @@ def states_page() -> str:
             "# States",
             "",
             NOTE,
-            "Every state has a deadline, and every deadline an outcome with a name. Durations are those of the preset "
-            "`lan`; deadlines lie on the [patience clock](decisions/0002-patience-clock.md). `holdfast job explain` "
-            "says for a single job what it waits for and until when.",
+            "Every state has a deadline, and every deadline has a named outcome. Durations are those of the preset "
+            "`lan`; deadlines are measured on the [patience clock](decisions/0002-patience-clock.md). "
+            "`holdfast job explain` shows what a single job waits for and until when.",
             "",
             "## Jobs",
             "",
@@ -237,30 +240,37 @@ def states_page() -> str:
             state_table(JobPhase, JOB_STATES),
             "## Attempts",
             "",
-            "An attempt belongs to one job and one node. Once *revoked* it can win no more; it stays in its state, and "
-            "keeps its room on the node, until the node says that it is gone or the node itself is lost. A node that "
-            "is told and does not obey gets a strike, and is told again.",
+            "An attempt belongs to one job and one node. Once *revoked* it can no longer win; it stays in its state, "
+            "and keeps its room on the node, until the node reports that it is gone or is lost itself. A node that "
+            "does not obey gets a strike, and the command is repeated.",
             "",
-            "While its node is away, an attempt's deadline waits for the node's own: the node comes back or is lost.",
+            "While its node is away, an attempt's deadline is suspended until the node comes back or is lost.",
             "",
             state_table(AttemptPhase, ATTEMPT_STATES),
             "## Nodes",
             "",
-            "Only `ready` and `probation` are given work. In every other state, what the node holds is taken over as "
-            "its recovery class allows. A *draining* node keeps its state and is given nothing new; what it holds may "
-            f"finish within {filled('{drain_ms}')}, then it moves, except work that must not run twice.",
+            "Only nodes in `ready` and `probation` are given work. In every other state, the node's attempts are taken "
+            "over as their recovery class allows. A *draining* node keeps its state and gets no new work; its attempts "
+            f"may finish within {filled('{drain_ms}')}, then they move, except work that must not run twice.",
             "",
             state_table(NodeState, NODE_STATES),
             "## The journal",
             "",
-            "Every change of a state leaves an entry with time and cause. Kinds of entries:",
+            "Every change of state is recorded with its time and cause. Kinds of entries:",
             "",
             table(["about", "kinds"], kinds),
+            *causes_section(),
         ]
     )
 
 
+def architecture_page() -> str:
+    """Written by hand, but for one section."""
+    return with_imports((DOCS / "architecture.md").read_text(encoding="utf-8"))
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "architecture.md": architecture_page,
     "states.md": states_page,
     "settings.md": settings_page,
     "failure-codes.md": failure_page,
@@ -283,7 +293,7 @@ def stale() -> list[str]:
 def main(arguments: list[str]) -> None:
     if arguments == ["--check"]:
         if wrong := stale():
-            sys.exit(f"not what the code says: docs/{', docs/'.join(wrong)}; run `make docs`")
+            sys.exit(f"not current: docs/{', docs/'.join(wrong)}; run `make docs`")
         return
     for name, page in PAGES.items():
         (DOCS / name).write_text(page(), encoding="utf-8")

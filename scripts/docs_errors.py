@@ -1,12 +1,13 @@
-"""Writes docs/errors.md: every code, from the tables in holdfast.codes and from the codes by which jobs fail.
+"""Generates docs/errors.md: every code, from the tables in holdfast.codes and from the failure codes of jobs.
 
 `scripts/docs.py` writes and checks it with the other pages.
 """
 
 from docs_text import NOTE, table
 
-from holdfast.cli.helping import ELSE, EXIT_CODES
-from holdfast.codes import asked, machines, typed
+from holdfast.cli.commands.help import ELSE, EXIT_CODES
+from holdfast.codes import api, machines
+from holdfast.codes import local as codes_local
 from holdfast.codes.failed import WHAT_TO_DO
 from holdfast.codes.rows import Row
 from holdfast.model import MEANINGS, FailureCode
@@ -24,29 +25,29 @@ def page() -> str:
         "  `holdfast jobs` lists them.",
         "```",
         "",
-        "In Python it is an exception with `code`, `says` and `hint`, in the tree that `holdfast.errors` draws; over "
+        "In Python it is an exception with `code`, `says` and `hint`, in the tree shown in `holdfast.errors`; over "
         'HTTP it is `{"code": …, "says": …, "hint": …}` with the status below. No traceback is shown; '
-        "`HOLDFAST_DEBUG=1` adds one. `holdfast help CODE` says what stands here of a code, and `holdfast doctor` "
-        "looks for what is wrong with a machine or a network.",
+        "`HOLDFAST_DEBUG=1` adds one. `holdfast help CODE` shows the entry of a code, and `holdfast doctor` "
+        "examines a machine or a network for problems.",
         "",
         "## Exit codes",
         "",
-        "`holdfast help exit-codes` says the same.",
+        "`holdfast help exit-codes` shows the same.",
         "",
         table(["exit code", "what it means"], [[str(code), means] for code, means in EXIT_CODES.items()]),
         ELSE,
         "",
         "## Typed and read on this machine",
         "",
-        _codes(typed.ROWS),
+        _codes(codes_local.ROWS),
         "## Refused by an orchestrator",
         "",
-        _codes(asked.ROWS),
+        _codes(api.ROWS),
         "## Starting an orchestrator or a node, and joining",
         "",
         _codes(machines.ROWS),
-        "A node and an orchestrator that send each other something that breaks the protocol name it by a code too "
-        "(`bad_id`, `bad_number`, `too_long` and the like); programs of the same release do not.",
+        "A node and an orchestrator also use codes for messages that break the protocol (`bad_id`, `bad_number`, "
+        "`too_long` and others); programs of the same release do not send such messages.",
         "",
         "## How jobs fail",
         "",
@@ -55,7 +56,7 @@ def page() -> str:
         _failures(),
         "## Not by anything a person does",
         "",
-        "Codes that stand in the code and that nobody can bring about by what they type, send or set:",
+        "Codes that exist in the source but that nothing a person types, sends or sets can cause:",
         "",
         table(["code", "what happened", "why nobody can"], _inside()),
     ]
@@ -71,7 +72,7 @@ def _codes(rows: tuple[Row, ...]) -> str:
 
 
 def _inside() -> list[list[str]]:
-    return [[f"`{r.code}`", r.what, r.inside] for m in (typed, asked, machines) for r in m.ROWS if r.inside]
+    return [[f"`{r.code}`", r.what, r.inside] for m in (codes_local, api, machines) for r in m.ROWS if r.inside]
 
 
 def _failures() -> str:

@@ -1,6 +1,6 @@
-"""The Python reference, from the source: what is public, its signature as written, and its docstring.
+"""Generates the Python reference from the source: everything public, its signature as written, and its docstring.
 
-Reads syntax trees and imports nothing, so that it says what stands there and costs next to nothing.
+Reads syntax trees and imports nothing, so it is fast and shows exactly what the source says.
 """
 
 import ast
@@ -25,7 +25,7 @@ class Section(NamedTuple):
     """Classes and functions, in this order; empty: every public one."""
     says: str = ""
     called: tuple[tuple[str, str], ...] = ()
-    """How a class is reached, where not by its name: (`Jobs`, `client.jobs`)."""
+    """The expression that gives access to a class, if it is not its name: (`Jobs`, `client.jobs`)."""
 
 
 NAMESPACES = tuple((name, f"client.{name.lower()}") for name in ("Jobs", "Arrays", "Nodes", "Tokens", "Content"))
@@ -34,17 +34,17 @@ SECTIONS = (
         "Client",
         "client/client.py",
         ("Client", "Jobs", "Arrays", "Nodes", "Tokens", "Content"),
-        "`holdfast.Client`. `holdfast.AsyncClient` has the same methods, to be awaited; what iterates is iterated with "
+        "`holdfast.Client`. `holdfast.AsyncClient` has the same methods, to be awaited; iterators are used with "
         "`async for`.",
         NAMESPACES,
     ),
     Section(
-        "Wishes",
-        "client/wishes.py",
-        ("Asked", "Wishes"),
-        "What `client.jobs.submit`, `run`, `check` and `client.arrays.submit` take by name. An `Amount` is a number or "
-        "text, as people write it.",
-        (("Asked", "By jobs and functions"), ("Wishes", "By jobs only")),
+        "JobOptions",
+        "client/job_options.py",
+        ("CommonOptions", "JobOptions"),
+        "The keyword arguments of `client.jobs.submit`, `run`, `check` and `client.arrays.submit`. An `Amount` is a "
+        "number or text with a unit.",
+        (("CommonOptions", "By jobs and functions"), ("JobOptions", "By jobs only")),
     ),
     Section(
         "Jobs and nodes as objects",
@@ -104,7 +104,7 @@ def class_lines(node: ast.ClassDef, shown: str) -> Iterator[str]:
 
 
 def field_rows(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
-    """Annotated attributes, with the docstring under each."""
+    """Annotated attributes, with the docstring of each."""
     for place, field in enumerate(node.body):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name) or field.target.id[0] == "_":
             continue
@@ -121,7 +121,7 @@ def function_lines(node: Definition, shown: str) -> Iterator[str]:
 
 
 def signature(node: Definition, owner: str) -> str:
-    """As it is called: without `self`, and with the name it is reached by."""
+    """As it is called: without `self`, and with its access path."""
     owner = owner.partition(",")[0]
     arguments = ast.unparse(node.args)
     arguments = re.sub(r"^(self|cls)(, /)?(, )?", "", arguments)
@@ -142,7 +142,7 @@ def signature(node: Definition, owner: str) -> str:
 
 
 def docstring_lines(text: str, indent: int) -> Iterator[str]:
-    """Paragraphs as text, indented or drawn ones as a block."""
+    """Paragraphs as text; indented or drawn ones as a code block."""
     pad = " " * indent
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)) if text else []:
         rows = paragraph.splitlines()

@@ -1,7 +1,7 @@
-"""The reference pages that follow from the code: the command line, the HTTP API, the node protocol's messages.
+"""Generates the reference pages from the code: the command line, the HTTP API, the messages of the node protocol.
 
-Each page is a function that returns Markdown. The command line is read from the command tree that runs, the HTTP
-API from the OpenAPI schema of the app that serves it, the messages from node.proto. Knows nothing of where pages go.
+Each page is a function that returns Markdown. The command line is read from the live command tree, the HTTP API from
+the OpenAPI schema of the app that serves it, the messages from node.proto. Where pages are written is not known here.
 """
 
 import inspect
@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from docs_text import NOTE, reasons, safe, table
 
-from holdfast.cli.helping import ELSE, EXIT_CODES
+from holdfast.cli.commands.help import ELSE, EXIT_CODES
 from holdfast.wire import http as public
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,10 +24,10 @@ PROTO = ROOT / "src" / "holdfast" / "wire" / "node.proto"
 
 
 def command_tree() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command with the words that lead to it, in the order of `--help`."""
+    """Every command with its full name, in the order of `--help`."""
     import typer.main
 
-    from holdfast.cli.frame import app
+    from holdfast.cli.app import app
 
     def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
         yield path, command
@@ -52,7 +52,7 @@ def usage_of(path: tuple[str, ...], command: Any) -> str:
 
 
 def prose_and_examples(text: str) -> list[str]:
-    """Help text as Markdown: paragraphs as they are, indented or `holdfast …` lines as a block of commands."""
+    """Help text as Markdown: paragraphs unchanged, indented or `holdfast …` lines as a block of commands."""
     lines: list[str] = []
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text.replace("\b", ""))):
         rows = paragraph.splitlines()
@@ -79,7 +79,7 @@ def option_row(option: Any) -> list[str]:
 
 
 def _kind(option: Any) -> str:
-    """A stand-in for the value of an option that names none itself."""
+    """A placeholder for the value of an option that defines none itself."""
     annotation = getattr(getattr(option, "type_descriptor", None), "annotation", str)
     return {int: "N", float: "X"}.get(annotation, "TEXT")
 
@@ -89,18 +89,18 @@ def cli_page() -> str:
         "# Command line",
         "",
         NOTE,
-        "`holdfast COMMAND --help` says the same in a terminal. A job or a node is named by its id, by the first "
-        "letters of it, or by its name. Colours and bars appear only in a terminal; `--json` prints data for programs. "
-        "Which network a command asks: [several networks](../contexts.md).",
+        "`holdfast COMMAND --help` shows the same in a terminal. A job or a node is named by its id, a prefix of it, "
+        "or its name. Colours and bars appear only in a terminal; `--json` prints data for programs. "
+        "Which network a command uses: [several networks](../contexts.md).",
         "",
         "## Exit codes",
         "",
         table(["exit code", "what it means"], [[str(code), means] for code, means in EXIT_CODES.items()]),
         ELSE,
         "",
-        "A job that fails by its user's doing gives its own exit code: 128 + n for signal n, 137 for memory, 124 "
-        "for its time limit. One that fails for another reason gives 75 where trying again may help, else 1. Of each "
-        "error: [errors](../errors.md).",
+        "A job that fails by its user's fault gives its own exit code: 128 + n for signal n, 137 for memory, 124 "
+        "for its time limit. A job that fails for another reason gives 75 if trying again may help, else 1. All "
+        "errors: [errors](../errors.md).",
         "",
         "## Commands",
         "",
@@ -134,18 +134,18 @@ def cli_page() -> str:
 
 
 def schema() -> dict[str, Any]:
-    """The OpenAPI schema of the app that serves the API. Nothing behind it is touched."""
+    """The OpenAPI schema of the app that serves the API. No handler is called."""
     from holdfast.identity.admin import AdminToken
-    from holdfast.orchestrator.front import Front
-    from holdfast.orchestrator.http import make_app
+    from holdfast.orchestrator.api.app import make_app
+    from holdfast.orchestrator.api.context import ApiContext
 
-    # Routes are read, none is called: what stands behind them may be nothing.
-    guarded = make_app(cast(Front, None), cast(AdminToken, None))
+    # Routes are only read, not called, so nothing is needed behind them.
+    guarded = make_app(cast(ApiContext, None), cast(AdminToken, None))
     return guarded._app.openapi_schema.to_schema()  # pyright: ignore
 
 
 def said_of_routes() -> dict[tuple[str, str], str]:
-    """What the docstring of `wire/http.py` says beside a route: (method, path without names) -> words."""
+    """The descriptions of routes in the docstring of `wire/http.py`: (method, path without names) -> text."""
     found: dict[tuple[str, str], str] = {}
     last: tuple[str, str] | None = None
     for line in (inspect.getdoc(public) or "").splitlines():
@@ -162,7 +162,7 @@ def said_of_routes() -> dict[tuple[str, str], str]:
 
 
 def kind(shape: dict[str, Any]) -> str:
-    """A schema as a person would say it, with links to the types on the page."""
+    """A schema in readable form, with links to the types on the page."""
     if ref := shape.get("$ref"):
         name = ref.rsplit("/", 1)[1]
         return f"[{name}](#{name.lower()})"
@@ -221,14 +221,14 @@ def http_page() -> str:
         "# HTTP API",
         "",
         NOTE,
-        "The same as OpenAPI is served by the orchestrator itself under `/schema/openapi.json`. Times and durations "
-        "are milliseconds. What is shown is committed. A call that changes something and may be repeated takes an "
-        "`Idempotency-Key`: with the same key, the same answer.",
+        "The orchestrator itself serves the same as OpenAPI under `/schema/openapi.json`. Times and durations are "
+        "milliseconds. Everything returned is committed. A call that changes something and may be repeated takes an "
+        "`Idempotency-Key`: the same key gives the same answer.",
         "",
-        "Every call but `/healthz` needs `Authorization: Bearer TOKEN`, the admin token that `holdfast up` keeps in "
-        "its folder. With `X-Holdfast-Owner: NAME` the admin acts for an owner: submits as them and sees only "
-        "their jobs. Streams are server-sent events: `Last-Event-ID` resumes one, and one that ends without "
-        "`event: end` was cut.",
+        "Every call except `/healthz` needs `Authorization: Bearer TOKEN`, the admin token that `holdfast up` keeps in "
+        "its folder. With `X-Holdfast-Owner: NAME` the admin acts for an owner: submits as that owner and sees only "
+        "their jobs. Streams are server-sent events: `Last-Event-ID` resumes one, and a stream that ends without "
+        "`event: end` was interrupted.",
         "",
         "An error is an [ErrorView](#errorview) with a stable `code`; 429 and 503 come with `Retry-After`.",
         "",
@@ -275,15 +275,15 @@ def _hint(of: Any) -> str:
 
 
 def proto_page() -> str:
-    """node.proto, told: its comments as text, each message and enum as a table of its fields."""
+    """node.proto as Markdown: its comments as text, each message and enum as a table of its fields."""
     text = PROTO.read_text(encoding="utf-8")
     head = re.match(r"((?://[^\n]*\n)+)", text)
     assert head is not None
     lines = [
         "# Node protocol: messages",
         "",
-        "Written by `make docs` from [`node.proto`](../../src/holdfast/wire/node.proto); edit that, not this page. "
-        "[The node protocol](../protocol.md) tells how the messages are used.",
+        "Generated by `make docs` from [`node.proto`](../../src/holdfast/wire/node.proto); edit that, not this page. "
+        "[The node protocol](../protocol.md) explains how the messages are used.",
         "",
         "```text",
         *(line.removeprefix("//").removeprefix(" ") for line in head[1].splitlines()),

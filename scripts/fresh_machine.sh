@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the README's commands on a machine that has nothing: a bare Debian 12, made by debootstrap, in namespaces of its
-# own (processes, mounts, host name, message queues), with the committed tree copied in.
+# Runs the README's commands on a bare machine: Debian 12, made by debootstrap, in its own namespaces (processes, mounts,
+# host name, message queues), with the committed tree copied in.
 #
 #   scripts/fresh_machine.sh                what the README prints: make demo, then make test
 #   scripts/fresh_machine.sh "make demo"    only this
-#   scripts/fresh_machine.sh --list         what it would type
+#   scripts/fresh_machine.sh --list         what it would run
 #
-# The bare system is kept as a tarball in .cache/ for the next run. The network is this machine's, and so is what this
-# machine was told about where packages come from (pip's settings and certificates), read at run time: a mirror is not a
-# property of the product. Needs root, debootstrap and the kernel's namespaces. Nothing of it is left behind.
+# The bare system is kept as a tarball in .cache/ for the next run. It uses this machine's network and this
+# machine's settings for package sources (pip's settings and certificates), read at run time: a mirror is not a
+# property of the product. Needs root, debootstrap and kernel namespaces. Nothing is left behind.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"
 
@@ -39,14 +39,14 @@ if [ ! -s "$bare" ]; then
     debootstrap --variant=minbase "$suite" "$raw" >"$cache/debootstrap.log" 2>&1 ||
         { tail -n 20 "$cache/debootstrap.log" >&2; exit 1; }
     rm -rf "$raw"/var/cache/apt/archives/*.deb
-    chmod 755 "$raw"  # it becomes /, which everybody may enter; a folder made for one moment is closed to others
+    chmod 755 "$raw"  # it becomes /, which everybody may enter; temporary folders are private
     tar -C "$raw" --one-file-system -c . >"$bare.new" && mv "$bare.new" "$bare"
     rm -rf "$raw"
     trap - EXIT
 fi
 
 root=$(mktemp -d "${TMPDIR:-/var/tmp}/holdfast-fresh.XXXXXX")
-# Its mounts are in a namespace that is gone by then, so nothing of this machine can be below.
+# Its mounts are in a namespace that has ended by then, so nothing of this machine can be mounted below.
 trap 'rm -rf --one-file-system "$root"' EXIT
 tar -C "$root" -x <"$bare"
 chmod 755 "$root"
@@ -61,7 +61,7 @@ else
     tar -C "$here" --exclude=./.venv --exclude=./.cache -c . | tar -C "$root/srv/holdfast" -x
 fi
 
-# --- what this machine was told about packages, as it stands outside of the tree ---
+# --- this machine's settings for package sources, which are outside of the tree ---
 cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
 cp -L /etc/hosts "$root/etc/hosts"
 echo fresh >"$root/etc/hostname"
@@ -72,7 +72,7 @@ places=()
 if command -v pip >/dev/null; then
     pip config list 2>/dev/null | sed -n "s/^global\.\([a-z-]*\)='\(.*\)'$/\1 = \2/p" | grep -v '^cert ' >"$root/fresh/pip" || true
     { echo "[global]"; cat "$root/fresh/pip"; } >"$root/etc/pip.conf"
-    # Folders of wheels, and indexes in folders: the files of an index lie beside its pages.
+    # Folders of wheels, and indexes in folders: the files of an index are beside its pages.
     mapfile -t places < <(tr ' ' '\n' <"$root/fresh/pip" |
         sed -n -e 's/^\(\/.*\)$/\1/p' -e 's/^file:\/\/\(\/.*\)\/[^/]*$/\1/p' | sort -u)
 fi
@@ -80,7 +80,7 @@ for place in "${places[@]}"; do
     if [ -e "$place" ]; then mkdir -p "$root$place" && printf '%s\n' "$place" >>"$root/fresh/places"; fi
 done
 
-# --- what is typed there ---
+# --- the commands ---
 cat >"$root/fresh/type" <<'TYPED'
 set -eu
 export DEBIAN_FRONTEND=noninteractive HOME=/srv LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -115,7 +115,7 @@ mount -t tmpfs -o mode=755 dev dev
 for node in null zero full random urandom tty kmsg fuse loop-control net/tun kvm; do
     if [ -e "/dev/$node" ]; then mkdir -p "dev/$(dirname "$node")"; touch "dev/$node"; mount --bind "/dev/$node" "dev/$node"; fi
 done
-# Loop devices are made on demand: their nodes have to be there before.
+# Loop devices are created on demand, but their device nodes must exist beforehand.
 for number in $(seq 0 63); do mknod -m 660 "dev/loop$number" b 7 "$number"; done
 mkdir -p dev/pts dev/shm
 mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts dev/pts

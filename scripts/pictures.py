@@ -1,10 +1,11 @@
-"""`make pictures`: every picture of the documentation, from the code, into docs/pictures/.
+"""`make pictures`: generates every picture of the documentation from the code, into docs/pictures/.
 
     python scripts/pictures.py             all but the recording
-    python scripts/pictures.py --demo      the recording of the demo as well: it runs it, for half a minute
+    python scripts/pictures.py --demo      including the recording of the demo, which runs for half a minute
     python scripts/pictures.py --check     compare instead of writing; exit code 1 if one is not current
+    python scripts/pictures.py --quick     only those that are drawn in a moment: not the one made of hundreds of worlds
 
-The same code makes the same bytes, except for the recording: that is of a real run.
+The same code makes the same bytes, except for the recording, which shows a real run.
 """
 
 import argparse
@@ -20,18 +21,21 @@ FOLDER = ROOT / "docs" / "pictures"
 COLUMNS, LINES = 104, 36
 DEMO = "demo/failover.py"
 LIMIT_S = 240.0
+SLOW = {"job-states"}
+"""Made of hundreds of simulated worlds, which takes many seconds."""
 
 
-def drawn() -> dict[str, str]:
+def drawn(quick: bool) -> dict[str, str]:
     """Every picture that is the same each time, by its name."""
     from pictures_concepts import PICTURES
     from pictures_plan import plan_picture
 
-    return {name: draw() for name, draw in PICTURES.items()} | {"plan": plan_picture()}
+    drawings = PICTURES | {"plan": plan_picture}
+    return {name: draw() for name, draw in drawings.items() if not (quick and name in SLOW)}
 
 
 def recorded() -> str:
-    """The demo, run for real."""
+    """The recording of a real run of the demo."""
     from pictures_recording import played, record, svg, text
 
     env = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
@@ -47,17 +51,18 @@ def recorded() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Draw the pictures of the documentation.")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--demo", action="store_true")
     given = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     stale = 0
-    for name, picture in drawn().items():
+    for name, picture in drawn(given.quick).items():
         path = FOLDER / f"{name}.svg"
         if path.exists() and path.read_text() == picture:
             continue
         if given.check:
             stale += 1
-            print(f"{path.relative_to(ROOT)} is not what the code draws; run: make pictures")
+            print(f"{path.relative_to(ROOT)} is not current; run: make pictures")
         else:
             path.write_text(picture)
             print(f"wrote {path.relative_to(ROOT)}")

@@ -1,4 +1,4 @@
-"""The pictures of the concepts, drawn from the code's own structures and from staged worlds. Writes no file."""
+"""The pictures of the concepts, drawn from data structures of the code and from staged worlds. Writes no file."""
 
 import tempfile
 from itertools import pairwise

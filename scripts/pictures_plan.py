@@ -1,7 +1,7 @@
-"""The picture of a plan: what `holdfast plan` draws for the command that stands beside it in docs/planning.md."""
+"""The picture of a plan: the output of `holdfast plan` for the command beside it in docs/planning.md."""
 
-from holdfast.cli.plan_show import in_words
-from holdfast.cli.planning import asked, mtbf_of
+from holdfast.cli.commands.plan import asked, mtbf_of
+from holdfast.cli.render.plan_text import in_words
 from holdfast.quantities import duration_ms
 from holdfast.sim.planning import Question
 from holdfast.sim.planning_plot import svg

@@ -1,8 +1,8 @@
-"""A terminal, recorded: what a program draws on it, when, and that as one SVG which plays by itself.
+"""Records a terminal session as one SVG that plays by itself.
 
-The program runs in a pseudo-terminal of its own; what it writes is kept with its time. A terminal in memory replays it;
-each row is kept as long as it looked the same, so a recording of half a minute is a small file. The picture needs no
-script: style sheets show and hide rows. Where motion is unwanted or unknown, the last screen is shown.
+The program runs in a pseudo-terminal; its output is stored with its time. A terminal in memory replays it; each row is
+kept for as long as it looked the same, so a recording of half a minute is a small file. The picture needs no script:
+style sheets show and hide rows. If motion is unwanted or unsupported, the last screen is shown.
 """
 
 import fcntl
@@ -24,12 +24,12 @@ from holdfast.sim.drawing import MONO
 CELL_WIDTH, CELL_HEIGHT, SIZE = 8.4, 18.0, 14.0
 MARGIN, BAR = 14.0, 30.0
 PAUSE_S_MAX = 1.2
-"""Longer pauses are cut to this: who watches a picture waits for nothing."""
+"""Longer pauses are shortened to this."""
 END_S = 7.0
-"""For how long the last screen stands."""
+"""How long the last screen is shown."""
 STEP_S = 0.2
 PLAY_S_MAX = 24.0
-"""What took longer is played faster, and says so."""
+"""A longer session is played faster, and labelled so."""
 COLOURS = {
     "black": "#484f58", "red": "#ff7b72", "green": "#3fb950", "brown": "#d29922", "yellow": "#d29922",
     "blue": "#58a6ff", "magenta": "#bc8cff", "cyan": "#39c5cf", "white": "#b1bac4", "default": "#e6edf3",
@@ -40,13 +40,13 @@ COLOURS = {
 PAPER, EDGE = "#0d1117", "#30363d"
 
 Said = list[tuple[float, bytes]]
-"""What came out of a program, each piece with its second."""
+"""The output of a program, each piece with its time in seconds."""
 Run = tuple[str, str, bool, bool]
 """Text, colour, bold, dim."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One line of the screen, as it looked from one second to another."""
+    """One line of the screen, with the period in which it looked like this."""
 
     line: int
     runs: tuple[Run, ...]
@@ -60,11 +60,11 @@ class Tape(msgspec.Struct, frozen=True):
     rows: tuple[Row, ...]
     seconds: float
     faster: float = 1.0
-    """How many times as fast as it was it is played."""
+    """The playback speed as a multiple of the real one."""
 
 
 def record(words: list[str], columns: int, lines: int, env: dict[str, str], limit_s: float) -> tuple[int, Said]:
-    """Run a program in a terminal of this size. Its exit code, and what it wrote."""
+    """Run a program in a terminal of this size. Returns its exit code and its output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     program = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
@@ -90,7 +90,7 @@ def record(words: list[str], columns: int, lines: int, env: dict[str, str], limi
 
 
 def played(said: Said, columns: int, lines: int) -> Tape:
-    """The rows of a screen on which this was written, with long pauses cut."""
+    """The rows of a screen with this output, with long pauses shortened."""
     pauses = [min(at - before, PAUSE_S_MAX) for (before, _), (at, _) in pairwise(said)]
     faster = max(1.0, sum(pauses) / PLAY_S_MAX)
     screen = _Screen(columns, lines)
@@ -113,7 +113,7 @@ def played(said: Said, columns: int, lines: int) -> Tape:
         now += min(at - last, PAUSE_S_MAX) / faster
         last = at
         if now - shown >= STEP_S:
-            look(round(now, 2))  # what stood until now, before this piece changes it
+            look(round(now, 2))  # the state until now, before this piece changes it
             shown = now
         stream.feed(piece)
     now = round(now + STEP_S, 2)
@@ -124,7 +124,7 @@ def played(said: Said, columns: int, lines: int) -> Tape:
 
 
 class _Screen(pyte.Screen):
-    """Pyte has no faint text; underlining is not used by what is recorded here, so it stands for it."""
+    """Pyte has no faint text. Underlining is not used in these recordings, so it stands for faint."""
 
     def select_graphic_rendition(self, *attributes: int, **more: object) -> None:
         super().select_graphic_rendition(*(4 if a == 2 else a for a in attributes), **more)
@@ -145,7 +145,7 @@ def _runs(screen: pyte.Screen, line: int, columns: int) -> tuple[Run, ...]:
 
 
 def text(tape: Tape, at: float | None = None) -> str:
-    """What the screen shows at a second; None: at the end."""
+    """The content of the screen at a time; None: at the end."""
     moment = tape.seconds - 0.01 if at is None else at
     shown = {row.line: "".join(run[0] for run in row.runs) for row in tape.rows if row.since <= moment < row.until}
     return "\n".join(shown.get(line, "").rstrip() for line in range(tape.lines))

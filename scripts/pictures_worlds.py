@@ -1,7 +1,7 @@
-"""Simulated worlds that the pictures are drawn from: what happened in them, told by the code that decides.
+"""Simulated worlds that the pictures are drawn from: what the production code decided in them.
 
-Each is staged: a job, a fault at a certain moment, and then the production kernel, node core and warden do what they
-do. Nothing here says what they should do.
+Each is staged: a job, a fault at a certain moment, and then the production kernel, node core and attempt lifecycle
+react. Nothing here prescribes their reaction.
 """
 
 from collections import Counter
@@ -18,16 +18,16 @@ from holdfast.sim.planning import Question
 from holdfast.sim.planning_ledger import Ledger
 from holdfast.sim.planning_world import SUBMIT_MS, PlannedNetwork
 from holdfast.sim.scene import Scene
-from holdfast.sim.shim import Shim
+from holdfast.sim.shim import SimShim
 from holdfast.sim.watch import Rule
 
-WORLDS = 40
-"""So many worlds show every change of a job's state that happens more than once in a blue moon."""
+WORLDS = 160
+"""This many worlds show every change of a job's state that is not extremely rare."""
 
 
 @dataclass
 class Bar:
-    """Something that lasted, on one node: `preparing`, `computing`, `again` or `saving`."""
+    """An activity with a duration, on one node: `preparing`, `computing`, `again` or `saving`."""
 
     node: str
     what: str
@@ -38,7 +38,7 @@ class Bar:
 
 @dataclass
 class Tale:
-    """What happened in a staged world, in seconds since the job was submitted."""
+    """The events of a staged world, in seconds since the job was submitted."""
 
     bars: list[Bar] = field(default_factory=list)
     marks: list[tuple[float, str, str]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Tale:
 
 
 class Noting(Ledger):
-    """A ledger that also keeps when each stretch of a body began and ended."""
+    """A ledger that also records when each activity of a body began and ended."""
 
     def __init__(self, scene: "Staged") -> None:
         super().__init__(scene)
@@ -69,14 +69,14 @@ class Noting(Ledger):
     def second(self) -> float:
         return (self.network.world.now - SUBMIT_MS) / 1000
 
-    def _stretch(self, shim: Shim, what: str | None) -> None:
+    def _stretch(self, shim: SimShim, what: str | None) -> None:
         before = self._open.pop(shim.attempt, None)
         if before is not None and self.second > before[1]:
             self.tale.bars.append(Bar(shim.machine.spec.id, before[0], before[1], self.second, shim.attempt))
         if what is not None:
             self._open[shim.attempt] = (what, self.second)
 
-    def started(self, shim: Shim, from_ms: int) -> None:
+    def started(self, shim: SimShim, from_ms: int) -> None:
         account = self.accounts[shim.job]
         behind = account.furthest_ms - from_ms
         super().started(shim, from_ms)
@@ -85,15 +85,15 @@ class Noting(Ledger):
         if behind > 0:
             self.network.world.call_in(behind, self._caught_up, shim)
 
-    def _caught_up(self, shim: Shim) -> None:
+    def _caught_up(self, shim: SimShim) -> None:
         if self._open.get(shim.attempt, ("", 0))[0] == "again":
             self._stretch(shim, "computing")
 
-    def saving(self, shim: Shim, now_saving: bool) -> None:
+    def saving(self, shim: SimShim, now_saving: bool) -> None:
         super().saving(shim, now_saving)
         self._stretch(shim, "saving" if now_saving else "computing")
 
-    def ended(self, shim: Shim) -> None:
+    def ended(self, shim: SimShim) -> None:
         super().ended(shim)
         self._stretch(shim, None)
         self.tale.marks.append((self.second, "body ended", shim.machine.spec.id))
@@ -127,7 +127,7 @@ class Noting(Ledger):
 
 
 class Staged(PlannedNetwork):
-    """One job, and one thing that goes wrong under it."""
+    """One job, and one fault."""
 
     def __init__(self, question: Question, recovery: Recovery, seed: int = 1) -> None:
         self._recovery = recovery
@@ -145,7 +145,7 @@ class Staged(PlannedNetwork):
         return self.ledger.tale
 
     def fault(self, after_ms: int, how: str, for_ms: int) -> None:
-        """At that moment, whoever runs the job loses its power or its link, for so long."""
+        """At that moment, the node that runs the job loses its power or its link, for this long."""
         self.world.call_at(SUBMIT_MS + after_ms, self._strike, how, for_ms)
 
     def _strike(self, how: str, for_ms: int) -> None:
@@ -166,14 +166,14 @@ class Staged(PlannedNetwork):
         self.tale.marks.append(((self.world.now - SUBMIT_MS) / 1000, "healed", node))
 
     def told(self, until_ms: int) -> Tale:
-        """Run for so long after the submission."""
+        """Run until this long after the submission."""
         self.run()
         self.world.run_until(SUBMIT_MS + until_ms)
         return self.tale
 
 
 def takeover() -> Tale:
-    """A machine loses its power under a job that saves its state; another goes on; the first comes back."""
+    """A machine loses power under a job that saves its state; another continues; the first comes back."""
     question = Question(3, 40_000, every_ms=10_000, cost_ms=1_000, prepare_ms=1_500)
     stage = Staged(question, Recovery.RESUME)
     stage.fault(31_000, "power lost", 12_000)
@@ -181,14 +181,14 @@ def takeover() -> Tale:
 
 
 def fence() -> Tale:
-    """A machine is cut off, computes on, and comes back with a result that is not wanted any more."""
+    """A machine is cut off, continues to compute, and comes back with a result that is no longer wanted."""
     stage = Staged(Question(2, 20_000, prepare_ms=1_000), Recovery.RESTART)
     stage.fault(9_000, "cut off", 36_000)
     return stage.told(52_000)
 
 
 def lease() -> Tale:
-    """Work that must not run twice, on a machine that is cut off: its lease runs out on both sides."""
+    """Work that must not run twice, on a machine that is cut off: its lease expires on both sides."""
     stage = Staged(Question(2, 60_000, prepare_ms=1_000), Recovery.NEVER)
     stage.fault(12_000, "cut off", 40_000)
     return stage.told(40_000)
@@ -213,7 +213,7 @@ class _Steps(Rule):
 
 
 def steps(worlds: int = WORLDS) -> Counter[tuple[str, str]]:
-    """Every change of a job's state in so many simulated worlds, and how often it came."""
+    """Every change of a job's state in this many simulated worlds, and how often it occurred."""
     counts: Counter[tuple[str, str]] = Counter()
     for seed in range(1, worlds + 1):
         scene = Scene(plan(seed))

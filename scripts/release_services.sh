@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `release_check.py services` types on a booted machine: install the services, run work through them, replace and
-# kill the agent under it, and take everything away again. WHEEL, WHEELS: the wheel and the folder of what it needs.
+# The script that `release_check.py services` runs on a booted machine: installs the services, runs work through them,
+# replaces and kills the agent under it, and removes everything. WHEEL, WHEELS: the wheel and the folder of what it needs.
 set -eu
 wheel=$1 wheels=$2 deploy=$3
 say() { printf '    %s\n' "$*"; }
@@ -59,7 +59,7 @@ systemctl kill --signal KILL holdfast-orchestrator
 until_true 60 "the orchestrator to be back" client nodes
 say "agent and orchestrator were killed with kill -9 and came back by themselves"
 
-(cd "$work" && cd work && touch release) # through this machine's mounts: its scratch is the same one for every agent
+(cd "$work" && cd work && touch release) # through this machine's mounts: all agents share its scratch
 ended() { client job show "$job" --json | grep -q '"verdict": *"succeeded"'; }
 until_true 60 "the job to end" ended
 client job show "$job" --json | grep -q '"attempts_made": *1\b' || { echo "it was started again" >&2; exit 1; }

@@ -1,12 +1,12 @@
-"""Runs tests while processes below them stand still for a moment, again and again: what a busy machine does by chance.
+"""Runs tests while processes below them are stopped for moments, as happens on a busy machine.
 
-`python scripts/shake.py [--rounds 5] [--seed 1] TESTS...`; pytest's own words may follow `TESTS`. A failure that comes
-only here is a race, in the test or in the product. The seed says who is stopped and for how long, as far as the same
-processes are there again.
+`python scripts/shake.py [--rounds 5] [--seed 1] TESTS...`; arguments for pytest may follow `TESTS`. A failure that
+occurs only here is a race, in the test or in the product. The seed determines which processes are stopped and for how
+long, as far as the same processes exist again.
 
-Stops nothing but descendants of its own pytest, and leaves alone what a test has stopped. At its end it lets go of all
-that it stopped, also where a signal told it to end; not where it was killed (SIGKILL): then what stood still in that
-moment does so until somebody continues it, and pytest runs on.
+Stops only descendants of its own pytest, and leaves alone what a test has stopped. At its end it continues everything
+that it stopped, also if a signal ended it, but not if it was killed (SIGKILL): then the processes stopped at that
+moment stay stopped until somebody continues them, and pytest keeps running.
 """
 
 import argparse
@@ -23,17 +23,17 @@ from pathlib import Path
 import psutil
 
 STILL_S, BETWEEN_S, AT_ONCE = 0.6, 0.3, 3
-"""The longest that one stands still, the longest until the next, and how many at most stand still together."""
+"""The longest stop, the longest pause between stops, and how many processes are stopped together at most."""
 
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 ENDING_S = 60
-"""For tests that are cut short to clear up."""
+"""Time for interrupted tests to clean up."""
 
 
 @contextlib.contextmanager
 def stopped(process: psutil.Process, top: int) -> Iterator[None]:
-    """While this lasts the process stands still, if it is one below `top` that runs."""
-    file = os.pidfd_open(process.pid)  # whoever gets its number later is not meant
+    """Stops the process for the duration of this context, if it is running and below `top`."""
+    file = os.pidfd_open(process.pid)  # the number may be reused by another process
     try:
         runs = process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE)
         if not runs or top not in [parent.pid for parent in process.parents()]:
@@ -52,15 +52,16 @@ def stopped(process: psutil.Process, top: int) -> Iterator[None]:
 
 
 def wait_until_still(process: psutil.Process) -> None:
-    """On a busy machine it takes a while; who waits for a disk may take longer, and is not waited for."""
+    """Stopping takes a while on a busy machine; a process that waits for a disk may take longer, and is not waited
+    for."""
     until = time.monotonic() + 0.2
     while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE) and time.monotonic() < until:
         time.sleep(0.002)
 
 
 def stopped_by_another_too(pid: int) -> bool:
-    """A second request to stop waits at a process that stands still already: a test made it, and relies on it. Where it
-    does not stand still yet, the request that waits is the shaker's own."""
+    """Whether a test stopped the process and relies on it: a second request to stop waits at a process that is already
+    stopped. If it is not stopped yet, the waiting request is our own."""
     with contextlib.suppress(OSError):
         told = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         asked = bool(int(told["ShdPnd"], 16) & 1 << signal.SIGSTOP - 1)
@@ -69,7 +70,7 @@ def stopped_by_another_too(pid: int) -> bool:
 
 
 def shake(top: psutil.Process, dice: random.Random) -> None:
-    """Stop some of what is below `top`, for a moment."""
+    """Stop some of the processes below `top`, for a moment."""
     with contextlib.ExitStack() as held:
         below = top.children(recursive=True)
         for process in dice.sample(below, min(len(below), dice.randint(1, AT_ONCE))):
@@ -79,10 +80,10 @@ def shake(top: psutil.Process, dice: random.Random) -> None:
 
 
 def shaken(words: list[str], seed: int) -> bool:
-    """Whether the tests hold in one round."""
+    """Whether the tests pass in one round."""
     dice = random.Random(seed)
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", *words]
-    tests = subprocess.Popen(command, process_group=0)  # what is typed at a terminal ends this, and this ends those
+    tests = subprocess.Popen(command, process_group=0)  # an interrupt from the terminal ends us, and we end the tests
     try:
         top = psutil.Process(tests.pid)
         while tests.poll() is None:
@@ -101,7 +102,7 @@ def shaken(words: list[str], seed: int) -> bool:
 
 def end(number: int, _: object) -> None:
     for each in ENDS:
-        signal.signal(each, signal.SIG_IGN)  # nothing cuts short the letting go
+        signal.signal(each, signal.SIG_IGN)  # continuing the stopped processes must not be interrupted
     sys.exit(128 + number)
 
 

@@ -1,7 +1,7 @@
-"""What the site needs beyond docs/: the texts that stand elsewhere in the repository, and no foreign address.
+"""Hooks of the documentation site: adds texts from elsewhere in the repository, and prevents external requests.
 
-Links that lead out of docs/ work on a git host. On the site, those to a text become a page of the site, and those to
-a source file become its name.
+Links that lead out of docs/ work on a git host. On the site, links to a text become a page of the site, and links to a
+source file become its name.
 """
 
 import posixpath
@@ -18,8 +18,8 @@ ELSEWHERE = {
     "examples/train/README.md": "examples/train.md",
 }
 """Text in the repository -> page of the site."""
-WIDE = {"about.md"}
-"""Pages with a table that needs the whole width."""
+WIDE = {"comparison.md"}
+"""Pages with a table that needs the full width."""
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s]+)\)")
 REFERENCE = re.compile(r"^(\[[^\]]+\]: )(\S+)$", re.MULTILINE)
 PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)\s]+)\)")
@@ -32,14 +32,14 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Each link as the page's place on the site needs it."""
+    """Each link, rewritten for the page's location on the site."""
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["navigation", "toc"]
     origin = {there: here for here, there in ELSEWHERE.items()}
     source = origin.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
     def place(target: str) -> str | None:
-        """Where a link of the repository leads on the site, or None."""
+        """The target on the site of a link within the repository, or None."""
         path, _, anchor = target.partition("#")
         if "://" in target or not path:
             return target
@@ -69,7 +69,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_post_build(config: Any) -> None:
-    """The theme's scripts could fetch from elsewhere, if a page used what needs it. None does, and none can."""
+    """Removes external addresses from the theme's scripts, which could load resources if a page used certain
+    features."""
     foreign = re.compile(r"""(["'`])https?:/[/](?!www\.w3\.org)[^"'`]*\1""")
     for script in Path(config["site_dir"]).rglob("*.js"):
         text = script.read_text(encoding="utf-8")

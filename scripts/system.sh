@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing: all that the tests need; with --to-run what a node needs at least, with
-# --to-release also what checks a release.
-# Without root or apt-get it says what to install. With CI=true a missing one ends the run: nothing is skipped.
+# Installs missing Debian packages: everything that the tests need; with --to-run only what a node needs; with
+# --to-release also what a release check needs.
+# Without root or apt-get it prints what to install. With CI=true a missing package is an error: nothing is skipped.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"
 
@@ -18,17 +18,17 @@ if [ "${1:-}" != "--to-run" ]; then
     command -v git >/dev/null || missing+=(git)                # applies mutants
     command -v dockerd >/dev/null || missing+=(docker.io)      # runs jobs in containers
     command -v podman >/dev/null || missing+=(podman)          # the same, another engine
-    command -v runc >/dev/null || missing+=(runc)              # what Podman runs containers with here
+    command -v runc >/dev/null || missing+=(runc)              # Podman's container runtime here
     [ -x /usr/libexec/podman/catatonit ] || missing+=(catatonit)           # the first process in Podman's containers
     command -v docker-registry >/dev/null || missing+=(docker-registry)    # images to pull in tests
     command -v busybox >/dev/null || missing+=(busybox-static)             # a whole system for images in tests
-    command -v curl >/dev/null || missing+=(curl)              # what pages of the documentation type
-    [ -x /bin/kill ] || missing+=(procps)                      # what a unit's reload calls
-    command -v shellcheck >/dev/null || missing+=(shellcheck)  # reads the scripts that are shipped
-    command -v systemd-analyze >/dev/null || missing+=(systemd)            # reads the units that are shipped
+    command -v curl >/dev/null || missing+=(curl)              # used in pages of the documentation
+    [ -x /bin/kill ] || missing+=(procps)                      # used by the reload of a unit
+    command -v shellcheck >/dev/null || missing+=(shellcheck)  # checks the shipped scripts
+    command -v systemd-analyze >/dev/null || missing+=(systemd)            # checks the shipped units
 fi
 if [ "${1:-}" = "--to-release" ]; then
-    command -v debootstrap >/dev/null || missing+=(debootstrap)            # a machine that has nothing
+    command -v debootstrap >/dev/null || missing+=(debootstrap)            # makes a bare machine
     docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || missing+=(docker-compose)
 fi
 [ "${#missing[@]}" -eq 0 ] && exit 0
@@ -36,7 +36,7 @@ fi
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     echo "installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    # The lists on a fresh image are empty or stale, but where they are good the update may be impossible.
+    # The package lists on a fresh image are empty or stale; where they are current, an update may be impossible.
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null 2>&1 && exit 0
     apt-get update -qq
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

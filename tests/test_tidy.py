@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
@@ -30,6 +31,9 @@ SHARED_SPEC = ROOT.parent / "shared" / "SPEC.md"
 
 BUILT = {".venv", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis", ".import_linter_cache", "build", "dist"}
 
+SHOWN_TO_USERS = {"client", "testing"}
+"""The SDK and the test kit show things under the name that users know: `Job`, `Node`, `Body` …"""
+
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 80
 
@@ -49,12 +53,14 @@ PURE_ROOMS_OF = {
 PURE_BUILTINS_BANNED = {"open", "print", "input", "eval", "exec", "hash", "id", "breakpoint", "__import__"}
 """`hash` of a string and `id` differ from process to process: a replay would not give the same decisions."""
 
-STDLIB_ONLY = ("node.shim", "node.launcher", "node.runtimes", "node.core.warden", "callee", "checkpoint")
+STDLIB_ONLY = ("node.shim", "node.launcher", "node.runtimes", "node.core.attempt_lifecycle", "callee", "checkpoint")
 """Children of the agent: small, and started by a process that never imported gRPC. And what jobs import."""
 
 WITHOUT_SPEC = {
     "tests/test_tidy.py": "guards the code, not a behaviour",
     "tests/test_suite.py": "guards the tests, not a behaviour",
+    "tests/unit/test_glossary.py": "guards a page of the documentation, not a behaviour",
+    "tests/acceptance/test_bench.py": "guards the programs of bench/, and says of two what they show",
     "tests/unit/test_pictures.py": "guards the pictures of the documentation, not a behaviour",
     "tests/integration/test_shake.py": "guards a tool for whoever writes tests, not a behaviour",
 }
@@ -66,7 +72,7 @@ HOSTS_ALLOWED = re.compile(
 )
 """Loopback, private and placeholder addresses; an interpolation; the name of the SVG namespace; a container engine
 behind its socket, where the name means nothing."""
-READ_THERE = {"README.md": re.compile(r"\[[a-z-]+\]: https://(docs|developer|distributed)\.[\w.-]+/\S+$")}
+READ_THERE = {"docs/comparison.md": re.compile(r"\[[a-z-]+\]: https://(docs|developer|distributed)\.[\w.-]+/\S+$")}
 """Where a page cites what others document: a reference at the foot of it, of which nothing is fetched."""
 REGISTRIES = re.compile(
     r"(pypi\.org|pythonhosted|npmjs\.|ghcr\.io|quay\.io|gcr\.io|hub\.docker|docker\.io/|deb\.debian|"
@@ -173,6 +179,143 @@ def test_what_stands_beside_a_job_needs_the_standard_library_only(module: str) -
         env={"PYTHONPATH": path, "PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.strip().splitlines()[-1]
+
+
+# --- an enum decides, one renderer makes the sentence ---
+
+SENTENCE = re.compile(r"[A-Za-z]{2,}[,:;.]? [A-Za-z]{2,}")
+"""Two words in a row: prose, not a code or a key."""
+PROSE = {
+    "cause", "detail", "draining_because", "leaving_why", "nearest", "says", "straggling", "text", "waiting",
+    "waiting_for",
+}  # fmt: skip
+"""Fields of rows and views that hold sentences."""
+SEARCHES = {
+    "count", "endswith", "find", "index", "partition", "removeprefix", "removesuffix", "rfind", "rpartition", "split",
+    "startswith",
+}  # fmt: skip
+QUEUES = {"loop", "queue", "self"}
+"""Whose `waiting` is those who wait."""
+MAKES_OR_MIGRATES = {"model/cause_text.py", "model/old_sentences.py"}
+WORDS_OF_OTHERS = {
+    "callee.py": "kinds of files as they are named in what is sent",
+    "cli/commands/logs.py": "what a job printed",
+    "cli/commands/completion.py": "the mark behind a line in a file of the shell",
+    "cli/error_output.py": "says the parser of the command line",
+    "identity/tokens.py": "a token",
+    "node/hardware.py": "says /proc/cpuinfo",
+    "node/images/image_names.py": "says the container engine",
+    "node/images/image_cache.py": "says the container engine",
+    "node/link.py": "says gRPC",
+    "node/runtimes/container_trial.py": "what the trial printed",
+    "node/runtimes/engine_api.py": "says the container engine",
+    "node/runtimes/container_supervisor.py": "says the container engine",
+    "node/attempt/venvs.py": "says pip",
+    "sim/__main__.py": "the name of a rule, before the colon",
+    "testing/runtimes.py": "checks that a runtime names the amount",
+}
+"""Modules that read words which are not ours, or no prose; and why."""
+
+
+@cache
+def constants_of(path: Path) -> dict[str, set[str]]:
+    """Words by the name of the constant of a module that holds them."""
+    found: dict[str, set[str]] = {}
+    for node in tree_of(path).body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant | ast.Tuple | ast.List | ast.Set):
+            found[target.id] = {
+                c.value for c in ast.walk(value) if isinstance(c, ast.Constant) and type(c.value) is str
+            }
+    return found
+
+
+def constants_seen(path: Path) -> dict[str, set[str]]:
+    """Its own, those it imports by name, and those of modules that it imports, as `module.NAME`."""
+    seen = dict(constants_of(path))
+    for node in ast.walk(tree_of(path)):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("holdfast"):
+            continue
+        folder = SRC.joinpath(*(node.module or "").split(".")[1:])
+        for alias in node.names:
+            name = alias.asname or alias.name
+            if folder.with_suffix(".py").exists() and alias.name in (held := constants_of(folder.with_suffix(".py"))):
+                seen[name] = held[alias.name]
+            if (module := folder / f"{alias.name}.py").exists():
+                seen |= {f"{name}.{constant}": words for constant, words in constants_of(module).items()}
+    return seen
+
+
+def words_in(expression: ast.expr, constants: dict[str, set[str]]) -> set[str]:
+    match expression:
+        case ast.Constant(value=str(text)):
+            return {text}
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts) | ast.JoinedStr(values=parts):
+            return {word for part in parts for word in words_in(part, constants)}
+        case ast.FormattedValue(value=value):
+            return words_in(value, constants)
+        case ast.Name() | ast.Attribute():
+            return constants.get(ast.unparse(expression), set())
+        case _:
+            return set()
+
+
+def compared(node: ast.AST) -> list[ast.expr]:
+    """What is compared with something, or searched in or for."""
+    match node:
+        case ast.Compare() if any(isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in node.ops):
+            return [node.left, *node.comparators]
+        case ast.Call(func=ast.Attribute(value=text, attr=name)) if name in SEARCHES:
+            return [text, *node.args]
+        case ast.MatchValue():
+            return [node.value]
+        case _:
+            return []
+
+
+def is_prose(expression: ast.expr) -> bool:
+    if not isinstance(expression, ast.Attribute) or expression.attr not in PROSE:
+        return False
+    owner = ast.unparse(expression.value).rpartition(".")[2]
+    return not (expression.attr == "waiting" and owner in QUEUES)
+
+
+def prose_decisions(path: Path) -> Iterator[str]:
+    constants = constants_seen(path)
+    for node in ast.walk(tree_of(path)):
+        parts = compared(node)
+        spoken = {word for part in parts for word in words_in(part, constants) if SENTENCE.search(word)}
+        if spoken or any(map(is_prose, parts)):
+            yield f"{name_of(path)}:{parts[0].lineno}: decides by words: {ast.unparse(node)}"
+
+
+def test_no_module_decides_by_a_sentence() -> None:
+    rooms = [path for path in python_files(SRC) if path.relative_to(SRC).parts[0] != "neural"]
+    read = {path: list(prose_decisions(path)) for path in rooms}
+    allowed = MAKES_OR_MIGRATES | set(WORDS_OF_OTHERS)
+    none([line for path, lines in read.items() if path.relative_to(SRC).as_posix() not in allowed for line in lines])
+    # and who is on the list has a reason to be
+    used = {path.relative_to(SRC).as_posix() for path, lines in read.items() if lines}
+    assert set(WORDS_OF_OTHERS) <= used, f"need not be listed any more: {set(WORDS_OF_OTHERS) - used}"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "AWAY = 'it is away'\ndef f(job): return job.reason == AWAY",
+        "def f(job): return job.waiting == x",
+        "def f(attempt): return attempt.straggling.startswith(STALLED)",
+        "def f(cause): return 'quarantined for good' in cause",
+        "def f(gate): return gate in ('held free', 'too many attempts')",
+        "from holdfast.node.runtimes import container_trial\ndef f(event, line): return event.text != line.text",
+        "def f(text):\n    match text:\n        case 'it joined': return 1",
+    ],
+)
+def test_a_decision_by_a_sentence_is_noticed(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    (tmp_path / "module.py").write_text(code)
+    assert list(prose_decisions(tmp_path / "module.py"))
 
 
 # --- size and words ---
@@ -315,6 +458,14 @@ def test_the_list_of_requirements_is_that_of_the_specification() -> None:
     none([f"{i}: {title}" for i, title in spec_ids().items() if not theirs[i].startswith(title)])
 
 
+def test_the_status_page_says_what_is_covered_of_each_requirement() -> None:
+    notes = tomllib.loads(text_of(TESTS / "spec_coverage.toml"))
+    trees = [tree_of(path) for path in files_of_tests()]
+    marked = {mark for tree in trees for mark in marks_in([n for n in ast.walk(tree) if isinstance(n, ast.expr)])}
+    none([f"tests/spec_coverage.toml has no [{wanted}]" for wanted in marked - notes.keys()])
+    none([f"tests/spec_coverage.toml: [{wanted}] is marked by no test" for wanted in notes.keys() - marked])
+
+
 def _yields(call: ast.Call) -> bool:
     """`sleep(0)` lets others run, and waits for nothing."""
     return len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
@@ -368,6 +519,19 @@ def test_links_between_pages_lead_somewhere() -> None:
     none(findings)
 
 
+PATH_LIKE = re.compile(r"(?:[\w.*-]+/)+[\w.*-]*|[\w-]+\.(?:py|md|txt|toml|sh|patch|yml)\b")
+
+
+def test_contributing_names_files_that_exist() -> None:
+    """Every word in code that looks like a path: from the root of the tree, or from src/holdfast."""
+    text = text_of(ROOT / "CONTRIBUTING.md")
+    code = re.findall(r"```.*?```|`[^`]+`", text, re.DOTALL)
+    named = {re.sub(r"^[ab]/(?=src/)", "", word) for span in code for word in PATH_LIKE.findall(span)}
+    named = {word for word in named if word.split("/")[0] not in BUILT and "losses" not in word}  # the example's own
+    assert len(named) > 30, "the pattern finds no paths"
+    none([f"CONTRIBUTING.md names {word}" for word in named if not any(list(at.glob(word)) for at in (ROOT, SRC))])
+
+
 def test_every_page_is_in_the_index() -> None:
     index = text_of(ROOT / "docs" / "README.md")
     pages = [p for p in tracked() if p.suffix == ".md" and p.is_relative_to(ROOT / "docs") and p.name != "README.md"]
@@ -414,3 +578,16 @@ def test_the_status_page_was_written_by_a_run() -> None:
     from tests.plugins.status import unbroken
 
     assert not STATUS.exists() or unbroken(text_of(STATUS)), "docs/status.md was edited by hand; run `make test`"
+
+
+def test_names_of_public_classes_are_unique() -> None:
+    """Whoever searches for a class finds one. Generated code and what users see under their own names are left out."""
+    places: dict[str, list[str]] = {}
+    for path in sorted(SRC.rglob("*.py")):
+        relative = path.relative_to(SRC)
+        if relative.parts[0] in SHOWN_TO_USERS or "_pb2" in path.name:
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(relative))
+    assert not {name: files for name, files in places.items() if len(files) > 1}

@@ -6,7 +6,7 @@ import holdfast
 def double(x):
     return 2 * x
 
-double.remote(21)            # runs on a machine of the network, and returns its value
+double.remote(21)            # runs on a machine of the network and returns its value
 
 with holdfast.Client() as client:
     client.jobs.run(["echo", "hello"])
@@ -14,7 +14,7 @@ with holdfast.Client() as client:
 
 __version__ = "0.1.0"
 
-# Their types stand in __init__.pyi: an import here, even one for types only, would tie every room to them.
+# Their types are in __init__.pyi: an import here, even for types only, would make every package depend on them.
 _FOUND_IN = {
     "Array": "holdfast.client.objects",
     "AsyncArray": "holdfast.client.objects",
@@ -32,7 +32,7 @@ _ROOMS = ("errors", "testing")
 
 
 def __getattr__(name: str) -> object:
-    """Imported when it is first used: the command line and the nodes start without them."""
+    """Import it at its first use, so that the command line and the nodes start without it."""
     from importlib import import_module
 
     if name in _ROOMS:

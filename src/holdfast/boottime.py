@@ -1,5 +1,5 @@
-"""The clock that durations are counted on, by nodes and orchestrator alike: it goes on while the machine is suspended,
-and nobody can set it. Moments of it mean nothing on another machine, or after a restart."""
+"""The clock that nodes and orchestrators measure durations with: it continues while the machine is suspended, and
+cannot be set. Its values mean nothing on another machine, or after a reboot."""
 
 import time
 

@@ -1,18 +1,18 @@
-"""Runs one call of a function inside a job, and writes down what it returned. One file, the standard library only.
+"""Runs one call of a function inside a job, and stores its return value. One file, standard library only.
 
-`holdfast.client.functions` puts a copy of this file beside the call that it is to make, so it needs nothing of the
-node; its Python may be another one than the caller's.
+`holdfast.client.functions` puts a copy of this file beside the call, so it needs nothing from the node; its Python may
+differ from the caller's.
 
-    inputs/call/callee.py     this
+    inputs/call/callee.py     this file
     inputs/call/call.json     where the function is: {"module": …} or {"file": …}, its name, how many calls there are
     inputs/call/0/            the arguments of call 0, as a value: [[positional …], {named …}]
-    holdfast-value/           what it returned, as a value
+    holdfast-value/           its return value
 
-A value is written as data and never as code: reading one runs nothing, whoever wrote it. `value.json` holds it with
-marks for what JSON does not have; large bytes and NumPy arrays lie beside it in files of their own.
+A value is stored as data and never as code: reading one runs no code, even if it is hostile. `value.json` has the
+value, with markers for what JSON cannot express; large bytes and NumPy arrays are in files of their own beside it.
 """
 
-# Images bring Pythons of their own: nothing here needs more than 3.8.
+# Images have their own Python: nothing here needs more than 3.8.
 from __future__ import annotations
 
 import base64
@@ -42,14 +42,15 @@ _MARK = "$"
 
 
 class NotAValue(TypeError):
-    """Something in it cannot be written down, or what is written down is no value. Says where and what to do."""
+    """Something in it cannot be stored, or the stored data is not a valid value. The message says where and what to
+    do."""
 
 
 # --- writing ---
 
 
 def write(value: Any, folder: str, own_module: str = "") -> None:
-    """Write a value to a folder, which is made. `own_module`: dataclasses of this module can be in it."""
+    """Write a value to a folder, which is created. `own_module`: dataclasses of this module are allowed in it."""
     os.makedirs(folder, exist_ok=True)
     text = json.dumps(_Writer(folder, own_module).plain(value, "it", 0), allow_nan=False)
     with open(os.path.join(folder, VALUE), "w", encoding="utf-8") as file:
@@ -57,7 +58,7 @@ def write(value: Any, folder: str, own_module: str = "") -> None:
 
 
 def check(value: Any) -> None:
-    """Raise NotAValue if the value cannot be written. Nothing is."""
+    """Raise NotAValue if the value cannot be written. Writes nothing."""
     _Writer("", "").plain(value, "it", 0)
 
 
@@ -71,7 +72,7 @@ class _Writer:
 
     def plain(self, value: Any, where: str, depth: int) -> Any:
         if depth > DEPTH_MAX:
-            raise NotAValue(f"{where} is nested more than {DEPTH_MAX} deep, or holds itself")
+            raise NotAValue(f"{where} is nested more than {DEPTH_MAX} deep, or contains itself")
         kind = type(value)
         if value is None or kind in (bool, str) or (kind is int and abs(value) < 1 << 63):
             return value
@@ -98,7 +99,7 @@ class _Writer:
     def _other(self, value: Any, kind: type, where: str, depth: int) -> Any:
         if dataclasses.is_dataclass(kind) and self._own_module and kind.__module__ == self._own_module:
             if wrong := _why_not_filled(kind):
-                raise NotAValue(f"{where} cannot travel: {wrong}")
+                raise NotAValue(f"{where} cannot be sent: {wrong}")
             names = [field.name for field in dataclasses.fields(value)]
             if unset := [name for name in names if not hasattr(value, name)]:
                 raise NotAValue(f"{where}.{unset[0]} is not set")
@@ -114,7 +115,7 @@ class _Writer:
                     numpy.save(file, value, allow_pickle=False)
             return {_MARK: "scalar" if isinstance(value, numpy.generic) else "array", "v": name}
         raise NotAValue(
-            f"{where} is of the type {kind.__module__}.{kind.__qualname__}, which cannot travel as data: numbers, "
+            f"{where} is of the type {kind.__module__}.{kind.__qualname__}, which cannot be sent as data: numbers, "
             "text, bytes, lists, tuples, sets, dicts, dates, NumPy arrays, and dataclasses of the function's file can"
         )
 
@@ -138,8 +139,8 @@ class _Writer:
 
 
 def read(folder: str, own: dict[str, Any] | None = None) -> Any:
-    """The value in a folder. `own`: the names of the module whose dataclasses may be in it. Raises NotAValue for
-    whatever `write` would not have written."""
+    """Read the value in a folder. `own`: the names of the module whose dataclasses are allowed in it. Raises NotAValue
+    for anything that `write` would not have written."""
     path = os.path.join(folder, VALUE)
     try:
         if os.path.getsize(path) > JSON_BYTES_MAX:
@@ -152,8 +153,8 @@ def read(folder: str, own: dict[str, Any] | None = None) -> Any:
         raise NotAValue(f"the value is nested more than {DEPTH_MAX} deep") from None
     except OSError as wrong:
         raise NotAValue(f"the value cannot be read: {wrong.strerror or wrong}") from None
-    except Exception as wrong:  # hostile until checked: whatever it was made to break, it is not a value
-        raise NotAValue(f"what is there is no value: {type(wrong).__name__}: {wrong}") from None
+    except Exception as wrong:  # untrusted data: any error means that it is not a value
+        raise NotAValue(f"this is not a value: {type(wrong).__name__}: {wrong}") from None
 
 
 class _Reader:
@@ -190,14 +191,14 @@ class _Reader:
         for known, (_, back) in _AS_TEXT.items():
             if known.__name__ == kind:
                 return back(inside)
-        raise NotAValue(f"it holds a {str(kind)[:40]!r}, which is unknown here")
+        raise NotAValue(f"it holds a {str(kind)[:40]!r}, which is not known here")
 
     def _place(self, name: Any) -> str:
         if not isinstance(name, str) or os.path.basename(name) != name or name.startswith("."):
-            raise NotAValue("it names a file that lies elsewhere")
+            raise NotAValue("it names a file outside of its folder")
         path = os.path.join(self._folder, name)
         if os.path.islink(path) or not os.path.isfile(path):
-            raise NotAValue(f"it names {name!r}, which is not there")
+            raise NotAValue(f"it names {name!r}, which does not exist")
         return path
 
     def _array(self, name: Any, scalar: bool) -> Any:
@@ -208,20 +209,20 @@ class _Reader:
         from numpy.lib import format as npy
 
         with open(self._place(name), "rb") as file:
-            # Its head could promise more than there is, and memory would be taken for that.
+            # Its header could claim more than the file has, and that much memory would be allocated.
             header = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
             shape, _, dtype = header(file)
             if dtype.hasobject or math.prod(shape) * dtype.itemsize != os.path.getsize(file.name) - file.tell():
-                raise NotAValue(f"{name!r} is no array of numbers or text")
+                raise NotAValue(f"{name!r} is not an array of numbers or text")
             file.seek(0)
             array = numpy.load(file, allow_pickle=False)
         return array[()] if scalar else array
 
     def _dataclass(self, name: Any, fields: Any, depth: int) -> Any:
-        """Filled field by field: neither `__init__` nor anything else of the class is run."""
+        """Set field by field: neither `__init__` nor any other code of the class runs."""
         kind = self._own_class(str(name))
         if not isinstance(fields, dict) or set(fields) != {field.name for field in dataclasses.fields(kind)}:
-            raise NotAValue(f"it holds a {name} with other fields than that has")
+            raise NotAValue(f"it holds a {name} with the wrong fields")
         if wrong := _why_not_filled(kind):
             raise NotAValue(wrong)
         made = object.__new__(kind)
@@ -230,7 +231,8 @@ class _Reader:
         return made
 
     def _own_class(self, name: str) -> Any:
-        """A dataclass of the function's own file by its own name: not what that file imports, and no way around."""
+        """A dataclass of the function's own file, by its name: nothing that the file imports, and nothing by other
+        paths."""
         names: Any = self._own
         place: Any = None
         for part in name.split("."):
@@ -240,29 +242,29 @@ class _Reader:
             names = vars(place)
         own = isinstance(place, type) and place.__module__ == self._own.get("__name__") and place.__qualname__ == name
         if not own or not dataclasses.is_dataclass(place):
-            raise NotAValue(f"it holds a {name[:80]!r}, which is no dataclass of the function's own file")
+            raise NotAValue(f"it holds a {name[:80]!r}, which is not a dataclass of the function's own file")
         return place
 
 
 def _why_not_filled(kind: Any) -> str:
-    """Why a dataclass cannot be filled field by field; empty: it can. The same for who writes and who reads: what would
-    not be taken is not sent."""
+    """Why a dataclass cannot be set field by field; empty: it can. Used by writer and reader alike, so that nothing is
+    sent that would be refused."""
     try:
         object.__new__(kind)
-    except TypeError as wrong:  # an exception, a dict, … is more than its fields; or it is abstract
-        return f"{kind.__qualname__} is not made of its fields alone ({wrong})"
+    except TypeError as wrong:  # an exception, a dict, … has more than its fields; or it is abstract
+        return f"{kind.__qualname__} consists of more than its fields ({wrong})"
     acting = [field.name for field in dataclasses.fields(kind) if _acts(_stands(kind, field.name))]
-    return f"{acting[0]!r} would stand in the place of something that {kind.__qualname__} does" if acting else ""
+    return f"{acting[0]!r} would replace behaviour of {kind.__qualname__}" if acting else ""
 
 
 def _stands(kind: Any, field: str) -> Any:
-    """What is in the class under the name of a field: a slot, a default, or something that acts."""
+    """The class attribute with the name of a field: a slot, a default, or a descriptor with behaviour."""
     return next((vars(base)[field] for base in kind.__mro__ if field in vars(base)), None)
 
 
 def _acts(stands: Any) -> bool:
-    """A slot is there to be filled, and a plain function under the name of a field is its default: it becomes a method
-    only where nothing is set, and nothing else is asked when something is."""
+    """Whether setting the field would run code or replace behaviour. A slot is made to be set. A plain function is the
+    field's default: it acts as a method only while the field is not set."""
     return hasattr(type(stands), "__get__") and not isinstance(stands, (types.MemberDescriptorType, types.FunctionType))
 
 
@@ -282,7 +284,7 @@ def _list(inside: Any) -> list[Any]:
 
 def _float(text: Any) -> float:
     if text not in ("inf", "-inf", "nan"):
-        raise NotAValue(f"{str(text)[:40]!r} is no number")
+        raise NotAValue(f"{str(text)[:40]!r} is not a number")
     return float(text)
 
 
@@ -305,8 +307,9 @@ _AS_TEXT: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 
 def stand_in() -> None:
-    """Let the function's own file say `import holdfast` and `@holdfast.function(…)`: here, a function is itself. Of
-    what else it names of Holdfast there is only the name, unless the job brings a Holdfast of its own."""
+    """Allow the function's own file to use `import holdfast` and `@holdfast.function(…)`: here, the decorator returns
+    the function unchanged. Other names of Holdfast are only placeholders, unless the job brings a Holdfast of its
+    own."""
     try:
         package = importlib.import_module("holdfast")
     except ImportError:
@@ -324,7 +327,7 @@ def stand_in() -> None:
 def _placeholder(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    return type(name, (Exception,), {})  # so that it can stand behind `except` too
+    return type(name, (Exception,), {})  # so that it works in an `except` clause too
 
 
 def _only_names(name: str) -> types.ModuleType:
@@ -335,7 +338,7 @@ def _only_names(name: str) -> types.ModuleType:
 
 
 class _OnlyNames:
-    """The last to be asked for a module: what nobody else has of Holdfast."""
+    """The last module finder: provides the modules of Holdfast that no other finder has."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         return importlib.util.spec_from_loader(name, self) if name.startswith("holdfast.") else None  # type: ignore[arg-type]
@@ -344,11 +347,11 @@ class _OnlyNames:
         return _only_names(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """There is nothing in it to run."""
+        """There is nothing to run."""
 
 
 def find(call: dict[str, Any], beside: str) -> tuple[Any, str, dict[str, Any]]:
-    """The function, the module it lives in, and that module's names."""
+    """The function, its module's name, and that module's namespace."""
     if call.get("file"):
         path = os.path.join(beside, call["file"]) if call.get("beside") else call["file"]
         sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
@@ -391,7 +394,7 @@ def main(beside: str, number: str = "0") -> int:
 
 
 def _tell(wrong: BaseException) -> None:
-    """The traceback without the frames of this file, which are none of the caller's business."""
+    """Print the traceback without the frames of this file, which do not help the caller."""
     shown = traceback.TracebackException.from_exception(wrong)
     seen = {id(shown)}
     waiting = [shown]

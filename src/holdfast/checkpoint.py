@@ -1,31 +1,31 @@
-"""Checkpoints for code that runs as a job, in two lines. One file, the standard library only: it can be copied alone.
+"""Checkpoints for code that runs as a job, in two lines. One file, standard library only: it can be copied alone.
 
     from holdfast import checkpoint
 
     state = checkpoint.load({"step": 0})            # what an earlier attempt saved, or this
     for step in range(state["step"], 1000):
         ...
-        checkpoint.save({"step": step + 1})         # whole or not at all, whatever happens meanwhile
+        checkpoint.save({"step": step + 1})         # complete or not at all, whatever happens meanwhile
 
-States may be bytes (kept as they are) or anything that `pickle` takes; with `as_json=True` the file is JSON, for others
-to read. For states that are files:
+States may be bytes (stored as they are) or anything that `pickle` accepts; with `as_json=True` the file is JSON, for
+other programs to read. For states that are files:
 
-    with checkpoint.saving() as folder:             # an empty folder; it counts once the block has ended well
+    with checkpoint.saving() as folder:             # an empty folder; it counts once the block has succeeded
         model.save_pretrained(folder)
     ...
     saved = checkpoint.newest()                     # its path in a later attempt, or None
 
-A state is written under a name that starts with "." and ends with ".new", made durable, renamed, and then the older
-ones are removed: whoever looks at any moment finds the newest whole one. `save(state, every_s=30)` does nothing until
-30 s have passed since the last one; in a quick loop that is what you want, because a state that is replaced before
-it was captured has cost time for nothing.
+A state is written under a name that starts with "." and ends with ".new", synced, and renamed; then older states are
+removed. So there is a complete newest state at any moment. `save(state, every_s=30)` does nothing until 30 s have
+passed since the last save; use it in a fast loop, because a state that is replaced before it is captured is wasted
+time.
 
-Where it is kept: in $HOLDFAST_CHECKPOINT_DIR, which a job sent with --checkpoint has. In a job sent without, nothing is
-saved, and that is said once on stderr. Outside of Holdfast it is `.holdfast/checkpoint` in the current folder, so that
-a program can be stopped and go on at home as well. One process saves at a time.
+States are stored in $HOLDFAST_CHECKPOINT_DIR, which a job submitted with --checkpoint has. In a job submitted without,
+nothing is saved, and stderr says so once. Outside of Holdfast the folder is `.holdfast/checkpoint` in the current
+folder, so that a program can be stopped and resumed locally as well. Only one process may save at a time.
 """
 
-# Images bring Pythons of their own: nothing here needs more than 3.8.
+# Images have their own Python: nothing here needs more than 3.8.
 from __future__ import annotations
 
 import contextlib
@@ -48,11 +48,11 @@ _DRAFT = re.compile(r"\.state-[0-9]{1,12}(\.[a-z]+)?\.new")
 
 
 class Unreadable(RuntimeError):
-    """A checkpoint is there, but it cannot be read by this program."""
+    """There is a checkpoint, but this program cannot read it."""
 
 
 def folder() -> Path | None:
-    """Where states are kept; None in a job that was sent without --checkpoint."""
+    """Where states are stored; None in a job that was submitted without --checkpoint."""
     given = os.environ.get("HOLDFAST_CHECKPOINT_DIR")
     if given:
         return Path(given)
@@ -67,7 +67,7 @@ def newest() -> Path | None:
 
 
 def load(default: Any = None) -> Any:
-    """The newest state as it was given to `save`, or `default`. Raises Unreadable."""
+    """The newest state as it was passed to `save`, or `default`. Raises Unreadable."""
     path = newest()
     if path is None:
         return default
@@ -83,7 +83,7 @@ def load(default: Any = None) -> Any:
 
 
 def save(state: Any, *, every_s: float = 0.0, as_json: bool = False) -> bool:
-    """Keep a state in place of the one before. False: nothing was saved, it is too early or there is nowhere to."""
+    """Replace the stored state. Returns False if nothing was saved, because it is too early or there is no folder."""
     place = _due(every_s)
     if place is None:
         return False
@@ -108,7 +108,7 @@ def saving() -> Iterator[Path]:
     """An empty folder that becomes the newest state when the block ends without an error."""
     place = _due(0.0)
     if place is None:
-        # Somebody goes to the trouble of filling it; let them, and forget it.
+        # The caller still gets a folder to fill; it is discarded.
         import tempfile
 
         with tempfile.TemporaryDirectory() as nowhere:
@@ -129,14 +129,14 @@ def saving() -> Iterator[Path]:
     _put(draft, place / name)
 
 
-# --- inside ---
+# --- internals ---
 
 _last_s: float | None = None
 _told = False
 
 
 def _due(every_s: float) -> Path | None:
-    """Where to save now, cleared of what an earlier try left unfinished; None: not now, or nowhere."""
+    """Where to save now, without remains of an earlier unfinished save; None: not now, or nowhere."""
     global _told
     place = folder()
     if place is None:
@@ -154,7 +154,7 @@ def _due(every_s: float) -> Path | None:
 
 
 def _saved(place: Path) -> list[tuple[int, Path]]:
-    """All whole states, oldest first."""
+    """All complete states, oldest first."""
     try:
         found = [(match, path) for path in place.iterdir() if (match := _SAVED.fullmatch(path.name))]
     except FileNotFoundError:
@@ -168,7 +168,7 @@ def _next(place: Path) -> str:
 
 
 def _put(draft: Path, path: Path) -> None:
-    """Let it count, then remove what it replaces."""
+    """Rename it to its final name, then remove what it replaces."""
     global _last_s
     older = _saved(path.parent)
     draft.rename(path)
@@ -180,7 +180,7 @@ def _put(draft: Path, path: Path) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        # Renamed first: a folder that is half removed must not look like a state.
+        # Renamed first: a folder that is partly removed must not look like a state.
         trash = path if _DRAFT.fullmatch(path.name) else path.with_name(f".{path.name}.new")
         path.rename(trash)
         shutil.rmtree(trash)

@@ -1,28 +1,28 @@
-"""Everything the client and the commands raise. Each error says what happened, why, and what to do.
+"""All errors that the client and the commands raise. Each one says what happened, why, and what to do.
 
     HoldfastError
-    ├── Misuse               usage             2    the call itself makes no sense
-    ├── Misconfigured        config           78    a file, flag or variable holds something unusable
+    ├── Misuse               usage             2    the call itself is invalid
+    ├── Misconfigured        config           78    a file, flag or variable has an invalid value
     ├── RequestError                                the orchestrator did not do what was asked
-    │   ├── Unreachable      unreachable      69    nobody answers there
-    │   ├── Untrusted        untrusted        76    someone answers, but not with the pinned certificate
-    │   ├── NotAllowed       not_allowed      77    the token is missing, wrong or not enough
+    │   ├── Unreachable      unreachable      69    there is no answer
+    │   ├── Untrusted        untrusted        76    the server does not have the pinned certificate
+    │   ├── NotAllowed       not_allowed      77    the token is missing, wrong or insufficient
     │   ├── NotFound         not_found        66    no such job, node or token
     │   ├── Refused          (the answer's)   65    understood and declined: no fit, bad request, conflict
-    │   ├── Busy             busy             75    overloaded or restarting; later it will work
-    │   ├── NotEnded         not_ended        75    the job has not ended; what it makes is not there yet
-    │   └── Garbled          garbled          76    the answer makes no sense: versions too far apart?
+    │   ├── Busy             busy             75    overloaded or restarting; try again later
+    │   ├── NotEnded         not_ended        75    the job has not ended; it has no results yet
+    │   └── Garbled          garbled          76    the answer is invalid: versions too far apart?
     ├── JobError                                    a job that was waited for did not succeed
     │   ├── JobFailed        (the failure's)  see below
     │   │   └── FunctionRaised                      a function that ran as a job raised something
     │   └── JobCancelled     cancelled       130
-    ├── BlobError                                   files could not be moved or kept: `holdfast.blobs.errors` draws it
-    └── WaitExpired          wait_expired     75    it did not happen within the time given; nothing is lost
+    ├── BlobError                                   a file transfer or store failed: see `holdfast.blobs.errors`
+    └── WaitExpired          wait_expired     75    it did not happen within the time limit; nothing is lost
 
-`code` is stable and meant for programs. The number is the exit code of the command line. A job that fails by
-the user's own doing gives its own exit code (128 + n for signal n, 137 for memory, 124 for its time limit,
-as the shell and `timeout` do); one that fails for any other reason gives 75 where trying again may help and 1
-where it may not. This module knows nothing of HTTP or terminals.
+`code` is stable and meant for programs. The number is the exit code of the command line. A job that fails by its user's
+own fault gives its own exit code (128 + n for signal n, 137 for memory, 124 for its time limit, as the shell and
+`timeout` do); one that fails for any other reason gives 75 if trying again may help, otherwise 1. This module knows
+nothing about HTTP or terminals.
 """
 
 import textwrap
@@ -32,7 +32,7 @@ from holdfast.codes import what_to_do
 from holdfast.wire.http import FailureView, JobView
 
 EXIT_INTERNAL = 70
-"""For what should not have happened: a fault of ours, not of the call."""
+"""For internal errors: a bug of ours, not a mistake in the call."""
 
 
 class HoldfastError(Exception):
@@ -97,7 +97,7 @@ class Refused(RequestError):
     ) -> None:
         super().__init__(says, hint=hint, code=code)
         self.failure = failure
-        """Set where the refusal is a job's failure, such as `no_fit`."""
+        """Set if the refusal is a job's failure, such as `no_fit`."""
 
 
 class Busy(RequestError):
@@ -116,7 +116,7 @@ class Garbled(RequestError):
 
 
 class JobError(HoldfastError):
-    """A job that was waited for did not succeed. `job` is how it ended."""
+    """A job that was waited for did not succeed. `job` describes how it ended."""
 
     def __init__(self, job: JobView, says: str, *, hint: str = "", code: str | None = None) -> None:
         super().__init__(says, hint=hint, code=code)
@@ -130,7 +130,7 @@ class JobCancelled(JobError):
 
 class JobFailed(JobError):
     values: list[Any] | None = None
-    """Where it was one call of several (`Function.map`): what the others returned."""
+    """If it was one call of several (`Function.map`): the return values of the others."""
 
     def __init__(self, job: JobView) -> None:
         failure = job.failure
@@ -146,12 +146,12 @@ class JobFailed(JobError):
 
 
 class FunctionRaised(JobFailed):
-    """A function that ran as a job raised something, or ended its process. `trace` is what it wrote to stderr there."""
+    """A function that ran as a job raised an exception, or ended its process. `trace` is its stderr."""
 
     def __init__(self, job: JobView, trace: str) -> None:
         super().__init__(job)
         self.trace = trace
-        last = trace.strip().splitlines()[-1] if trace.strip() else "it said nothing"
+        last = trace.strip().splitlines()[-1] if trace.strip() else "(no output on stderr)"
         self.says = f"{job.name or job.id} raised: {last}"
         self.hint = textwrap.indent(trace.rstrip(), "| ") if trace.strip() else ""
 

@@ -1,4 +1,4 @@
-"""Amounts as people write them (`2h`, `512MiB`, `0.5`), turned into the whole units of the API and back."""
+"""Amounts as people write them (`2h`, `512MiB`, `0.5`), converted to the whole units of the API and back."""
 
 import re
 
@@ -24,15 +24,15 @@ def duration_ms(text: str) -> int:
         return round(float(text) * 1_000)
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[smhd])", text)
     if not parts or "".join(n + u for n, u in parts) != text:
-        raise Misuse(f"{text!r} is no duration", hint="Write 90s, 30m, 2h or 1h30m.")
+        raise Misuse(f"{text!r} is not a duration", hint="Write 90s, 30m, 2h or 1h30m.")
     return round(sum(float(number) * _DURATION_MS[unit] for number, unit in parts))
 
 
 def size_mib(text: str) -> int:
-    """`512`, `512MiB`, `2G`. A bare number is MiB; G and GB mean GiB, as memory is counted."""
+    """`512`, `512MiB`, `2G`. A bare number is MiB; G and GB mean GiB, as usual for memory."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text)
     if not match or match[2].lower() not in _SIZE_MIB:
-        raise Misuse(f"{text!r} is no size", hint="Write 512MiB or 2GiB.")
+        raise Misuse(f"{text!r} is not a size", hint="Write 512MiB or 2GiB.")
     return round(float(match[1]) * _SIZE_MIB[match[2].lower()])
 
 
@@ -40,23 +40,23 @@ def cpu_milli(text: str) -> int:
     """`1`, `0.5`, `250m`: cores, or thousandths of one."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(m?)", text)
     if not match:
-        raise Misuse(f"{text!r} is no amount of cores", hint="Write 2, 0.5 or 250m.")
+        raise Misuse(f"{text!r} is not a number of cores", hint="Write 2, 0.5 or 250m.")
     return round(float(match[1]) * (1 if match[2] else 1_000))
 
 
 def assignments(pairs: list[str]) -> dict[str, str]:
-    """`K=V` words as a mapping."""
+    """`K=V` arguments as a mapping."""
     found: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
-            raise Misuse(f"{pair!r} is no variable", hint="Write NAME=value.")
+            raise Misuse(f"{pair!r} is not a variable assignment", hint="Write NAME=value.")
         found[key] = value
     return found
 
 
 def spoken_ms(ms: int) -> str:
-    """A duration in one glance: `0.4 s`, `8.2 s`, `3 min`, `2.5 h`, `4 d`."""
+    """A duration in short form: `0.4 s`, `8.2 s`, `3 min`, `2.5 h`, `4 d`."""
     if ms < 60_000:
         return f"{ms / 1_000:.1f} s"
     if ms < 3_600_000:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 from error_world import Said, World, certificate, of_answer, of_error, of_text, tls_door
 
+import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.identity import tokens
 from holdfast.testing.processes import wait_for
@@ -92,9 +93,11 @@ def _(w: World) -> Said:
 def _(w: World) -> Said:
     # given a Python that has no NumPy
     (folder := w.fresh()).joinpath("numpy.py").write_text("raise ModuleNotFoundError('no numpy', name='numpy')")
+    tree = Path(holdfast.__file__).parent.parent
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "network", "show", "any.yaml"],
-        env=w.network.environment({"PYTHONPATH": str(folder)}), capture_output=True, text=True, timeout=120,
+        [sys.executable, "-m", "holdfast.cli", "neural", "show", "any.yaml"],
+        env=w.network.environment({"PYTHONPATH": f"{folder}{os.pathsep}{tree}"}),
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     return of_text(done.returncode, done.stdout + done.stderr)
 
@@ -189,13 +192,13 @@ def _(w: World) -> Said:
 # --- neural networks ---
 
 
-CAUSES["neural"] = lambda w: w.typed("network", "show", "nowhere.yaml")
+CAUSES["neural"] = lambda w: w.typed("neural", "show", "nowhere.yaml")
 
 
 @causes("topology")
 def _(w: World) -> Said:
     (file := w.fresh() / "wrong.yaml").write_text("operators: 3\n")
-    return w.typed("network", "show", str(file))
+    return w.typed("neural", "show", str(file))
 
 
 # --- what an orchestrator refuses ---
@@ -440,10 +443,10 @@ ELSEWHERE = {
     "not_finite": "neural/test_training.py::test_a_rate_that_explodes_is_refused_with_a_name",
     "network_state": "neural/test_training.py::test_a_checkpoint_that_was_altered_or_does_not_fit_is_refused",
     "training_data": "neural/test_training.py::test_data_that_cannot_feed_the_network_is_refused",
-    "moved_too_often": "mutants/test_beside.py::test_a_job_is_not_moved_for_ever",
+    "moved_too_often": "kernel/test_moving.py::test_a_job_is_not_moved_for_ever",
     "uuid_in_use": "integration/test_orchestrator_nodes.py::test_an_identity_belongs_to_its_first_key",
-    "move_under_way": "mutants/test_beside.py::test_a_job_that_is_being_moved_is_not_sent_elsewhere",
-    "output_gone": "integration/test_shelf.py::test_a_reader_who_comes_too_late_is_told_so",
+    "move_under_way": "kernel/test_moving.py::test_a_job_that_is_being_moved_is_not_sent_elsewhere",
+    "output_gone": "integration/test_log_retention.py::test_a_reader_who_comes_too_late_is_told_so",
     "blob_missing": "integration/test_blobs_stores.py::test_bytes_come_back_and_keys_are_listed_and_deleted",
     "link_expired": "unit/test_blobs_signing.py::test_an_expired_address_opens_nothing",
     "store_full": "unit/test_blobs_folder.py::test_a_full_disk_is_called_full",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.backing_up import _tell
+from holdfast.cli.commands.backup import _tell
 from holdfast.orchestrator.backup import Backup
 from holdfast.testing.processes import LocalNetwork
 

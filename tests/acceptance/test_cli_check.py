@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 import typer
 
-from holdfast.cli.frame import app
+from holdfast.cli.app import app
 from holdfast.testing.processes import LocalNetwork, wait_for
 
 pytestmark = pytest.mark.xdist_group("cli-check")

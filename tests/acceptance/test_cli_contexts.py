@@ -15,7 +15,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli.frame import app
+from holdfast.cli.app import app
 from holdfast.testing.processes import LocalNetwork, free_port
 
 pytestmark = pytest.mark.xdist_group("cli-contexts")

@@ -15,7 +15,7 @@ DEMO = Path(__file__).parents[2] / "demo" / "failover.py"
 @pytest.mark.spec("J5", "J8", "A7")
 def test_the_demo_kills_a_machine_and_gets_the_same_result(tmp_path: Path) -> None:
     # when the demo runs, piped, with a shorter job
-    command = [sys.executable, str(DEMO), "--seconds", "4", "--seed", "3", "--keep", str(tmp_path)]
+    command = [sys.executable, str(DEMO), "--seconds", "2", "--seed", "3", "--keep", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
 
     # then it ends well, in plain lines

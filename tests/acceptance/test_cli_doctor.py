@@ -93,7 +93,7 @@ def test_an_engine_that_was_stopped_is_found(network: LocalNetwork, tmp_path: Pa
     found = examined(network, code=0, env={"DOCKER_HOST": f"unix://{path}"})
 
     assert states(found, "container engine") == ["warn"]
-    assert "nobody answers" in found["container engine"]["says"]
+    assert "no answer" in found["container engine"]["says"]
     assert "systemctl restart docker" in found["container engine"]["do"]
 
 

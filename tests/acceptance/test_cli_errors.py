@@ -17,22 +17,38 @@ from error_causes import CAUSES, ELSEWHERE
 from error_world import World
 
 import holdfast
-from holdfast.cli.helping import EXIT_CODES
-from holdfast.cli.telling import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
+from holdfast.cli.commands.help import EXIT_CODES
+from holdfast.cli.error_output import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
 from holdfast.client.answers import error_of
-from holdfast.codes import failed, rows
+from holdfast.codes import failed, http_status, rows
 from holdfast.errors import exit_code_of, verdict_error
 from holdfast.model import MEANINGS, Blame, FailureCode
-from holdfast.orchestrator.front import STATUS
 from holdfast.testing.processes import LocalNetwork, wait_for
 
 pytestmark = [pytest.mark.spec("J7", "J3"), pytest.mark.xdist_group("cli-errors")]
 
 TESTS = Path(__file__).parent.parent
 SOURCE = Path(holdfast.__file__).parent
-CODE_AT = {"ErrorView": 0, "Rejected": 0, "Unavailable": 0, "Refusal": 0, "BadRequest": 2, "NotFound": 2}
+CODE_AT = {"ErrorView": 0, "Rejected": 0, "Unavailable": 0, "Refusal": 0, "ApiError": 0}
 """Which argument of a call is the code."""
 CAUSABLE = sorted(code for code, row in rows().items() if not row.inside and code not in ELSEWHERE)
+STATUS = {
+    400: "ambiguous bad_cursor bad_request",
+    401: "not_allowed",
+    403: "link_expired link_refused",
+    404: "blob_missing no_such_node no_such_token not_found",
+    405: "method_not_allowed",
+    409: "already_there incomplete key_reused move_under_way moved_too_often must_not_repeat no_files no_room "
+    "node_not_ready not_ended not_live revoked too_late",
+    410: "output_gone",
+    413: "too_large",
+    422: "blob_mismatch manifest_refused no_fit",
+    429: "network_full owner_limit",
+    500: "internal",
+    503: "busy stopping store_failed store_gone store_refused store_slow store_unavailable",
+    507: "store_full",
+}
+"""The HTTP status of the codes that programs know: it does not change."""
 USERS = sorted(c.value for c in FailureCode if MEANINGS[c].blame in (Blame.USER, Blame.PLATFORM))
 
 
@@ -86,7 +102,7 @@ def test_every_code_of_the_source_is_in_the_table_and_every_row_in_the_source() 
     failures = {code.value for code in FailureCode}
 
     missing = [f"{code} ({where})" for code, where in named.items() if code not in rows() and code not in failures]
-    unused = set(rows()) - set(named) - set(STATUS) - {"server_fault", "file_unusable"}
+    unused = set(rows()) - set(named) - {"server_fault", "file_unusable"}
 
     assert not missing, "codes without a row in holdfast.codes: " + ", ".join(missing)
     assert not unused, f"rows that nothing in the source says: {sorted(unused)}"
@@ -134,9 +150,10 @@ def test_every_exit_code_is_explained() -> None:
     assert used <= set(EXIT_CODES)
 
 
-def test_the_table_gives_the_status_that_the_orchestrator_gives() -> None:
-    told = {code: row.status for code, row in rows().items() if code in STATUS}
-    assert told == {code: STATUS[code] for code in told}
+def test_a_code_keeps_its_status() -> None:
+    wanted = {code: status for status, codes in STATUS.items() for code in codes.split()}
+    assert {code: http_status(code) for code in wanted} == wanted
+    assert http_status("of_another_release") == 400
 
 
 # --- each is caused ---
@@ -212,7 +229,7 @@ def test_an_owner_whose_job_failed_by_their_own_doing_is_told_what_to_do(
 
 
 def test_every_code_can_be_looked_up(world: World) -> None:
-    for code in {*CAUSABLE, *USERS} - {"network", "version"}:  # commands of that name come first
+    for code in {*CAUSABLE, *USERS} - {"neural", "version"}:  # commands of that name come first
         page = world.typed("help", code).whole
         assert page.startswith(f"[{code}]\n") and len(page.splitlines()) > 2, page
     assert world.typed("help", "no_such_code").code == "usage"

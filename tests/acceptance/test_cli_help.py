@@ -13,7 +13,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from holdfast.cli.frame import app
+from holdfast.cli.app import app
 
 HERE = Path(__file__).parent
 HELP_CPU_S = 0.15

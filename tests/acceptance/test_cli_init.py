@@ -11,7 +11,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from holdfast.cli import job_file
-from holdfast.cli.frame import app
+from holdfast.cli.app import app
 from holdfast.errors import HoldfastError
 
 PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
@@ -120,7 +120,7 @@ def test_the_example_on_the_page_is_a_job_file(folder: Path) -> None:
     ("text", "says"),
     [
         ("name = 'x'\ncpuu = 2\n", "line 2: cpuu: there is no such key"),
-        ("cpu = 'many'\n", "line 1: cpu: 'many' is no amount of cores"),
+        ("cpu = 'many'\n", "line 1: cpu: 'many' is not a number of cores"),
         ("# one\n\nmemory = true\n", "line 3: memory: it takes text or a number"),
         ("time_limit = '2h'\n", "line 1: time_limit: there is no such key"),
         ("command = []\n", "line 1: command: it takes a list of words"),
@@ -128,7 +128,7 @@ def test_the_example_on_the_page_is_a_job_file(folder: Path) -> None:
         ("priority = 10\n", "line 1: priority: it takes a whole number from 0 to 9"),
         ("class = 'sometimes'\n", "line 1: class: it takes"),
         ("checkpoint = 'yes'\n", "line 1: checkpoint: it takes true or false"),
-        ("[env]\n'A B' = 'x'\n", "line 1: env: 'A B=x' is no variable"),
+        ("[env]\n'A B' = 'x'\n", "line 1: env: 'A B=x' is not a variable assignment"),
         ("name = 'x'\n[input]\ndata = 7\n", "line 2: input: data takes text"),
         ("name = 'x'\nname = 'y'\n", "line 2"),
         ("url = 'https://elsewhere.example'\n", "line 1: url: there is no such key"),

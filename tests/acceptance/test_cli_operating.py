@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.desk import ask
+from holdfast.node.operator.operator_socket import ask
 from holdfast.testing.processes import LocalNetwork
 
 pytestmark = pytest.mark.xdist_group("cli-operating")

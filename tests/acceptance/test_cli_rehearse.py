@@ -17,7 +17,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli.frame import app
+from holdfast.cli.app import app
 from holdfast.errors import WaitExpired
 from holdfast.node.runtimes import scratch, trials
 from holdfast.testing import rehearsal as module
@@ -28,8 +28,8 @@ from holdfast.testing.rehearsal import (
     LATEST,
     Kill,
     Rehearsal,
-    Report,
-    Run,
+    RehearsalReport,
+    RehearsalRun,
     clear_up,
     first_difference,
 )
@@ -37,7 +37,7 @@ from holdfast.wire.http import JobRequest
 
 pytestmark = [pytest.mark.spec("A7"), pytest.mark.xdist_group("rehearsal"), pytest.mark.timeout(450)]
 
-STEPS = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.25; done; "
+STEPS = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.15; done; "
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,9 @@ def rehearsal() -> Iterator[Rehearsal]:
         yield rehearsal
 
 
-def played(rehearsal: Rehearsal, script: str, kills: int = 1, recovery: str = "restart", every_ms: int = 0) -> Report:
+def played(
+    rehearsal: Rehearsal, script: str, kills: int = 1, recovery: str = "restart", every_ms: int = 0
+) -> RehearsalReport:
     request = JobRequest(["sh", "-c", script], cpu_milli=200, memory_mib=64, disk_mib=64, recovery=recovery)
     if every_ms:
         request = JobRequest(["python3", "-c", script], cpu_milli=200, memory_mib=64, disk_mib=64, recovery=recovery,
@@ -88,7 +90,7 @@ import time
 from holdfast import checkpoint
 state = checkpoint.load({"step": 0, "sum": 0})
 pause = 0.02 if state["step"] else 0.1  # nobody waits for a kill any more
-for step in range(state["step"], 60):
+for step in range(state["step"], 40):
     state = {"step": step + 1, "sum": state["sum"] + step * step}
     checkpoint.save(state, as_json=True)
     time.sleep(pause)
@@ -209,10 +211,10 @@ class Quicker(Rehearsal):
     def _have_machines(self, number: int) -> None:
         """None is needed."""
 
-    def _run(self, request: JobRequest, how: str, spans: list[float]) -> tuple[Run, tuple[Kill, ...]]:
+    def _run(self, request: JobRequest, how: str, spans: list[float]) -> tuple[RehearsalRun, tuple[Kill, ...]]:
         self.spans += spans
         kills = tuple(Kill("n", span, 0.1) for span in spans if span < self.seconds)
-        return Run("job_1", "succeeded", 10.0, 1 + len(kills), {}, "", worked_s=10.0), kills
+        return RehearsalRun("job_1", "succeeded", 10.0, 1 + len(kills), {}, "", worked_s=10.0), kills
 
 
 def test_a_job_that_is_quicker_than_the_kill_is_run_again_and_killed_sooner() -> None:
@@ -329,7 +331,7 @@ HEEDS = (
     HEARS
     + """
 import os, sys
-from holdfast.cli.rehearsing import _heeding_signals
+from holdfast.cli.commands.rehearse import _heeding_signals
 ignored, sent = int(sys.argv[1]), int(sys.argv[2])
 if ignored:
     signal.signal(ignored, signal.SIG_IGN)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.leaving import Choice, asked
+from holdfast.cli.watch.interrupts import Choice, asked
 from holdfast.testing.processes import LocalNetwork, wait_for
 
 pytestmark = pytest.mark.xdist_group("cli-terminal")

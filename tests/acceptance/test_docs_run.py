@@ -1,10 +1,13 @@
 """Whatever README, docs/ and the example tell a person to type works as printed, on a real network, page by page.
 
-A block that cannot be run says so to its reader, with the reason; those are counted. Commands in running text and in
-the examples of `--help` are not run, but must parse.
+`make test` types the README and parses every command of the other pages; `make pages` types all of them. A block that
+cannot be run says so to its reader, with the reason; those are counted. Commands in running text and in the examples of
+`--help` are not run, but must parse.
 """
 
+import ast
 import contextlib
+import importlib.util
 import os
 import re
 import shlex
@@ -30,14 +33,16 @@ from tests.acceptance.docs_pages import (
     pages,
 )
 
-from holdfast.cli.frame import app
-from holdfast.node import attempts
+from holdfast.cli.app import app
+from holdfast.node.attempt import attempt_folders
 from holdfast.testing.processes import LocalNetwork, end, free_port
 
 pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(400)]  # one network serves all pages
 NOT_RUN_MAX = 20
 """Blocks that say that they are not run. A page that needs more should show less that needs what nobody here has."""
 BLOCK_S = 240
+ALL_PAGES = "HOLDFAST_TEST_ALL_PAGES"
+"""Set by `make pages`."""
 CELLS = """
 import linecache, sys, traceback
 names = {"__name__": "__main__"}
@@ -65,6 +70,11 @@ def typed(page: Path) -> list[Block]:
 
 def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
+
+
+def typed_pages() -> list[Path]:
+    """The pages that are run: all that have something to type, or the one that everybody types first."""
+    return [page for page in pages() if typed(page)] if os.environ.get(ALL_PAGES) else [ROOT / "README.md"]
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +173,11 @@ class Desk:
                 if psutil.wait_procs([process], timeout=15)[1]:
                     end([process, *process.children(recursive=True)])
         for attempt in self._home.glob("node/attempts/*"):
-            attempts.clean(attempt)
+            attempt_folders.clean(attempt)
 
 
 @pytest.mark.spec("N1", "J3", "J12", "H6")
-@pytest.mark.parametrize("page", [page for page in pages() if typed(page)], ids=name_of)
+@pytest.mark.parametrize("page", typed_pages(), ids=name_of)
 def test_a_page_runs_as_printed(network: LocalNetwork, page: Path, tmp_path: Path) -> None:
     # given the network, and a person with the page before them
     desk = Desk(network, tmp_path)
@@ -239,6 +249,19 @@ def parses(words: list[str]) -> str:
     return f"`{' '.join(path)}` has no {', '.join(wrong)}" if wrong else ""
 
 
+def missing(text: str) -> list[str]:
+    """What a block of Python imports from Holdfast that is not there."""
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    named = [(node.module, alias.name) for node in imports for alias in node.names if node.module]
+    return [
+        f"{module}.{name}"
+        for module, name in named
+        if module.partition(".")[0] == "holdfast"
+        and not hasattr(importlib.import_module(module), name)
+        and importlib.util.find_spec(f"{module}.{name}") is None
+    ]
+
+
 def bare(text: str) -> list[str]:
     """The words of a command, without the brackets of a usage line, pipes and comments."""
     text = re.sub(r"[\[\]]", "", text.split(" | ")[0].split(" > ")[0])
@@ -246,6 +269,20 @@ def bare(text: str) -> list[str]:
         return shlex.split(text, comments=True)[1:]
     except ValueError:
         return []
+
+
+@pytest.mark.spec("J3")
+def test_commands_in_blocks_exist_and_python_imports_what_there_is() -> None:
+    """On every page, also where the blocks are not run now."""
+    wrong: list[str] = []
+    for block in (block for page in pages() for block in blocks_of(page) if is_typed(block)):
+        if block.language == "python":
+            wrong += [f"{block.where}: there is no {name}" for name in missing(block.text)]
+            continue
+        lines = block.commands.replace("\\\n", " ").splitlines()
+        commands = [line.strip() for line in lines if line.strip().startswith("holdfast ")]
+        wrong += [f"{block.where}: {says}" for command in commands if (says := parses(bare(command)))]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.spec("J3")

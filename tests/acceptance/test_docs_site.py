@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = [pytest.mark.xdist_group("docs-site"), pytest.mark.timeout(330)]  # built once
 ROOT = Path(__file__).resolve().parent.parent.parent
-CITING = "about.html"
+CITING = "comparison.html"
 """The one page that links to others' documentation: it cites it."""
 
 

@@ -183,7 +183,7 @@ def test_a_function_typed_into_a_notebook_goes_as_its_source(network: LocalNetwo
     script.write_text(NOTEBOOK)
     done = run(network, script, CELL)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["(('a', 2), 6)", "the function uses handle, which cannot come along"]
+    assert done.stdout.splitlines() == ["(('a', 2), 6)", "the function uses handle, which cannot be sent"]
 
 
 CUT = """

@@ -15,10 +15,10 @@ import psutil
 from warm import SETTINGS, WarmOrchestrator
 
 from holdfast.model import Settings
-from holdfast.node.attempts import read_identity
+from holdfast.node.attempt.attempt_folders import read_identity
 from holdfast.node.linux import is_alive
-from holdfast.orchestrator import record
-from holdfast.testing.processes import READY_S, LocalNetwork, NodeProcesses, Orchestrator, wait_for
+from holdfast.orchestrator.leader import record
+from holdfast.testing.processes import READY_S, LocalNetwork, NodeProcesses, OrchestratorProcess, wait_for
 from holdfast.wire.http import EventView, JobView
 
 HELD = ["sh", "-c", "echo begun; while [ ! -e release ]; do sleep 0.05; done; echo done"]
@@ -82,13 +82,15 @@ class FaultNetwork(LocalNetwork):
         self.open_ones.append(self)
 
     @property
-    def up(self) -> Orchestrator:
+    def up(self) -> OrchestratorProcess:
         """The orchestrator's present life."""
         return self._up()
 
     # --- records ---
 
-    def launch(self, words: list[str], env: dict[str, str] | None, log: Path, url: str, listen: str) -> Orchestrator:
+    def launch(
+        self, words: list[str], env: dict[str, str] | None, log: Path, url: str, listen: str
+    ) -> OrchestratorProcess:
         """One record for each life: a line cut by a kill must not be continued by the next one."""
         path = self.folder / f"record-{len(self.records()) + 1:03}.jsonl"
         path.touch()

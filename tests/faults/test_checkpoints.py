@@ -91,7 +91,7 @@ def test_a_half_written_checkpoint_is_never_captured(network: FaultNetwork) -> N
     node = network.node_running(job)
 
     # when captures are due several times
-    wait_for(lambda: "does not stand still" in node.output(), "a capture to be given up")
+    wait_for(lambda: "keeps changing" in node.output(), "a capture to be given up")
 
     # then nothing was taken for a checkpoint, and the job itself is not harmed
     assert network.journal("job.saved", job=job) == []

@@ -121,6 +121,10 @@ def test_dying_at_a_fail_point_loses_nothing_that_was_acknowledged(point: str, n
     # and whatever was acknowledged is there once, and done
     assert [(job.verdict, network.output(job.id)) for job in ended] == [("succeeded", "in time\n")] * 3
     assert {job.id for job in client.jobs.list(limit=1000).jobs} - before == {standing, *sent.values()}
+    # and each has one accepted result, and one end
+    for job in (standing, *sent.values()):
+        assert len(network.journal("job.ended", job=job)) == 1
+        assert len(network.journal("job.accepted", job=job)) == 1
     assert [(job.id, job.again) for job in again] == [(sent[key], True) for key in keys]
     assert client.doctor().ok
     network.wait_clean(node)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node import attempts, linux
-from holdfast.node.core.warden import Order
+from holdfast.node import linux
+from holdfast.node.attempt import attempt_folders
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import bubblewrap, cgroups, child, owners, scratch
 from holdfast.testing.processes import wait_for
 
@@ -33,8 +34,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir(mode=0o755)
     yield folder
     if folder.exists():
-        attempts.end_processes(folder)
-        attempts.clean(folder)
+        attempt_folders.end_processes(folder)
+        attempt_folders.clean(folder)
 
 
 @contextmanager
@@ -96,7 +97,7 @@ def test_the_agents_sweep_ends_what_a_dead_shim_left_half_made(folder: Path, pro
     process = start_and_die(folder, programs)
     assert linux.is_alive(*process), "nobody told it to end"
     # when the attempt is swept away, then it goes at once, with its process and its disk
-    asyncio.run(attempts.until_removed(folder))
+    asyncio.run(attempt_folders.until_removed(folder))
     assert not folder.exists()
     assert_nothing_is_left(folder, process)
 
@@ -107,16 +108,16 @@ def test_it_is_found_without_the_folder_that_it_was_made_for(folder: Path, progr
     linux.unmount(str(folder / "work"))
     (folder / "work").rmdir()
     # when it is swept again
-    assert process[0] in attempts.processes_of(folder)
-    attempts.end_processes(folder)
-    attempts.clean(folder)
+    assert process[0] in attempt_folders.processes_of(folder)
+    attempt_folders.end_processes(folder)
+    attempt_folders.clean(folder)
     assert_nothing_is_left(folder, process)
 
 
 def test_clearing_up_ends_what_holds_the_disk_before_it_takes_the_disk(folder: Path, programs: Path) -> None:
     # given the same, and somebody who knows nothing of processes and only clears up
     process = start_and_die(folder, programs)
-    attempts.clean(folder)
+    attempt_folders.clean(folder)
     # then the control group told whom to end, and not only after the disk could not be had
     assert_nothing_is_left(folder, process)
 
@@ -138,7 +139,7 @@ def test_who_looked_while_a_disk_was_being_made_does_not_keep_it(folder: Path, m
         scratch.make(str(folder), ("work",), 4, 0)
         assert made == [str(folder / "disk")]
         # when the attempt is over, then its disk is given back although the stranger lives on
-        attempts.clean(folder)
+        attempt_folders.clean(folder)
         assert scratch.loops_below(str(folder)) == []
 
 
@@ -150,7 +151,7 @@ def test_a_disk_goes_from_a_strangers_view_also_by_the_second_sweep(folder: Path
         linux.unmount(str(folder / "work"))
         assert scratch.loops_below(str(folder)) != [], "the stranger keeps it"
         # when it is swept again
-        attempts.clean(folder)
+        attempt_folders.clean(folder)
         # then the kernel takes the copy away, and the disk is free
         wait_for(lambda: scratch.loops_below(str(folder)) == [], "the disk to be free")
 
@@ -173,7 +174,7 @@ def test_only_our_own_and_the_attempts_user_are_believed_to_be_of_it(tmp_path: P
         # then another job's processes, which may bear any mark, are not taken for this one's
         expected = sorted((marked[os.getuid()], marked[owner]))
         for name in (folder, tmp_path / "link"):
-            wait_for(lambda name=name: attempts.processes_of(name) == expected, "both to be seen, and no more")
+            wait_for(lambda name=name: attempt_folders.processes_of(name) == expected, "both to be seen, and no more")
         # and live on when it is swept
-        attempts.end_processes(folder)
+        attempt_folders.end_processes(folder)
         assert Path(f"/proc/{marked[stranger]}/cmdline").read_bytes() == b"sleep\0" + b"600\0"

@@ -17,7 +17,7 @@ from fault_network import PRINTED, QUICK, QUICK_RULES, FaultNetwork, lives, prog
 from holdfast.identity import tokens
 from holdfast.testing.processes import READY_S, NodeProcesses, wait_for
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("faults-links"), pytest.mark.timeout(300)]
 
 WAYS = {"both ways": ("INPUT", "OUTPUT"), "no word in": ("INPUT",), "no word out": ("OUTPUT",)}
 FOUND_MS_MAX = QUICK_RULES.silence_ceiling_ms + 2_000

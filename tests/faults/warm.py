@@ -14,13 +14,13 @@ import msgspec
 
 from holdfast.model import Settings
 from holdfast.orchestrator import failpoints
-from holdfast.testing.processes import Orchestrator
+from holdfast.testing.processes import OrchestratorProcess
 
 SETTINGS = "HOLDFAST_TEST_SETTINGS"
 """JSON: what of the preset `test` is different for this orchestrator."""
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["holdfast.orchestrator.serve", "holdfast.cli.frame", "alembic.command", "psycopg"])
+_forks.set_forkserver_preload(["holdfast.orchestrator.serve", "holdfast.cli.app", "alembic.command", "psycopg"])
 
 
 def _be(words: list[str], env: dict[str, str], log: str) -> None:
@@ -65,7 +65,7 @@ class _Forked:
             os.kill(self.pid, number)
 
 
-class WarmOrchestrator(Orchestrator):
+class WarmOrchestrator(OrchestratorProcess):
     def __init__(self, words: list[str], env: dict[str, str], log: Path, url: str, listen: str) -> None:
         self.words = words
         self.log = log

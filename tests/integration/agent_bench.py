@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+import holdfast
 from holdfast.identity import proof
 from holdfast.identity.certificates import Certificate, server_credentials
 from holdfast.model import AttemptId, JobSpec, Need, NodeId, Resources, job_of
@@ -37,6 +38,8 @@ from holdfast.wire.limits import BULK_KEY_METADATA, server_options
 from holdfast.wire.node_pb2_grpc import NodeLinkServicer, add_NodeLinkServicer_to_server
 
 DEADLINE_S = 60.0
+TREE = Path(holdfast.__file__).resolve().parent.parent
+"""The tree under test. An agent with a fresh environment would else import whatever is installed."""
 LEASE_MS = 3_500
 """An agent that is held up for some seconds does not lose one."""
 ENTRY = (
@@ -178,6 +181,7 @@ class AgentProcess:
         self.home = home
         self.environ = {
             "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(TREE),
             "HOME": str(home),
             "HOLDFAST_NODE_HOME": str(home / "node"),
             "ORCHESTRATOR_ADDRESS": f"127.0.0.1:{port}",
@@ -209,7 +213,7 @@ class AgentProcess:
 
     async def close(self) -> None:
         """Leave nothing running: the agent and every shim of its home."""
-        from holdfast.node.attempts import until_ended
+        from holdfast.node.attempt.attempt_folders import until_ended
 
         if self.process is not None and self.process.returncode is None:
             self.process.kill()

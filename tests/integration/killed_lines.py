@@ -13,9 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from holdfast.node import attempts as folders
 from holdfast.node import linux
-from holdfast.node.core.warden import Order
+from holdfast.node.attempt import attempt_folders as folders
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import bubblewrap, cgroups, child, owners, runtime, scratch
 
 RUNTIMES = os.path.dirname(runtime.__file__)

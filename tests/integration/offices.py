@@ -10,17 +10,17 @@ from holdfast.blobs import Blob, BlobStore, incoming_key, owned_key, owner_hash,
 from holdfast.blobs.garbage import GRACE_MS, LATE_MS, ROUND_MS
 from holdfast.blobs.keys import client_uploader
 from holdfast.boottime import boottime_ms
-from holdfast.kernel.commit import Batch
+from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import Send
 from holdfast.kernel.events import Submitted
 from holdfast.model import JobId, JobSpec, Owner, Settings, job_id
-from holdfast.orchestrator.asked_files import need_named
-from holdfast.orchestrator.bells import Bells
-from holdfast.orchestrator.clock import wall_ms
-from holdfast.orchestrator.content import Content
-from holdfast.orchestrator.loop import Leader, Unavailable
+from holdfast.orchestrator.api.request_files import need_named
+from holdfast.orchestrator.content.service import ContentService
+from holdfast.orchestrator.content.sweep import Sweeper, left_behind
+from holdfast.orchestrator.leader.clock import wall_ms
+from holdfast.orchestrator.leader.loop import Leader, Unavailable
 from holdfast.orchestrator.metrics import Metrics
-from holdfast.orchestrator.sweep import Sweeper, left_behind
+from holdfast.orchestrator.wakeups import Wakeups
 from holdfast.state import Snapshot, Store
 
 ANN = Owner("ann")
@@ -81,8 +81,8 @@ class Office:
     def __init__(self, url: str, blobs: BlobStore, clock: Clock) -> None:
         self.store = Store.open(url)
         self.blobs = Shaky(blobs)
-        self.content = Content(self.blobs)  # pyright: ignore[reportArgumentType]
-        self.leader = Leader(Settings.test(), self.store, self, Bells(), Metrics())
+        self.content = ContentService(self.blobs)  # pyright: ignore[reportArgumentType]
+        self.leader = Leader(Settings.test(), self.store, self, Wakeups(), Metrics())
         self.clock = clock
         self.leading: asyncio.Task[None] | None = None
 
@@ -91,7 +91,7 @@ class Office:
 
     def carry_out(self, send: Send) -> None: ...
 
-    def committed(self, batch: Batch) -> None: ...
+    def committed(self, batch: CommitBatch) -> None: ...
 
     def leadership_ended(self, why: str) -> None: ...
 

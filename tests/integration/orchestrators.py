@@ -18,8 +18,9 @@ import msgspec
 
 from holdfast.client import Client
 from holdfast.model import Settings
-from holdfast.orchestrator import failpoints, record
+from holdfast.orchestrator import failpoints
 from holdfast.orchestrator.config import OrchestratorConfig
+from holdfast.orchestrator.leader import record
 from holdfast.orchestrator.serve import run_orchestrator
 from holdfast.testing.processes import free_port, wait_for
 

@@ -18,7 +18,7 @@ from holdfast.identity import tokens
 from holdfast.identity.certificates import Certificate
 from holdfast.model import AttemptId, FailureCode, Instant
 from holdfast.model.messages import Discard, Go, HeldPhase, Leaving, Ping, Pong, Refusal, Report
-from holdfast.node.attempts import processes_of, read_identity
+from holdfast.node.attempt.attempt_folders import processes_of, read_identity
 from holdfast.testing.processes import free_port
 
 ATT = AttemptId("att_aaaaaaaaaaaaaa.1")

@@ -22,10 +22,10 @@ from holdfast.errors import Misconfigured, Misuse
 from holdfast.kernel.events import CancelAsked
 from holdfast.model import Meta
 from holdfast.orchestrator import backup as module
-from holdfast.orchestrator import content as content_module
-from holdfast.orchestrator import sweep as sweep_module
 from holdfast.orchestrator.backup import NOTE, SKIPPED, UNFINISHED, Backup, back_up, begin_from, unfinished
 from holdfast.orchestrator.config import OrchestratorConfig
+from holdfast.orchestrator.content import service as content_module
+from holdfast.orchestrator.content import sweep as sweep_module
 from holdfast.state import Store, StoreFailed
 
 pytestmark = pytest.mark.spec("J14")

@@ -30,10 +30,10 @@ from holdfast.blobs import (
 from holdfast.blobs.errors import (
     BlobExists,
     BlobMissing,
+    BlobStoreError,
     LinkRefused,
     ManifestRefused,
     Mismatch,
-    StoreError,
     StoreFull,
     StoreGone,
     StoreRefused,
@@ -408,7 +408,7 @@ def test_wrong_credentials_are_named_and_not_shown(rclone_place: S3Place) -> Non
         (403, "AccessDenied", StoreRefused), (400, "NoSuchBucket", StoreRefused), (500, "InternalError", StoreGone),
     ],
 )  # fmt: skip
-def test_an_s3_servers_answers_have_names(status: int, code: str, error: type[StoreError]) -> None:
+def test_an_s3_servers_answers_have_names(status: int, code: str, error: type[BlobStoreError]) -> None:
     with answering(status, f"<Error><Code>{code}</Code></Error>") as url:
         store = S3Store(
             S3Place(bucket="b", endpoint=url, access_key_id="k" * 12, secret_access_key="s" * 12, timeout_s=60)

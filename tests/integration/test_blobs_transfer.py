@@ -16,6 +16,7 @@ import httpx
 import pytest
 from blob_stores import OWNER, CutTheLine, FolderDoor, StoreDoor, held_up, rclone
 
+import holdfast
 from holdfast.blobs import (
     CHUNK_BYTES,
     Blob,
@@ -32,14 +33,14 @@ from holdfast.blobs import (
 from holdfast.blobs.errors import BlobError, BlobMissing, FolderChanged, Mismatch, TransferExpired
 from holdfast.blobs.lines import ThreadTransport
 from holdfast.blobs.s3 import S3Store
-from holdfast.blobs.transfer import Patience, Progress, download, upload
-from holdfast.blobs.verified import Verified
+from holdfast.blobs.transfer import TransferPatience, TransferProgress, download, upload
+from holdfast.blobs.verified import VerifiedBytes
 from holdfast.testing.processes import wait_for
 
 pytestmark = pytest.mark.spec("J1", "N13", "J10")
 
 T = TypeVar("T")
-QUICK = Patience(give_up_s=60, first_wait_s=0.01, longest_wait_s=0.05, blob_s=20)
+QUICK = TransferPatience(give_up_s=60, first_wait_s=0.01, longest_wait_s=0.05, blob_s=20)
 CHUNKS = 3
 
 
@@ -82,12 +83,12 @@ def package(tmp_path: Path) -> Package:
     return Package(tmp_path / "package")
 
 
-async def send(package: Package, door: StoreDoor, source: Source | None = None, **more: Any) -> Progress:
+async def send(package: Package, door: StoreDoor, source: Source | None = None, **more: Any) -> TransferProgress:
     async with httpx.AsyncClient(transport=ThreadTransport()) as http:
         return await upload(package.blobs, source or package.source, door, http, **{"patience": QUICK, **more})
 
 
-async def bring(package: Package, door: StoreDoor, into: Path, **more: Any) -> Progress:
+async def bring(package: Package, door: StoreDoor, into: Path, **more: Any) -> TransferProgress:
     unpacking = Unpacking(into, package.manifest)
     async with httpx.AsyncClient(transport=ThreadTransport()) as http:
         done = await download(unpacking.prepare(), unpacking.put, door, http, **{"patience": QUICK, **more})
@@ -116,10 +117,10 @@ def test_a_folder_goes_up_and_comes_down(
             door = StoreDoor(request.getfixturevalue("server").store)
         else:
             door = StoreDoor(S3Store(stack.enter_context(rclone(tmp_path / "rclone"))))
-        told: list[Progress] = []
+        told: list[TransferProgress] = []
         done = run(send(package, door, progress=told.append))
         total = sum(b.size for b in package.blobs)
-        assert done == Progress(total, total, len(package.blobs), len(package.blobs), total)
+        assert done == TransferProgress(total, total, len(package.blobs), len(package.blobs), total)
         assert [p.bytes_done for p in told] == sorted(p.bytes_done for p in told)
         assert told[0].bytes_done == 0 and told[-1] == done
         assert run(door.accept(package.name)).missing == ()
@@ -149,7 +150,7 @@ def test_no_more_is_in_flight_than_was_said(server: FolderDoor, door: StoreDoor,
         return 0
 
     server.fault = count
-    run(send(package, door, patience=Patience(at_once=2)))
+    run(send(package, door, patience=TransferPatience(at_once=2)))
     assert most == 2
 
 
@@ -176,7 +177,7 @@ def test_an_upload_cut_at_every_chunk_goes_on_where_it_was(
     """Given a sender that dies after each single blob, when it starts again, then no blob is sent a second time."""
     for _ in package.blobs:
         with contextlib.suppress(KeyboardInterrupt):
-            run(send(package, door, CutAfter(package.source, 1), patience=Patience(at_once=1)))
+            run(send(package, door, CutAfter(package.source, 1), patience=TransferPatience(at_once=1)))
     sent = Counter(sha for method, sha, status in server.served if method == "PUT" and status == 200)
     assert sent == Counter(b.sha for b in package.blobs)
     assert run(door.accept(package.name)).missing == ()
@@ -191,14 +192,14 @@ from blob_stores import StoreDoor
 
 from holdfast.blobs import FolderSource, FolderStore, LinkSigner, scan
 from holdfast.blobs.lines import ThreadTransport
-from holdfast.blobs.transfer import Patience, upload
+from holdfast.blobs.transfer import TransferPatience, upload
 
 
 async def main(folder, root, secret, port):
     manifest = scan(folder).manifest
     door = StoreDoor(FolderStore(root, LinkSigner(bytes.fromhex(secret), f"http://127.0.0.1:{port}/blobs")))
     async with httpx.AsyncClient(transport=ThreadTransport()) as http:
-        await upload(manifest.blobs, FolderSource(folder, manifest), door, http, patience=Patience(at_once=2))
+        await upload(manifest.blobs, FolderSource(folder, manifest), door, http, patience=TransferPatience(at_once=2))
 
 
 asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]))
@@ -218,7 +219,9 @@ def test_a_sender_killed_at_every_blob_leaves_nothing_half(
         server.secret.hex(),
         str(server.port),
     ]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    # The sender imports this file, and the package from the same tree as this process.
+    tree = Path(holdfast.__file__).parent.parent
+    env = {**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{Path(__file__).parent}"}
     sender: list[subprocess.Popen[bytes]] = []
     killed: set[int] = set()
 
@@ -270,7 +273,7 @@ def test_a_download_cut_at_every_chunk_goes_on_where_it_was(
         unpacking = Unpacking(tmp_path / "down", package.manifest)
         left = 1
 
-        def put(sha: str, data: Verified) -> None:
+        def put(sha: str, data: VerifiedBytes) -> None:
             nonlocal left
             if not left:
                 raise KeyboardInterrupt
@@ -278,7 +281,7 @@ def test_a_download_cut_at_every_chunk_goes_on_where_it_was(
             unpacking.put(sha, data)
 
         async with httpx.AsyncClient(transport=ThreadTransport()) as http:
-            await download(unpacking.prepare(), put, door, http, patience=Patience(at_once=1))
+            await download(unpacking.prepare(), put, door, http, patience=TransferPatience(at_once=1))
         unpacking.finish()
 
     for _ in package.manifest.blobs:
@@ -299,7 +302,7 @@ def test_a_store_that_is_gone_for_a_while_is_waited_for(
     """Given the server stops after the second blob and comes back later, then the upload ends well by itself."""
     gone = threading.Event()
 
-    def told(progress: Progress) -> None:
+    def told(progress: TransferProgress) -> None:
         if progress.blobs_done >= 2:
             gone.set()
 
@@ -343,7 +346,7 @@ def test_a_full_store_is_waited_for_and_then_called_full(tmp_path: Path, package
         with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
             while filler.write(bytes(1 << 16)):
                 pass
-        impatient = Patience(give_up_s=2, first_wait_s=0.05, longest_wait_s=0.1)
+        impatient = TransferPatience(give_up_s=2, first_wait_s=0.05, longest_wait_s=0.1)
         with pytest.raises(TransferExpired) as caught:
             run(send(package, door, patience=impatient))
         assert caught.value.code == "store_full"
@@ -376,14 +379,14 @@ def test_a_blob_that_hangs_is_given_up_and_tried_again_with_more_time(
 
     server.fault = hang_once
     began = time.monotonic()
-    run(send(package, door, patience=Patience(give_up_s=120, blob_s=2, first_wait_s=0.01, at_once=4)))
+    run(send(package, door, patience=TransferPatience(give_up_s=120, blob_s=2, first_wait_s=0.01, at_once=4)))
     assert time.monotonic() - began < 120
     assert min(hung.values()) == 2
 
 
 def test_patience_has_an_end_that_says_why(server: FolderDoor, door: StoreDoor, package: Package) -> None:
     server.stop()
-    short = Patience(give_up_s=3, first_wait_s=0.05, longest_wait_s=0.1)
+    short = TransferPatience(give_up_s=3, first_wait_s=0.05, longest_wait_s=0.1)
     with pytest.raises(TransferExpired) as caught:
         run(send(package, door, patience=short))
     assert caught.value.code == "store_gone" and caught.value.passing
@@ -401,13 +404,13 @@ def test_a_whole_transfer_has_a_deadline_however_well_it_goes(
 
     server.fault = slow
     with pytest.raises(TransferExpired):
-        run(send(package, door, patience=Patience(deadline_s=0.7, at_once=1, first_wait_s=0.01)))
+        run(send(package, door, patience=TransferPatience(deadline_s=0.7, at_once=1, first_wait_s=0.01)))
 
 
 def test_a_transfer_that_ends_for_no_fault_of_the_store_is_called_expired(door: StoreDoor, package: Package) -> None:
     door.expires_s = 0  # whatever address is given opens nothing any more
     with pytest.raises(TransferExpired) as caught:
-        run(send(package, door, patience=Patience(give_up_s=3, first_wait_s=0.05, longest_wait_s=0.1)))
+        run(send(package, door, patience=TransferPatience(give_up_s=3, first_wait_s=0.05, longest_wait_s=0.1)))
     assert caught.value.code == "transfer_expired" and caught.value.hint
 
 

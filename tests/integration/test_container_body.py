@@ -13,7 +13,7 @@ from holdfast.node.launcher import Launcher
 from holdfast.node.runtimes.container_request import name_of
 from holdfast.node.runtimes.container_trial import try_engine
 from holdfast.node.runtimes.runtime import runtime_named
-from holdfast.testing.attempts import Attempt, Attempts, now
+from holdfast.testing.attempts import Attempts, RealAttempt, now
 from holdfast.testing.engines import Docker, EngineService, tar_of
 from holdfast.testing.processes import wait_for
 
@@ -34,13 +34,13 @@ def bodies(tmp_path: Path, launcher: Launcher, engine: EngineService, busybox: b
     made.clean_up()
 
 
-def printed(attempt: Attempt) -> str:
+def printed(attempt: RealAttempt) -> str:
     found = attempt.verdict(LONG_S)
     assert isinstance(found, Result), (found, attempt.log("stderr"))
     return attempt.log("stdout")
 
 
-def inspected(engine: EngineService, attempt: Attempt) -> dict[str, Any]:
+def inspected(engine: EngineService, attempt: RealAttempt) -> dict[str, Any]:
     return engine.api.inspect(name_of(str(attempt.home)))
 
 

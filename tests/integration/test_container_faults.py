@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from holdfast.model import Failure, FailureCode, Result
-from holdfast.node import attempts as folders
 from holdfast.node import linux
+from holdfast.node.attempt import attempt_folders as folders
 from holdfast.node.launcher import Launcher
 from holdfast.node.runtimes.container import sweep
 from holdfast.node.runtimes.container_request import LABEL_FOLDER, name_of
 from holdfast.node.runtimes.runtime import runtime_named
-from holdfast.testing.attempts import Attempt, Attempts, now
+from holdfast.testing.attempts import Attempts, RealAttempt, now
 from holdfast.testing.engines import Docker, EngineService, Podman
 from holdfast.testing.processes import wait_for
 
@@ -36,13 +36,13 @@ class Bench:
         self.engine = engine
         self.attempts = Attempts(folder, launcher, **defaults)
 
-    def start(self, *argv: str, **changes: Any) -> Attempt:
+    def start(self, *argv: str, **changes: Any) -> RealAttempt:
         return self.attempts.start(*argv, **({"log_bytes_max": 256 << 20} | changes))
 
-    def script(self, text: str, **changes: Any) -> Attempt:
+    def script(self, text: str, **changes: Any) -> RealAttempt:
         return self.start("sh", "-c", text, **changes)
 
-    def containers(self, attempt: Attempt) -> list[str]:
+    def containers(self, attempt: RealAttempt) -> list[str]:
         return [name for name in self.engine.containers() if name == name_of(str(attempt.home))]
 
 
@@ -86,21 +86,21 @@ def _bench(folder: Path, launcher: Launcher, engine: EngineService, image: bytes
     bench.attempts.clean_up()
 
 
-def finish(attempt: Attempt) -> None:
+def finish(attempt: RealAttempt) -> None:
     (attempt.home / "work" / "finish").touch()
 
 
-def failed(attempt: Attempt, patience_s: float = LONG_S) -> Failure:
+def failed(attempt: RealAttempt, patience_s: float = LONG_S) -> Failure:
     found = attempt.verdict(patience_s)
     assert isinstance(found, Failure), found
     return found
 
 
-def printed_bytes(attempt: Attempt) -> int:
+def printed_bytes(attempt: RealAttempt) -> int:
     return (attempt.home / "stdout.log").stat().st_size
 
 
-def assert_counted_without_a_gap(attempt: Attempt) -> int:
+def assert_counted_without_a_gap(attempt: RealAttempt) -> int:
     """Every number once and in order, on both streams. How many there were."""
     numbers = attempt.log("stdout").split()
     assert numbers == [str(n) for n in range(1, len(numbers) + 1)]

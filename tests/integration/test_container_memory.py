@@ -15,10 +15,10 @@ import pytest
 
 from holdfast.node.launcher import Launcher
 from holdfast.node.runtimes import cgroups, engine_cgroup
-from holdfast.node.runtimes.cgroups import Groups, Hierarchy, Limits
+from holdfast.node.runtimes.cgroups import CgroupLimits, Groups, Hierarchy
 from holdfast.node.runtimes.container_request import name_of
 from holdfast.node.runtimes.engine_cgroup import MemoryWatch, groups_of
-from holdfast.testing.attempts import Attempt, Attempts
+from holdfast.testing.attempts import Attempts, RealAttempt
 from holdfast.testing.engines import EngineService
 from holdfast.testing.processes import wait_for
 
@@ -144,7 +144,7 @@ def test_a_sandbox_knows_as_much_of_its_own(share: Share, tmp_path: Path, own: b
     # given a sandbox that filled its memory with files
     share.remove()
     hierarchy = Hierarchy(share.version, {"memory": str(share.around)})
-    groups = Groups.make(str(tmp_path), hierarchy, Limits(memory_bytes=32 * MIB))
+    groups = Groups.make(str(tmp_path), hierarchy, CgroupLimits(memory_bytes=32 * MIB))
     share.inner = Path(groups.places["memory"])
     script = f"head -c {64 * MIB} /dev/zero > {tmp_path}/big; cat {tmp_path}/big"
     assert share.run(script).wait() == 0
@@ -195,7 +195,7 @@ def engine(request: pytest.FixtureRequest) -> EngineService:
 
 KEEPS = """
 import json, os, signal, sys, time
-from holdfast.node.core.warden import Order
+from holdfast.node.core.attempt_lifecycle import Order
 from holdfast.node.runtimes import cgroups, container_request
 from holdfast.node.runtimes.runtime import runtime_named
 folder, cgroups.KERNEL_LOG, share = sys.argv[1:]
@@ -230,7 +230,7 @@ READ_ONLY = ["unshare", "-m", "--propagation", "unchanged", "sh", "-c", 'mount -
 class Kept:
     """A container with its keeper, under such a shim."""
 
-    def __init__(self, attempt: Attempt, log: str, share: str, around: list[str] | None = None) -> None:
+    def __init__(self, attempt: RealAttempt, log: str, share: str, around: list[str] | None = None) -> None:
         """`around`: words before its own."""
         self.work = attempt.home / "work"
         self.name = name_of(str(attempt.home))

@@ -18,8 +18,8 @@ from holdfast.errors import NotFound
 from holdfast.kernel.decision import Checked
 from holdfast.kernel.events import CheckAsked
 from holdfast.model import NodeId
-from holdfast.orchestrator import http_check
-from holdfast.orchestrator.probing import PROBE_S, Checks, Probe
+from holdfast.orchestrator.api import checks
+from holdfast.orchestrator.nodes.probing import PROBE_S, Checks, Probe
 from holdfast.testing.processes import wait_for
 from holdfast.wire.http import CheckView, JobRequest
 
@@ -132,7 +132,7 @@ def test_no_more_is_said_of_others_than_was_asked(machines: int, says: str) -> N
     first = Checked("now", "", node=NodeId("node_0"))
     event: Any = SimpleNamespace(owner="me", spec=None)
     front: Any = Mute(machines)
-    assert http_check._after(*asyncio.run(http_check._another(front, event, first))) == says
+    assert checks._after(*asyncio.run(checks._another(front, event, first))) == says
 
 
 def test_another_machine_that_answers_is_named(

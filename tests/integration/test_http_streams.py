@@ -12,7 +12,7 @@ from wire_node import WireNode
 
 from holdfast.client import Client
 from holdfast.client.sse import ServerEvent, read_events
-from holdfast.orchestrator.streams import Cursor, whole_text
+from holdfast.orchestrator.api.streams import Cursor, whole_text
 from holdfast.testing.processes import wait_for
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from holdfast.model import Blame, Failure, FailureCode
-from holdfast.node.images import Image, Images, Limits, NoImage
+from holdfast.node.images.image_cache import Image, ImageLimits, Images, NoImage
 from holdfast.node.runtimes import scratch
 from holdfast.testing.engines import Docker, EngineService, Registry
 from holdfast.testing.processes import wait_for
@@ -61,7 +61,9 @@ def unlike(size: int = 1_000) -> bytes:
 
 
 @asynccontextmanager
-async def images(engine: EngineService, home: Path, limits: Limits | None = None, **more: Any) -> AsyncIterator[Images]:
+async def images(
+    engine: EngineService, home: Path, limits: ImageLimits | None = None, **more: Any
+) -> AsyncIterator[Images]:
     found = Images(engine.socket, home, limits, **({"private": True} | more))
     try:
         yield found
@@ -193,7 +195,7 @@ async def test_a_pull_that_hangs_is_given_up_and_delays_nothing_else(
     # given a registry that takes calls and never answers
     with socket.create_server(("127.0.0.1", 0), backlog=16) as deaf:
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
-        async with images(engine, tmp_path, Limits(seconds_max=600)) as found:
+        async with images(engine, tmp_path, ImageLimits(seconds_max=600)) as found:
             hanging = asyncio.create_task(found.ensure(f"{address}/test/never:v1", "att_1"))
             # when another image is wanted, then it is there while the first hangs
             assert (await found.ensure(up.add_image(name, unlike()), "att_2")).got
@@ -231,7 +233,7 @@ async def test_an_image_larger_than_the_node_takes_is_refused_and_not_kept(
     engine: EngineService, up: Registry, name: str, tmp_path: Path
 ) -> None:
     reference = up.add_image(name, unlike(3_000_000))
-    async with images(engine, tmp_path, Limits(image_bytes_max=1_000_000)) as found:
+    async with images(engine, tmp_path, ImageLimits(image_bytes_max=1_000_000)) as found:
         wrong = await failure(found.ensure(reference, "att_1"))
         assert wrong.code is FailureCode.IMAGE and "1000000" in wrong.detail
     listed = engine.api.call("GET", "/images/json")
@@ -244,7 +246,7 @@ async def test_what_nobody_holds_goes_when_there_is_too_much_the_longest_unused_
 ) -> None:
     # given room for two images, and three that were got; the first is still held
     references = [up.add_image(f"{name}-{n}", unlike(1_000_000)) for n in range(3)]
-    async with images(engine, tmp_path, Limits(all_bytes_max=2_500_000)) as found:
+    async with images(engine, tmp_path, ImageLimits(all_bytes_max=2_500_000)) as found:
         first = await found.ensure(references[0], "att_0")
         second = await found.ensure(references[1], "att_1")
         await found.release("att_1")
@@ -369,7 +371,7 @@ async def test_a_build_without_end_is_given_up_and_its_steps_end(
 ) -> None:
     mark = str(os.getpid() * 1_000_000)
     folder = project(tmp_path / "one", f"FROM {base}\nRUN sleep {mark}\n")
-    async with images(engine, tmp_path, Limits(seconds_max=600)) as found:
+    async with images(engine, tmp_path, ImageLimits(seconds_max=600)) as found:
         building = asyncio.create_task(found.build(folder, "att_1"))
         await asyncio.to_thread(wait_for, lambda: running(mark), "the step to run")
         pass_s(600)
@@ -401,6 +403,6 @@ async def test_a_build_has_no_network_unless_the_operator_allows_it(
 @pytest.mark.spec("N13")
 async def test_a_folder_that_is_too_large_is_refused(docker: Docker, tmp_path: Path) -> None:
     folder = project(tmp_path / "one", "FROM scratch\n", big="x" * 100_000)
-    async with images(docker, tmp_path, Limits(context_bytes_max=50_000)) as found:
+    async with images(docker, tmp_path, ImageLimits(context_bytes_max=50_000)) as found:
         wrong = await failure(found.build(folder, "att_1"))
     assert wrong.code is FailureCode.BUILD and "50000" in wrong.detail

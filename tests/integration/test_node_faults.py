@@ -12,12 +12,12 @@ import pytest
 
 from holdfast.blobs import scanning
 from holdfast.model import FailureCode
-from holdfast.node import attempts as folders
-from holdfast.node.core.stimuli import ShimStatus
-from holdfast.node.core.warden import Kind, Phase
-from holdfast.node.door import Held
-from holdfast.node.keeping import Keeper, Undelivered
-from holdfast.node.shims import ShimWatch
+from holdfast.node.attempt import attempt_folders as folders
+from holdfast.node.attempt.result_uploader import ResultUploader, Undelivered
+from holdfast.node.attempt.shim_client import ShimClient
+from holdfast.node.core.attempt_lifecycle import EndKind, Phase
+from holdfast.node.core.events import ShimStatus
+from holdfast.node.node_files_client import AttemptAccess
 from holdfast.testing.attempts import PATIENCE_S, Attempts
 from holdfast.testing.processes import wait_for
 
@@ -33,14 +33,14 @@ def test_a_shim_that_cannot_be_dialled_is_heard_from_its_file(attempts: Attempts
 
     async def heard() -> None:
         async with asyncio.timeout(PATIENCE_S):
-            await ShimWatch("att_0a.1", attempt.home, said.append, died.append).run(fresh=True)
+            await ShimClient("att_0a.1", attempt.home, said.append, died.append).run(fresh=True)
 
     # then how it ended is known long before it gives up waiting for somebody, and nothing of it stays
     asyncio.run(heard())
     assert died == []
     (last,) = said
     assert last.phase is Phase.ENDED and last.outcome is not None
-    assert (last.outcome.kind, last.outcome.code) == (Kind.FAULT, "runtime_fault")
+    assert (last.outcome.kind, last.outcome.code) == (EndKind.FAULT, "runtime_fault")
     wait_for(lambda: not attempt.shim_lives(), "the shim to end")
 
 
@@ -82,7 +82,7 @@ def test_files_that_the_disk_does_not_give_back_cost_the_result_and_not_the_agen
 
     monkeypatch.setattr(scanning, "read_exactly", broken)
     nobody: Any = None
-    keeper = Keeper(Held("att_a.1", 1), tmp_path, 64, nobody, nobody)
+    keeper = ResultUploader(AttemptAccess("att_a.1", 1), tmp_path, 64, nobody, nobody)
     with pytest.raises(Undelivered) as found:
         asyncio.run(keeper.deliver(lambda progress: None))
     assert found.value.failure.code is code

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node import attempts
+from holdfast.node.attempt import attempt_folders
 
 pytestmark = pytest.mark.spec("N9", "N5")
 
@@ -26,7 +26,7 @@ def test_folders_nested_by_the_thousand_are_removed(tmp_path: Path) -> None:
     scratch = tmp_path / "att"
     scratch.mkdir()
     nest(scratch, 3_000)
-    attempts.remove(scratch)
+    attempt_folders.remove(scratch)
     assert not scratch.exists()
 
 
@@ -39,6 +39,6 @@ def test_what_lies_behind_a_link_is_left_alone_and_rights_taken_away_do_not_help
     (scratch / "locked" / "inner" / "file").write_text("gone")
     (scratch / "link").symlink_to(precious)
     (scratch / "locked").chmod(0)
-    attempts.remove(scratch)
+    attempt_folders.remove(scratch)
     assert not scratch.exists()
     assert (precious / "file").read_text() == "kept"

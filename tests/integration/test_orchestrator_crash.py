@@ -1,94 +1,16 @@
-"""kill -9 of the orchestrator, at every fail point of its source and at any moment, loses nothing acknowledged."""
+"""An orchestrator that is killed or stopped, and started again: work goes on (tests/faults/test_fail_points.py kills it
+at every fail point)."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
-from orchestrators import KILLED, PATIENT, START_S, OrchestratorProcess
+from orchestrators import PATIENT, OrchestratorProcess
 from wire_node import WireNode
 
-from holdfast.client import Client
-from holdfast.orchestrator import failpoints, record
 from holdfast.testing.processes import wait_for
 
 ARGV = ["say", "one", "and", "two"]
-MIDDLE = {
-    "commit.before": 4,
-    "commit.written": 4,
-    "publish.before_answers": 3,
-    "publish.before_sends": 3,
-    "publish.between_sends": 2,
-}
-"""Which visit is in the middle of a job's life, for the points that are passed already when an orchestrator starts."""
-
-
-@contextmanager
-def restarted_when_it_dies(orchestrator: OrchestratorProcess, recording: Path) -> Iterator[list[int]]:
-    """Starts the orchestrator again whenever it was killed; the list holds the pids of those that died."""
-    deaths: list[int] = []
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.02):
-            if orchestrator.died():
-                deaths.append(orchestrator.pid)
-                assert orchestrator.exit_code() == KILLED, orchestrator.tail()
-                orchestrator.start(recording=recording, wait=False)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield deaths
-    finally:
-        over.set()
-        watcher.join()
-
-
-def run_a_job_through_everything(client: Client, node: WireNode) -> str:
-    """Submit, start, deliver half the log, lose the connection, come back, finish. Visits every fail point."""
-    job = client.jobs.submit(ARGV, key="the-one").id
-    # Not before it is known to run: else what is lost with the connection may be the word that it does.
-    wait_for(lambda: client.jobs.get(job).phase == "running", "the job to run")
-    wait_for(lambda: any(offset for offset in node.acked.values()), "half of the log to be durable")
-    sessions = node.sessions
-    node.hang_up()
-    wait_for(lambda: node.sessions > sessions, "the node to be back")
-    node.let_go()
-    return job
-
-
-@pytest.mark.spec("J14", "J5")
-@pytest.mark.parametrize("name", failpoints.names())
-def test_killed_at_a_fail_point_nothing_acknowledged_is_lost(name: str, tmp_path: Path, store_url: str) -> None:
-    # Given an orchestrator that will be killed when it comes by this point
-    recording = tmp_path / "record.jsonl"
-    with OrchestratorProcess(tmp_path, store_url, open_join=True) as orchestrator:
-        orchestrator.start(failpoint=f"{name}:{MIDDLE.get(name, 1)}", recording=recording, wait=False)
-        wait_for(lambda: (orchestrator.config.data / "admin.token").exists(), "the admin token", START_S)
-        client = orchestrator.client()
-        with (
-            restarted_when_it_dies(orchestrator, recording) as deaths,
-            WireNode(orchestrator.listen, hold_back=True) as node,
-        ):
-            # When a job goes its way
-            job = run_a_job_through_everything(client, node)
-            view = client.jobs.wait(job, timeout_s=60)
-
-            # Then it was killed there, and the job still ended once and right, adopted and not run again
-            assert len(deaths) == 1
-            assert view.verdict == "succeeded"
-            assert [line.text for line in client.jobs.logs(job, stream="stdout") if line.stream == "stdout"] == [
-                "say one and two\n"
-            ]
-            assert sum(1 for discard in node.discards if discard.accepted) <= 1
-            assert client.jobs.submit(ARGV, key="the-one").again
-            assert client.doctor().ok
-        assert orchestrator.stop() == 0
-    # And what the kernel was told, told again, gives the same decisions
-    assert record.replay(recording) == []
 
 
 @pytest.mark.spec("J14")

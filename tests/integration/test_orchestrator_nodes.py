@@ -17,7 +17,7 @@ from holdfast.identity.proof import prove
 from holdfast.identity.tokens import parse
 from holdfast.model import AttemptId, Resources, Result
 from holdfast.model.messages import HeldPhase, Refusal, Report
-from holdfast.orchestrator.nodes import HANDSHAKES_PER_ADDRESS_MAX
+from holdfast.orchestrator.nodes.link_service import HANDSHAKES_PER_ADDRESS_MAX
 from holdfast.testing.processes import wait_for
 from holdfast.wire import convert, limits
 from holdfast.wire import node_pb2 as pb

@@ -1,4 +1,4 @@
-"""The shell's parts by themselves: its clock, its loop on a store that fails, its log files, its record."""
+"""The shell's parts by themselves: its loop on a store that fails, its log files, its record."""
 
 import asyncio
 import errno
@@ -12,104 +12,22 @@ import msgspec
 import pytest
 
 from holdfast.kernel import checking, estimates, explain
-from holdfast.kernel.commit import Batch
+from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import Answer, Send, Taken
 from holdfast.kernel.events import CheckAsked, EstimatesAsked, ExplainAsked, Led, Submitted, Tick
 from holdfast.model import AttemptId, Instant, JobSpec, Owner, Settings, job_id
-from holdfast.orchestrator import failpoints, record
-from holdfast.orchestrator import loop as loop_module
-from holdfast.orchestrator.bells import JOURNAL, NEWS, Bells
-from holdfast.orchestrator.clock import LeaderClock
-from holdfast.orchestrator.logs import LogRefused, LogStore
-from holdfast.orchestrator.loop import Leader, Unavailable
+from holdfast.orchestrator import failpoints
+from holdfast.orchestrator.leader import record
+from holdfast.orchestrator.leader.loop import Leader, Unavailable
+from holdfast.orchestrator.leader.record import Recorder
+from holdfast.orchestrator.logs.log_files import LogRefused, LogStore
 from holdfast.orchestrator.metrics import Metrics
-from holdfast.orchestrator.record import Recorder
+from holdfast.orchestrator.wakeups import JOURNAL, NEWS, Wakeups
 from holdfast.state import Snapshot, Store, StoreFailed
 from holdfast.testing.processes import wait_for
 from holdfast.wire.convert import LogPiece
 
 ATTEMPT = AttemptId("att_00000000000000.1")
-
-
-# --- the clock ---
-
-
-class Watches:
-    """A boot-time clock and a wall clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.boot, self.wall = 1_000, 1_000_000
-
-    def pass_ms(self, duration: int) -> None:
-        self.boot += duration
-        self.wall += duration
-
-    def clock(self, last_ms: int = 0) -> LeaderClock:
-        return LeaderClock(Settings.test(), last_ms, lambda: self.boot, lambda: self.wall)
-
-
-@pytest.mark.spec("J5")
-def test_time_beyond_the_promise_is_lateness_and_is_told_once() -> None:
-    watches = Watches()
-    clock = watches.clock()
-    watches.pass_ms(100)
-    assert clock.look() == (1_000_100, 0)
-    # When nothing looked at the clock for half a minute
-    watches.pass_ms(30_000)
-    assert clock.late()
-    now, late = clock.look()
-    # Then the first look finds all of it but what was promised, and the second nothing
-    assert now == 1_030_100 and 29_000 < late <= 30_100
-    assert clock.look() == (1_030_100, 0)
-
-
-@pytest.mark.spec("J5")
-def test_many_small_delays_are_found_even_if_somebody_always_looks() -> None:
-    # Given a loop so busy with events that its pulse never runs
-    watches = Watches()
-    clock = watches.clock()
-    told = 0
-    for _ in range(1_000):
-        watches.pass_ms(10)
-        told += clock.look()[1]
-    # Then most of the time is told as lateness, though no single gap was long
-    assert 6_000 < told <= 10_000
-
-
-@pytest.mark.spec("J5")
-def test_a_pulse_that_comes_as_promised_is_not_late() -> None:
-    watches = Watches()
-    clock = watches.clock()
-    for _ in range(100):
-        watches.pass_ms(clock.pulse_ms + 20)
-        assert clock.look()[1] == 0
-        clock.kept()
-
-
-@pytest.mark.spec("J5")
-def test_a_wall_clock_that_jumps_blames_nobody_and_never_runs_back() -> None:
-    watches = Watches()
-    clock = watches.clock()
-    # When somebody sets the clock an hour ahead, then kernel time follows and all of it is lateness
-    watches.wall += 3_600_000
-    assert clock.look() == (4_600_000, 3_600_000)
-    # And when it is set back by two hours, then kernel time goes on as if nothing had happened
-    watches.wall -= 7_200_000
-    watches.pass_ms(100)
-    assert clock.look() == (4_600_100, 0)
-    # And a leader that starts with such a clock starts where the last one ended
-    assert watches.clock(last_ms=4_600_100).now() == 4_600_100
-
-
-@pytest.mark.spec("J5")
-def test_a_stalled_commit_keeps_no_promise() -> None:
-    watches = Watches()
-    clock = watches.clock()
-    told = 0
-    for _ in range(100):
-        watches.pass_ms(100)
-        told += clock.look(stalled=True)[1]
-    assert told > 9_000
 
 
 # --- the loop ---
@@ -128,7 +46,7 @@ class Nowhere:
     def carry_out(self, send: Send) -> None:
         self.sent.append(send)
 
-    def committed(self, batch: Batch) -> None:
+    def committed(self, batch: CommitBatch) -> None:
         self.batches += 1
 
     def leadership_ended(self, why: str) -> None:
@@ -159,7 +77,7 @@ def with_leader(url: str, story: Any, settings: Settings = STEADY) -> None:
         store = Moody.open(url)
         store.gate.set()
         outside = Nowhere()
-        leader = Leader(settings, store, outside, Bells(), Metrics())
+        leader = Leader(settings, store, outside, Wakeups(), Metrics())
         leading = asyncio.create_task(leader.run())
         try:
             await asyncio.wait_for(leader.led.wait(), 60)
@@ -188,7 +106,7 @@ async def commit_that_takes_its_time(leader: Leader, store: Moody, event: Submit
     leader._timer.cancel()
     store.gate.clear()
     asked = asyncio.ensure_future(leader.ask(event))
-    await until(lambda: leader._commit_began_ms is not None)
+    await until(lambda: leader.core.committing)
     return asked
 
 
@@ -219,15 +137,14 @@ def test_a_failed_commit_answers_try_again_and_forgets_what_was_not_durable(sqli
 
 
 @pytest.mark.spec("J13")
-def test_too_many_waiting_behind_one_commit_are_refused(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_module, "UNCOMMITTED_EVENTS_MAX", 5)
-
+def test_too_many_waiting_behind_one_commit_are_refused(sqlite_url: str) -> None:
     async def story(leader: Leader, store: Moody, outside: Nowhere) -> None:
+        leader.core.events_max = 5
         # Given a commit that takes its time
         asked = [await commit_that_takes_its_time(leader, store, submitted("0"))]
         # When more come than may wait, then the rest is told to come back
         asked += [asyncio.ensure_future(leader.ask(submitted(str(n)))) for n in range(1, 6)]
-        await until(lambda: leader.behind_commit == 5)
+        await until(lambda: leader.core.behind_commit == 5)
         with pytest.raises(Unavailable) as busy:
             await leader.ask(submitted("one too many"))
         assert busy.value.code == "busy"
@@ -244,7 +161,7 @@ def test_questions_are_answered_after_the_commit_of_what_came_before(sqlite_url:
     async def story(leader: Leader, store: Moody, outside: Nowhere) -> None:
         asked = [await commit_that_takes_its_time(leader, store, submitted("first"))]
         asked.append(asyncio.ensure_future(leader.ask(ExplainAsked(job_id("ann", "first")))))
-        await until(lambda: leader.behind_commit == 1)
+        await until(lambda: leader.core.behind_commit == 1)
         assert not any(future.done() for future in asked)
         store.gate.set()
         assert [type(answer).__name__ for answer in await asyncio.gather(*asked)] == ["Taken", "Explanation"]
@@ -267,22 +184,20 @@ def test_a_store_that_stalls_moves_the_deadlines(sqlite_url: str) -> None:
 
 
 @pytest.mark.spec("J5", "J14")
-def test_no_deadline_runs_out_while_nodes_wait_to_be_let_in_by_a_new_leader(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_deadline_runs_out_while_nodes_wait_to_be_let_in_by_a_new_leader(sqlite_url: str) -> None:
     async def story(leader: Leader, store: Moody, outside: Nowhere) -> None:
         late = leader.metrics.late_ms._value
         # Given a leader that has just begun, when nodes stand in line at its door, then that time is its own lateness
         leader.crowded = lambda: True
-        assert leader._held_up()
+        assert leader.core.held_up(leader.moment())
         await until(lambda: late.get() > 500)
         # And once the line is empty, time goes on
         leader.crowded = lambda: False
-        await until(lambda: not leader._held_up())
+        await until(lambda: not leader.core.held_up(leader.moment()))
         # And long after its start no line can make time stand still: a stranger could keep one up for ever
-        monkeypatch.setattr(loop_module, "CROWD_MS_MAX", 0)
+        leader.core.crowd_ms_max = 0
         leader.crowded = lambda: True
-        await until(lambda: not leader._held_up())
+        await until(lambda: not leader.core.held_up(leader.moment()))
 
     with_leader(sqlite_url, story, Settings.test())
 
@@ -336,7 +251,7 @@ def test_that_the_orchestrator_was_late_is_written_down_and_wakes_nobody_who_wou
     sqlite_url: str,
 ) -> None:
     async def story(leader: Leader, store: Moody, outside: Nowhere) -> None:
-        with leader.bells.listen(JOURNAL) as journal, leader.bells.listen(NEWS) as news:
+        with leader.wakeups.listen(JOURNAL) as journal, leader.wakeups.listen(NEWS) as news:
             leader.tell(Tick(500))
             await asyncio.wait_for(journal.wait(), 60)
             assert not news.is_set()

@@ -13,9 +13,9 @@ import killed_lines
 import pytest
 from killed_lines import LIMITED, remains
 
-from holdfast.node import attempts as folders
 from holdfast.node import linux
-from holdfast.node.core.warden import Order
+from holdfast.node.attempt import attempt_folders as folders
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import bubblewrap, owners, scratch
 from holdfast.testing.attempts import Attempts, all_dead
 from holdfast.testing.processes import wait_for

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from holdfast.testing.attempts import Attempt, Attempts, all_dead, now, under_limit
+from holdfast.testing.attempts import Attempts, RealAttempt, all_dead, now, under_limit
 from holdfast.testing.processes import wait_for
 
 RUNTIMES = ("bubblewrap", "process")
@@ -111,7 +111,7 @@ def test_growing_logs_are_told_while_the_body_runs_but_not_for_every_line(attemp
 def test_at_its_time_limit_a_body_is_told_to_stop_and_may_say_goodbye(attempts: Attempts, runtime: str) -> None:
     command = "trap 'echo bye; exit 4' TERM; echo here; while :; do sleep 0.05; done"
 
-    def start(limit_ms: int) -> Attempt:
+    def start(limit_ms: int) -> RealAttempt:
         return attempts.start("sh", "-c", command, runtime=runtime, time_limit_ms=limit_ms, stop_grace_ms=30_000)
 
     attempt, _ = under_limit(start, "here")
@@ -175,7 +175,7 @@ def test_when_its_lease_ends_the_body_is_dead_and_no_later(attempts: Attempts, r
     command = "trap '' TERM; echo deaf; while :; do cat /proc/uptime; sleep 0.005; done"
     until: list[int] = []
 
-    def start(lease_ms: int) -> Attempt:
+    def start(lease_ms: int) -> RealAttempt:
         attempt = attempts.start("sh", "-c", command, runtime=runtime, lease_ms=lease_ms, wait_for_go=True)
         until.append(now() + lease_ms)
         attempt.say("lease", until_ms=until[-1])

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from holdfast.node import linux
-from holdfast.node.attempts import end_processes
+from holdfast.node.attempt.attempt_folders import end_processes
 from holdfast.node.launcher import Launcher, LauncherError
 from holdfast.testing import attempts as testing_attempts
-from holdfast.testing.attempts import Attempt, Attempts, all_dead, now, under_limit
+from holdfast.testing.attempts import Attempts, RealAttempt, all_dead, now, under_limit
 from holdfast.testing.processes import wait_for
 
 RUNTIMES = ("bubblewrap", "process")
@@ -40,7 +40,7 @@ while not os.path.exists("finish"):
 """
 
 
-def finish(attempt: Attempt) -> None:
+def finish(attempt: RealAttempt) -> None:
     (attempt.home / "work" / "finish").touch()
 
 
@@ -221,7 +221,7 @@ def test_a_shim_that_was_frozen_past_the_lease_enforces_it_in_the_moment_it_wake
     command = "trap '' TERM; echo deaf; while :; do sleep 0.02; done"
     until: list[int] = []
 
-    def start(lease_ms: int) -> Attempt:
+    def start(lease_ms: int) -> RealAttempt:
         leased = {"wait_for_go": True, "lease_ms": lease_ms, "stop_grace_ms": 60_000}
         attempt = attempts.start("sh", "-c", command, home=None, runtime=runtime, **leased)
         until.append(now() + lease_ms)

@@ -3,12 +3,14 @@
 import pytest
 from sqlalchemy import Select
 
+from holdfast.model import Attempt, Job
+from holdfast.model.rows import row_type
 from holdfast.state import Store, statements, tables
 from holdfast.state.engines import open_engines
 
 QUESTIONS: list[tuple[str, Select[str], str]] = [
-    ("live jobs", statements.live_jobs, "jobs_live"),
-    ("live attempts", statements.live_attempts, "attempts_live"),
+    ("live jobs", *statements.live_rows(row_type(Job)), "jobs_live"),
+    ("live attempts", *statements.live_rows(row_type(Attempt)), "attempts_live"),
     ("a job", statements.by_id(tables.jobs, "job_x"), "sqlite_autoindex_jobs_1 (id=?)"),
     ("ids", statements.ids_by_prefix(tables.jobs, "job_x", 5), "sqlite_autoindex_jobs_1 (id>? AND id<?)"),
     ("jobs", statements.jobs_newest(None, None, 5, None), "jobs_newest"),

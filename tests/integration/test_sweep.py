@@ -20,11 +20,11 @@ from holdfast.blobs.keys import client_uploader
 from holdfast.blobs.s3 import S3Place, S3Store
 from holdfast.kernel.events import CancelAsked, Submitted
 from holdfast.model import JobSpec, job_id
-from holdfast.orchestrator import content as content_module
-from holdfast.orchestrator import sweep as sweep_module
-from holdfast.orchestrator.asked_files import need_named
-from holdfast.orchestrator.loop import Unavailable
-from holdfast.orchestrator.sweep import NOTE
+from holdfast.orchestrator.api.request_files import need_named
+from holdfast.orchestrator.content import service as content_module
+from holdfast.orchestrator.content import sweep as sweep_module
+from holdfast.orchestrator.content.sweep import NOTE
+from holdfast.orchestrator.leader.loop import Unavailable
 from holdfast.state import LeadershipLost, Store
 from holdfast.testing.processes import wait_for
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.model import FailureCode, Result
-from holdfast.node import venvs
-from holdfast.node.venvs import VenvFailed, Venvs
+from holdfast.node.attempt import venvs
+from holdfast.node.attempt.venvs import VenvFailed, Venvs
 from holdfast.testing.attempts import Attempts
 from holdfast.testing.processes import free_port, wait_for
 
@@ -190,7 +190,7 @@ def test_several_who_want_the_same_at_the_same_time_build_it_once(node: Node) ->
 BUILDER = """
 import os, signal, sys
 from pathlib import Path
-from holdfast.node import venvs
+from holdfast.node.attempt import venvs
 at, seen = int(sys.argv[3]), set()
 def trace(frame, event, _):
     if frame.f_code.co_filename != venvs.__file__:

@@ -20,6 +20,7 @@ from sqlalchemy import create_engine
 
 from holdfast.client import Client
 from holdfast.model import Node
+from holdfast.model.cause_text import draining_text
 from holdfast.state import Store, migrate
 from holdfast.testing.processes import LocalNetwork
 
@@ -189,4 +190,4 @@ def test_a_drain_that_0_1_wrote_down_is_whose_it_was(leaving: bool, network: boo
     row = {"id": "node_1", "public_key": "", "version": "0.1.0", "hardware": {}, "joined_ms": 0, "draining": True}
     node = msgspec.convert({**row, "leaving": leaving}, Node)
     assert node.drained_by_network is network
-    assert node.draining_because == ("drained by the network's operator" if network else "paused by its own operator")
+    assert draining_text(node) == ("drained by the network's operator" if network else "paused by its own operator")

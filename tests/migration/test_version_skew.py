@@ -50,10 +50,10 @@ class Releases:
             text, changed = re.subn(r'(?m)^__version__ = ".*"$', f'__version__ = "{version}"', about.read_text())
             assert changed == 1
             about.write_text(text)
-            link = home / "holdfast" / "node" / "link.py"
-            text, changed = re.subn(r"(?m)^APART_REDIAL_MS = .*$", "APART_REDIAL_MS = 500", link.read_text())
+            redial = home / "holdfast" / "node" / "core" / "redial.py"
+            text, changed = re.subn(r"(?m)^APART_REDIAL_MS = .*$", "APART_REDIAL_MS = 500", redial.read_text())
             assert changed == 1
-            link.write_text(text)
+            redial.write_text(text)
         return {"PYTHONPATH": str(home)}
 
 

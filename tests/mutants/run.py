@@ -5,7 +5,7 @@
 A patch `NAME.patch` is a unified diff under two lines that say which rule it breaks and what must notice:
 
     # rule: nothing is accepted from a revoked attempt (J5)
-    # tests: tests/unit/test_acceptance.py tests/unit/test_reports.py::test_zombie
+    # tests: tests/kernel/test_contenders.py tests/kernel/test_leases.py::test_a_lease_alone_starts_nothing
 
 Each patch is applied to a copy of the tree and the named tests run there; the tests must fail, and by failing,
 not by being unable to start. First the copy without a patch must pass the same tests. Examples are drawn alike in
@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 MUTANTS = Path(__file__).resolve().parent
 COPIED = ("src", "tests", "scripts", "pyproject.toml")
-WIDE = ("tests/unit", "tests/simulation")
+WIDE = ("tests/unit", "tests/kernel", "tests/simulation")
 PARALLEL = 2
 TEST_S = 180
 """For one test, with a mutation or without: else a test that is merely slow would count as one that noticed."""

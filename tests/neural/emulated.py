@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from holdfast.neural.kernels import KernelArrays, axes_of
-from holdfast.neural.tracing import Kernel, Layout
+from holdfast.neural.tracing import FusedKernel, Layout
 
 SHIM = r"""
 #include <math.h>
@@ -52,7 +52,7 @@ class EmulatedArrays(KernelArrays):
         width = 1 << (sizes[-1] - 1).bit_length() if whole_rows else 1
         return Layout(1, width, whole_rows=whole_rows, axes=axes_of(sizes))
 
-    def compile(self, kernel: Kernel) -> Any:
+    def compile(self, kernel: FusedKernel) -> Any:
         # One thread has the whole row in hand, so there is nobody to exchange with.
         alone = kernel.source.replace("o < 32; o *= 2", "o < 1; o *= 2")
         path = Path(self._folder.name) / f"{sha256(kernel.source.encode()).hexdigest()[:16]}.cpp"

@@ -8,9 +8,9 @@ import numpy as np
 
 from holdfast.neural.arithmetic import Arithmetic, arithmetic
 from holdfast.neural.arrays import Array, arrays
-from holdfast.neural.graph import Batch, Graph, Node
+from holdfast.neural.graph import Batch, Graph, GraphNode
 from holdfast.neural.operators import Operator, Signal
-from holdfast.neural.stage import Key, Stage
+from holdfast.neural.stage import Stage, StageKey
 from holdfast.neural.state import State, fresh
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "neural"
@@ -47,10 +47,10 @@ optimizer: {kind: adamw, rate: 1e-2, clip: 1.0}
 
 def alone(
     operator: Operator, given: list[Signal], backend: str
-) -> tuple[Stage, State, Mapping[str, Array], Key, Arithmetic]:
+) -> tuple[Stage, State, Mapping[str, Array], StageKey, Arithmetic]:
     """A stage of one operator, with ordinary inputs."""
     inputs = {f"in{i}": signal for i, signal in enumerate(given)}
-    graph = Graph("alone", inputs, (Node("mine", operator, tuple(inputs)),), ("mine",), {}, batch=Batch(2))
+    graph = Graph("alone", inputs, (GraphNode("mine", operator, tuple(inputs)),), ("mine",), {}, batch=Batch(2))
     ar = arithmetic("exact", arrays(backend))
     rng = np.random.default_rng(2)
     values = {
@@ -61,7 +61,7 @@ def alone(
     }
     if operator.kind == "mask":
         values["in1"] = values["in1"] * 0 + 1
-    return Stage(graph, ("mine",)), fresh(graph, ar), values, Key("job"), ar
+    return Stage(graph, ("mine",)), fresh(graph, ar), values, StageKey("job"), ar
 
 
 def random_stages(graph: Graph, seed: int) -> tuple[tuple[str, ...], ...]:

@@ -21,7 +21,7 @@ from holdfast.neural.checks import (
     merkle_root,
     opens,
 )
-from holdfast.neural.stage import Key, Stage
+from holdfast.neural.stage import Stage, StageKey
 from holdfast.neural.state import fresh
 from holdfast.neural.topology import parse
 
@@ -112,7 +112,7 @@ INPUTS = {
     "block0.out": np.random.default_rng(1).normal(size=(2, 10, 16)),
     "grad:block1.out@norm": np.random.default_rng(2).normal(size=(2, 10, 16)),
 }
-KEY = Key("job", 1, 0, "backward")
+KEY = StageKey("job", 1, 0, "backward")
 
 
 def worked(backend: str = "numpy") -> tuple[Transcript, dict[str, Array]]:
@@ -193,14 +193,14 @@ def test_long_sums_are_watched_block_by_block() -> None:
     ar = arithmetic("exact", arrays())
     state = fresh(graph, ar)
     batch = golden.data_for(graph).take([0, 1, 2, 3])
-    plain = stage.run(ar, state, batch, Key("job")).outputs
+    plain = stage.run(ar, state, batch, StageKey("job")).outputs
     transcript = Transcript()
     ar.witness = transcript
-    watched = stage.run(ar, state, batch, Key("job")).outputs
+    watched = stage.run(ar, state, batch, StageKey("job")).outputs
 
     assert [label for _, label, _ in transcript.claims] == ["xw[0]", "xw[1]", "xw"]
     assert watched["loss"].tobytes() == plain["loss"].tobytes()
-    assert audit(stage, state, batch, Key("job"), transcript, transcript.root(), plain).holds
+    assert audit(stage, state, batch, StageKey("job"), transcript, transcript.root(), plain).holds
 
 
 def test_the_cheaper_way_is_taken() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.neural import exact
-from holdfast.neural.arrays import Array, Arrays, arrays
+from holdfast.neural.arrays import Array, NumpyArrays, arrays
 from holdfast.neural.refusals import NotFinite
 
 pytestmark = pytest.mark.spec("V5")
@@ -145,7 +145,7 @@ def test_zeros_have_one_sign() -> None:
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, 2.0**499, -1e300])
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("xp", [NUMPY, TORCH], ids=["numpy", "torch"])
-def test_what_is_no_number_is_refused_by_the_operators_name(bad: float, side: int, xp: Arrays) -> None:
+def test_what_is_no_number_is_refused_by_the_operators_name(bad: float, side: int, xp: NumpyArrays) -> None:
     pair = [np.ones((3, 4)), np.ones((4, 2))]
     pair[side][1, 1] = bad
     with pytest.raises(NotFinite, match="operator head") as refused:

@@ -15,12 +15,12 @@ from tests.neural.networks import SMALL, random_stages
 
 from holdfast.neural import exact, functions, golden, passes
 from holdfast.neural.arithmetic import Arithmetic, arithmetic
-from holdfast.neural.arrays import Arrays, TorchArrays, arrays
-from holdfast.neural.graph import Batch, Graph, Node
+from holdfast.neural.arrays import NumpyArrays, TorchArrays, arrays
+from holdfast.neural.graph import Batch, Graph, GraphNode
 from holdfast.neural.operators import OPERATORS, Signal
 from holdfast.neural.operators.norms import softmax, softmax_back
 from holdfast.neural.refusals import NotFinite
-from holdfast.neural.stage import Key, Stage, stages_of
+from holdfast.neural.stage import Stage, StageKey, stages_of
 from holdfast.neural.state import digest, fresh
 from holdfast.neural.topology import parse
 from holdfast.neural.training import Trainer
@@ -28,7 +28,7 @@ from holdfast.neural.training import Trainer
 pytestmark = pytest.mark.spec("V1", "V5")
 
 
-class SmallBlocks(Arrays):
+class SmallBlocks(NumpyArrays):
     """Blocks so small that even a test's arrays are cut into many."""
 
     block = 17
@@ -49,21 +49,21 @@ KINDS: list[tuple[str, dict[str, Any], int]] = [
 def random_graph(seed: int) -> Graph:
     """Operators of one shape, mostly elementwise, each on whatever came before it; all loose ends meet in a loss."""
     drawn = random.Random(seed)
-    nodes: list[Node] = []
+    nodes: list[GraphNode] = []
     known = ["x"]
     for i in range(drawn.randint(3, 14)):
         kind, options, inputs = drawn.choice(KINDS)
         sources = [drawn.choice(known[-3:]) for _ in range(inputs)] + (["shown"] if kind == "mask" else [])
         name = f"n{i}"
-        nodes.append(Node(name, OPERATORS[kind](name, dict(options)), tuple(sources)))
+        nodes.append(GraphNode(name, OPERATORS[kind](name, dict(options)), tuple(sources)))
         known.append(name)
     taken = {s for n in nodes for s in n.sources}
     ends = [n.name for n in nodes if n.name not in taken]
     total = ends[0]
     if len(ends) > 1:
         total = "sum"
-        nodes.append(Node("sum", OPERATORS["add"]("sum", {}), tuple(ends[:16])))
-    nodes.append(Node("loss", OPERATORS["mse"]("loss", {}), (total, "wanted")))
+        nodes.append(GraphNode("sum", OPERATORS["add"]("sum", {}), tuple(ends[:16])))
+    nodes.append(GraphNode("loss", OPERATORS["mse"]("loss", {}), (total, "wanted")))
     real = Signal((5, 6))
     inputs = {"x": real, "shown": Signal((5, 6), 2), "wanted": real}
     outputs = tuple(drawn.sample([n.name for n in nodes[:-1]], 1))
@@ -71,7 +71,7 @@ def random_graph(seed: int) -> Graph:
     return replace(graph, stages=random_stages(graph, seed))
 
 
-def trained(graph: Graph, xp: Arrays, steps: int = 2) -> tuple[str, list[float]]:
+def trained(graph: Graph, xp: NumpyArrays, steps: int = 2) -> tuple[str, list[float]]:
     trainer = Trainer(graph, arithmetic("exact", xp))
     losses = [m.loss for m in trainer.train(golden.data_for(graph), steps)]
     return digest(xp, trainer.state.tensors), losses
@@ -148,14 +148,14 @@ class TestGroups:
 
 
 @pytest.mark.parametrize(
-    "xp", [Arrays(), SmallBlocks(), TorchArrays("cpu"), EmulatedArrays()], ids=lambda x: type(x).__name__
+    "xp", [NumpyArrays(), SmallBlocks(), TorchArrays("cpu"), EmulatedArrays()], ids=lambda x: type(x).__name__
 )
-def test_a_group_names_the_operator_that_met_what_is_no_number(xp: Arrays) -> None:
+def test_a_group_names_the_operator_that_met_what_is_no_number(xp: NumpyArrays) -> None:
     # given a chain in which the second of three operators overflows, and the third would hide it
     nodes = (
-        Node("first", OPERATORS["relu"]("first", {}), ("x",)),
-        Node("second", OPERATORS["mul"]("second", {}), ("first", "first")),
-        Node("third", OPERATORS["mask"]("third", {"fill": 0.0}), ("second", "shown")),
+        GraphNode("first", OPERATORS["relu"]("first", {}), ("x",)),
+        GraphNode("second", OPERATORS["mul"]("second", {}), ("first", "first")),
+        GraphNode("third", OPERATORS["mask"]("third", {"fill": 0.0}), ("second", "shown")),
     )
     inputs = {"x": Signal((40,)), "shown": Signal((40,), 2)}
     graph = Graph("hiding", inputs, nodes, ("third",), {}, batch=Batch(2))
@@ -168,7 +168,7 @@ def test_a_group_names_the_operator_that_met_what_is_no_number(xp: Arrays) -> No
 
     # when it runs, then it is the second that is named
     with pytest.raises(NotFinite) as refused:
-        stage.run(ar, fresh(graph, ar), values, Key("job"))
+        stage.run(ar, fresh(graph, ar), values, StageKey("job"))
     assert refused.value.operator == "second"
 
 
@@ -203,8 +203,8 @@ outputs: [all]
         data = golden.data_for(graph, 2).take([0, 1])
         given = {name: ar.real(value) for name, value in data.items()}
         stage = stages_of(graph)[0]
-        found = stage.run(ar, fresh(graph, ar), given, Key("job")).outputs
-        again = stage.run(ar, fresh(graph, ar), {**given, "x": given["x"] * 2.0}, Key("job")).outputs
+        found = stage.run(ar, fresh(graph, ar), given, StageKey("job")).outputs
+        again = stage.run(ar, fresh(graph, ar), {**given, "x": given["x"] * 2.0}, StageKey("job")).outputs
         assert digest(ar.xp, again) != digest(ar.xp, found), "what was kept must not serve another value"
         return digest(ar.xp, found), list(rounded)
 

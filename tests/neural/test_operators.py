@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from holdfast.neural.arithmetic import Arithmetic, arithmetic
 from holdfast.neural.arrays import Array, arrays
-from holdfast.neural.operators import OPERATORS, Misfit, Operator, Run, Signal
+from holdfast.neural.operators import OPERATORS, Misfit, Operator, RunContext, Signal
 from holdfast.neural.refusals import NotFinite
 
 pytestmark = pytest.mark.spec("V1", "V5")
@@ -123,7 +123,7 @@ class Given:
 
 def computed(given: Given, ar: Arithmetic) -> tuple[Array, list[Array | None], dict[str, Array]]:
     """Result, gradients of the inputs and of the weights, as host arrays."""
-    run = Run(ar, "key", train=True)
+    run = RunContext(ar, "key", train=True)
     inputs = [ar.xp.index(x) if x.dtype == np.int64 else ar.real(x) for x in given.inputs]
     weights = {k: ar.real(v) for k, v in given.weights.items()}
     y, saved = given.operator.forward(run, weights, inputs)
@@ -165,7 +165,7 @@ def test_gradients_equal_finite_differences(case: Case) -> None:
     _, backs, wgrads = computed(given, ar)
 
     def total(weights: dict[str, Array], inputs: list[Array]) -> float:
-        y, _ = given.operator.forward(Run(ar, "key", train=True), weights, inputs)
+        y, _ = given.operator.forward(RunContext(ar, "key", train=True), weights, inputs)
         return float((y * given.out).sum())
 
     step = 1e-6
@@ -217,7 +217,7 @@ def test_products_are_those_it_declares(case: Case) -> None:
     ar.witness = tally
 
     # when it runs forward, and backward as well
-    given.operator.forward(Run(ar, train=True), given.weights, given.inputs)
+    given.operator.forward(RunContext(ar, train=True), given.weights, given.inputs)
     forward = dict(tally.seen)
     computed(given, ar)
 
@@ -249,17 +249,17 @@ def test_dropout_drops_the_share_it_says_and_nothing_outside_of_training() -> No
     operator = OPERATORS["dropout"]("mine", {"rate": 0.25})
     ar = arithmetic("exact", arrays())
     x = np.ones((50, 400))
-    y, saved = operator.forward(Run(ar, "a", train=True), {}, [x])
-    again, _ = operator.forward(Run(ar, "a", train=True), {}, [x])
-    other, _ = operator.forward(Run(ar, "b", train=True), {}, [x])
-    quiet, _ = operator.forward(Run(ar, "a", train=False), {}, [x])
+    y, saved = operator.forward(RunContext(ar, "a", train=True), {}, [x])
+    again, _ = operator.forward(RunContext(ar, "a", train=True), {}, [x])
+    other, _ = operator.forward(RunContext(ar, "b", train=True), {}, [x])
+    quiet, _ = operator.forward(RunContext(ar, "a", train=False), {}, [x])
 
     assert abs((y == 0).mean() - 0.25) < 0.01
     assert set(np.unique(y)) == {0.0, 1 / 0.75}
     assert np.array_equal(y, again)
     assert not np.array_equal(y, other)
     assert np.array_equal(quiet, x)
-    assert np.array_equal(operator.backward(Run(ar), {}, saved, x)[0][0], y)
+    assert np.array_equal(operator.backward(RunContext(ar), {}, saved, x)[0][0], y)
 
 
 @pytest.mark.parametrize(

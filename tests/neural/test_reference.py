@@ -5,7 +5,7 @@ import torch
 from bench.neural_reference import Letters, train
 from tests.neural.networks import EXAMPLES
 
-from holdfast.neural import Network
+from holdfast.neural import NeuralNetwork
 
 STEPS = 8
 
@@ -14,7 +14,7 @@ STEPS = 8
 def test_losses_follow_those_of_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
     # given both with the same first weights and no dropout, whose random bits are each program's own
     text = (EXAMPLES / "letters.yaml").read_text().replace("rate: 0.1}", "rate: 0.0}")
-    network = Network.from_text(text)
+    network = NeuralNetwork.from_text(text)
     data = network.data(str(EXAMPLES / "letters.txt"))
     monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, rate, training: x)
     other = Letters()

@@ -13,12 +13,12 @@ from holdfast.neural.arithmetic import arithmetic
 from holdfast.neural.arrays import arrays
 from holdfast.neural.graph import Batch, Graph
 from holdfast.neural.refusals import NotFinite, StateError
-from holdfast.neural.stage import Key, Memo, Stage
+from holdfast.neural.stage import Memo, Stage, StageKey
 from holdfast.neural.state import digest, fresh
 from holdfast.neural.topology import parse
 from holdfast.neural.training import Trainer
 
-pytestmark = pytest.mark.spec("V5", "V6")
+pytestmark = pytest.mark.spec("V5")
 
 GRAPHS = {name: parse(text) for name, text in (("small", SMALL), ("shaping", golden.SHAPING))}
 NUMPY = arrays()
@@ -85,16 +85,16 @@ class TestAStage:
     def test_is_a_pure_function(self) -> None:
         # given its arguments, kept aside
         before = digest(NUMPY, {**self.own.tensors, **self.inputs})
-        forward, backward = Key("job", 3, 1), Key("job", 3, 1, "backward")
+        forward, backward = StageKey("job", 3, 1), StageKey("job", 3, 1, "backward")
 
         # when it runs twice, with other work between
         once = self.stage.run(self.ar, self.own, self.inputs, forward).outputs
-        self.stage.run(self.ar, self.own, self.inputs, Key("job", 9, 0))
+        self.stage.run(self.ar, self.own, self.inputs, StageKey("job", 9, 0))
         again = self.stage.run(arithmetic("exact", NUMPY), self.own, self.inputs, forward).outputs
 
         # then both gave the same, its arguments are as they were, and another step's dropout differs
         assert digest(NUMPY, once) == digest(NUMPY, again)
-        other = self.stage.run(self.ar, self.own, self.inputs, Key("job", 4, 1)).outputs
+        other = self.stage.run(self.ar, self.own, self.inputs, StageKey("job", 4, 1)).outputs
         assert digest(NUMPY, other) != digest(NUMPY, once)
         grads = self.stage.run(self.ar, self.own, {**self.inputs, **self.grads}, backward).outputs
         assert digest(NUMPY, {**self.own.tensors, **self.inputs}) == before
@@ -108,16 +108,16 @@ class TestAStage:
 
     def test_says_what_it_misses(self) -> None:
         with pytest.raises(StateError, match=r"without its input block0\.out"):
-            self.stage.run(self.ar, self.own, {}, Key("job"))
+            self.stage.run(self.ar, self.own, {}, StageKey("job"))
         with pytest.raises(StateError, match=r"without its input grad:block1\.out@norm"):
-            self.stage.run(self.ar, self.own, self.inputs, Key("job", phase="backward"))
+            self.stage.run(self.ar, self.own, self.inputs, StageKey("job", phase="backward"))
         with pytest.raises(StateError, match=r"without its input wgrad:block1\.norm1\.gain@block1\.norm1#0"):
-            self.stage.run(self.ar, self.own, {}, Key("job", phase="gather"))
+            self.stage.run(self.ar, self.own, {}, StageKey("job", phase="gather"))
         with pytest.raises(StateError, match="no phase sideways"):
-            self.stage.run(self.ar, self.own, {}, Key("job", phase="sideways"))
+            self.stage.run(self.ar, self.own, {}, StageKey("job", phase="sideways"))
 
     def test_rows_of_a_batch_can_be_computed_apart(self) -> None:
-        key = Key("job", train=False)
+        key = StageKey("job", train=False)
         both = self.stage.run(self.ar, self.own, self.inputs, key).outputs["block1.out"]
         for row in range(2):
             one = {"block0.out": self.inputs["block0.out"][row : row + 1]}
@@ -131,5 +131,5 @@ class TestAStage:
         spoiled[3] = np.nan
         state = replace(self.own, tensors={**tensors, "block1.gates.bias": ar.real(spoiled)})
         with pytest.raises(NotFinite) as refused:
-            self.stage.run(ar, state, {"block0.out": ar.real(self.inputs["block0.out"])}, Key("job"))
+            self.stage.run(ar, state, {"block0.out": ar.real(self.inputs["block0.out"])}, StageKey("job"))
         assert refused.value.operator == "block1.gates"

@@ -6,6 +6,7 @@ A committed page that is older than the tests is said to be so, and written anew
 came from, so it fails nothing.
 """
 
+import tomllib
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 SPEC_IDS = Path(__file__).parent.parent / "spec_ids.txt"
+COVERAGE = Path(__file__).parent.parent / "spec_coverage.toml"
 DIGEST = "<!-- sha256 of what follows: "
 HEAD = """# Status
 
@@ -40,25 +42,65 @@ def requirements() -> dict[str, str]:
 
 def render(outcomes: dict[str, bool], covers: dict[str, set[str]]) -> str:
     """The page for these outcomes. `outcomes`: test -> passed; `covers`: test -> SPEC ids."""
-    by_id = {wanted: sorted(t for t in outcomes if wanted in covers.get(t, ())) for wanted in requirements()}
+    by_id = tests_by_id(outcomes, covers)
+    notes = tomllib.loads(COVERAGE.read_text(encoding="utf-8"))
     covered = [wanted for wanted, tests in by_id.items() if tests]
     good = [wanted for wanted in covered if all(outcomes[t] for t in by_id[wanted])]
     lines = [
         "",
         f"Of {len(by_id)} requirements {len(covered)} have tests, and for {len(good)} all of them pass.",
-        "A requirement with passing tests may still be met only in part: the tests say which part.",
+        "What is covered and what is missing is written by hand in `tests/spec_coverage.toml`; the list of all tests",
+        "by requirement is `build/status-tests.md` after a run.",
         "",
+        "| id | requirement | tests | covered | missing |",
+        "|---|---|---:|---|---|",
     ]
     for wanted, title in requirements().items():
         tests = by_id[wanted]
-        if not tests:
-            continue
-        lines += [f"## {wanted} · {title}", ""]
+        failing = sum(not outcomes[test] for test in tests)
+        count = f"{len(tests)}, **{failing} failing**" if failing else str(len(tests))
+        note = notes.get(wanted, {})
+        lines.append(f"| {wanted} | {title} | {count} | {note.get('covered', '')} | {note.get('missing', 'all')} |")
+    lines += ["", *mutation_lines(), ""]
+    return seal("\n".join(lines))
+
+
+def tests_by_id(outcomes: dict[str, bool], covers: dict[str, set[str]]) -> dict[str, list[str]]:
+    return {wanted: sorted(t for t in outcomes if wanted in covers.get(t, ())) for wanted in requirements()}
+
+
+def long_list(outcomes: dict[str, bool], covers: dict[str, set[str]]) -> str:
+    """Every test under every requirement that it names."""
+    lines = ["# Tests by requirement", ""]
+    for wanted, tests in tests_by_id(outcomes, covers).items():
+        lines += [f"## {wanted} · {requirements()[wanted]}", ""]
         lines += [f"- {'passing' if outcomes[test] else '**failing**'} `{test}`" for test in tests]
         lines.append("")
-    without = [wanted for wanted, tests in by_id.items() if not tests]
-    lines += ["## Without a test yet", "", ", ".join(without) if without else "None.", ""]
-    return seal("\n".join(lines))
+    return "\n".join(lines)
+
+
+def mutation_lines() -> list[str]:
+    """How many mutants of the pure cores the tests kill: from the verdicts that are kept."""
+    from tests.mutation.__main__ import score
+    from tests.mutation.functions import targets
+    from tests.mutation.rooms import ROOMS
+    from tests.mutation.verdicts import Verdicts
+
+    lines = [
+        "## Mutation of the pure cores",
+        "",
+        "Killed mutants over all that were generated; survivors that are listed with a reason count as not killed.",
+        "`make mutation` brings the verdicts up to date.",
+        "",
+        "| room | mutants | killed | share | bar | not tried yet |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for room in ROOMS:
+        killed, total, unknown = score(Verdicts.read(room.name), targets(room))
+        known = total - unknown
+        share = f"{killed / known:.1%}" if known else "-"
+        lines.append(f"| {room.name} | {known} | {killed} | {share} | {room.bar:.0%} | {unknown} |")
+    return lines
 
 
 class Status:
@@ -83,6 +125,9 @@ class Status:
             return
         before = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         page = render(self.outcomes, self.covers)
+        details = self.path.parent.parent / "build" / "status-tests.md"
+        details.parent.mkdir(exist_ok=True)
+        details.write_text(long_list(self.outcomes, self.covers), encoding="utf-8")
         if page == before:
             return
         self.path.write_text(page, encoding="utf-8")

@@ -45,7 +45,6 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.kernel.commit import row_key
 from holdfast.kernel.decision import (
     Answer,
     CloseSession,
@@ -96,6 +95,7 @@ from holdfast.model import (
     Settings,
     attempt_id,
 )
+from holdfast.model.cause_text import draining_text
 from holdfast.model.messages import (
     Discard,
     Drained,
@@ -114,7 +114,7 @@ from holdfast.model.messages import (
     Start,
     Welcome,
 )
-from holdfast.sim.orchestrator import rebuilt
+from holdfast.model.rows import row_key
 
 BEGINNING = 1_000_000_000
 QUIET = (Ping, Renewed, Welcome)
@@ -178,9 +178,7 @@ class Stage:
 
     def lead(self) -> None:
         self.epoch += 1
-        kernel = rebuilt(
-            Kernel, self.settings, [r for r in self.rows.values() if not isinstance(r, Job | Attempt) or r.live]
-        )
+        kernel = Kernel.load(self.settings, self.rows.values())
         if self.kernel is not None and kernel.digest() != self.kernel.digest():
             raise AssertionError("what was rebuilt from the rows is not what the old leader had in mind")
         self.kernel = kernel
@@ -430,7 +428,7 @@ class Stage:
         name = self.node(plain[0]).id.removeprefix("node_") if plain[0].startswith("@") else plain[0]
         node = self.rows.get(("node", f"node_{name}"))
         if isinstance(node, Node):
-            draining = f", draining ({node.draining_because})" if node.draining else ""
+            draining = f", draining ({draining_text(node)})" if node.draining else ""
             self.say(f"{name} is {node.state.value}{draining}, {node.strikes} strikes: {node.cause}")
             return
         job = self.rows[("job", f"job_{name}")]

@@ -10,7 +10,7 @@ from holdfast.model import Settings
 from holdfast.sim import planning_world
 from holdfast.sim.planning import (
     Cause,
-    Outcome,
+    PlannedOutcome,
     Question,
     as_good,
     best,
@@ -39,7 +39,7 @@ POISONED = (2,)
 
 
 @cache
-def worlds(question: Question, runs: int) -> tuple[Outcome, ...]:
+def worlds(question: Question, runs: int) -> tuple[PlannedOutcome, ...]:
     return tuple(play(question, seed) for seed in range(runs))
 
 

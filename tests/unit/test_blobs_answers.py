@@ -11,13 +11,13 @@ import pytest
 from holdfast.blobs import CHUNK_BYTES, Blob, sha_of
 from holdfast.blobs.errors import LinkRefused, Mismatch
 from holdfast.blobs.lines import INTO
-from holdfast.blobs.transfer import Patience, download
+from holdfast.blobs.transfer import TransferPatience, download
 
 pytestmark = pytest.mark.spec("N13", "J10")
 
 DATA = os.urandom(100_000)
 BLOB = Blob(sha_of(DATA), len(DATA))
-QUICK = Patience(give_up_s=20, first_wait_s=0.001, longest_wait_s=0.002)
+QUICK = TransferPatience(give_up_s=20, first_wait_s=0.001, longest_wait_s=0.002)
 
 
 class AnyDoor:
@@ -126,7 +126,7 @@ def test_lent_memory_is_used_again_once_all_is_written_and_never_after_a_failure
 
     async def story() -> None:
         async with httpx.AsyncClient(transport=lines) as http:
-            patience = Patience(give_up_s=20, first_wait_s=0.001, longest_wait_s=0.002, at_once=1)
+            patience = TransferPatience(give_up_s=20, first_wait_s=0.001, longest_wait_s=0.002, at_once=1)
             await download(
                 blobs, lambda sha, found: written.update({sha: sha_of(found.data)}), AnyDoor(), http, patience=patience
             )

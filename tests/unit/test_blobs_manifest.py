@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.blobs import CHUNK_BYTES, Blob, File, Folder, Limits, Manifest, Piece, Symlink, sha_of
+from holdfast.blobs import CHUNK_BYTES, Blob, EmptyFolder, File, Manifest, ManifestLimits, Piece, Symlink, sha_of
 from holdfast.blobs.errors import ManifestRefused
 from holdfast.blobs.paths import Names, shown, why_not_a_path, why_not_a_target
 
@@ -27,7 +27,7 @@ def sent(entries: list[Any], blobs: list[Any] | None = None, version: int = 1, *
     return msgspec.json.encode({"version": version, "blobs": blobs, "entries": entries, **more})
 
 
-def refused(data: bytes, limits: Limits | None = None) -> str:
+def refused(data: bytes, limits: ManifestLimits | None = None) -> str:
     with pytest.raises(ManifestRefused) as caught:
         Manifest.from_bytes(data, limits)
     assert caught.value.code == "manifest_refused"
@@ -37,7 +37,7 @@ def refused(data: bytes, limits: Limits | None = None) -> str:
 def test_what_keeps_the_rules_is_read() -> None:
     """The base of all refusals below: only what each of them changes is what is refused."""
     manifest = Manifest.from_bytes(sent([a_file("a/b"), ["folder", "empty"], ["symlink", "l", "a/b"]]))
-    assert [type(e) for e in manifest.entries] == [File, Folder, Symlink]
+    assert [type(e) for e in manifest.entries] == [File, EmptyFolder, Symlink]
     assert manifest.total_bytes == manifest.blob_bytes == 10
 
 
@@ -173,16 +173,16 @@ def test_a_file_may_equal_the_pack_of_its_neighbours() -> None:
 
 def test_limits_stop_what_is_too_much() -> None:
     many = sent([["folder", f"d{i:03}"] for i in range(100)], [])
-    assert "entries" in refused(many, Limits(entries=99))
-    assert "bytes is over" in refused(many, Limits(manifest_bytes=len(many) - 1))
+    assert "entries" in refused(many, ManifestLimits(entries=99))
+    assert "bytes is over" in refused(many, ManifestLimits(manifest_bytes=len(many) - 1))
     two = sent([a_file("a"), a_file("b", 1)], [[A, 10], [B, 10]])
-    assert "blobs" in refused(two, Limits(blobs=1))
+    assert "blobs" in refused(two, ManifestLimits(blobs=1))
 
 
 def test_a_bomb_is_seen_before_a_byte_is_written() -> None:
     """A thousand files that are all the same blob: one small upload, and a lot to write."""
     bomb = sent([a_file(f"f{i:04}", size=CHUNK_BYTES) for i in range(1000)], [[A, CHUNK_BYTES]])
-    assert f"{1000 * CHUNK_BYTES} bytes" in refused(bomb, Limits(total_bytes=1 << 30))
+    assert f"{1000 * CHUNK_BYTES} bytes" in refused(bomb, ManifestLimits(total_bytes=1 << 30))
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ import pytest
 from holdfast.blobs import (
     CHUNK_BYTES,
     BlobCache,
+    BlobIndex,
+    EmptyFolder,
     File,
     FirstOf,
-    Folder,
     FolderSource,
     Ignore,
-    Index,
-    Limits,
     Manifest,
+    ManifestLimits,
     Symlink,
     scan,
     sha_of,
@@ -89,7 +89,7 @@ def paths(manifest: Manifest) -> list[str]:
 def test_every_kind_of_entry_is_found_and_comes_back_the_same(folder: Path, tmp_path: Path) -> None:
     scanned = scan(folder)
     there = {e.path: e for e in scanned.manifest.entries}
-    assert isinstance(there["empty"], Folder)
+    assert isinstance(there["empty"], EmptyFolder)
     assert isinstance(there["latest"], Symlink)
     run, big, nothing = there["run.sh"], there["data/big.bin"], there["nothing.txt"]
     assert isinstance(run, File) and run.executable and run.sha == sha_of(b"#!/bin/sh\n")
@@ -233,11 +233,11 @@ def test_a_folder_over_its_limits_is_refused_before_it_is_read(tmp_path: Path) -
     with (tmp_path / "hole").open("wb") as file:
         file.truncate(1 << 43)
     with pytest.raises(FolderRefused, match="more than 1000 bytes"):
-        scan(tmp_path, limits=Limits(total_bytes=1000))
+        scan(tmp_path, limits=ManifestLimits(total_bytes=1000))
     for i in range(5):
         (tmp_path / f"f{i}").touch()
     with pytest.raises(FolderRefused, match="more than 5 files"):
-        scan(tmp_path, limits=Limits(entries=5))
+        scan(tmp_path, limits=ManifestLimits(entries=5))
 
 
 # --- reading again ---
@@ -247,7 +247,7 @@ def test_unchanged_files_are_not_read_again(folder: Path, monkeypatch: pytest.Mo
     aged(folder, monkeypatch)
     first = scan(folder)
     assert first.bytes_read >= BIG
-    kept = Index.from_bytes(first.index.to_bytes())
+    kept = BlobIndex.from_bytes(first.index.to_bytes())
     second = scan(folder, index=kept)
     assert second.bytes_read == 0
     assert second.manifest == first.manifest
@@ -269,7 +269,7 @@ def test_a_file_that_was_just_written_is_not_vouched_for(folder: Path, monkeypat
 
 
 def test_an_index_that_cannot_be_read_is_an_empty_one() -> None:
-    assert Index.from_bytes(b"\xc1nonsense") == Index()
+    assert BlobIndex.from_bytes(b"\xc1nonsense") == BlobIndex()
 
 
 # --- what differs ---
@@ -304,7 +304,7 @@ def test_what_was_put_there_and_not_touched_is_not_read(folder: Path, tmp_path: 
 
     package = scan(folder).manifest
     index = unpack(package, tmp_path / "work", FolderSource(folder, package))
-    settled = Index(time.time_ns() + 10**9, index.files, index.packs, index.settled_ns)
+    settled = BlobIndex(time.time_ns() + 10**9, index.files, index.packs, index.settled_ns)
     assert scan(tmp_path / "work", base=package, index=settled).bytes_read == 0
     assert scan(tmp_path / "work", index=settled).manifest == package
     assert scan(tmp_path / "work", index=settled).bytes_read == 0

@@ -15,8 +15,8 @@ from holdfast.blobs import (
     CHUNK_BYTES,
     Blob,
     BytesSource,
+    EmptyFolder,
     File,
-    Folder,
     Manifest,
     Piece,
     Symlink,
@@ -43,7 +43,7 @@ class Content:
     """A manifest and its blobs, put together by hand."""
 
     def __init__(self) -> None:
-        self.entries: list[File | Folder | Symlink] = []
+        self.entries: list[File | EmptyFolder | Symlink] = []
         self.blobs: list[Blob] = []
         self.bytes: dict[str, bytes] = {}
 
@@ -76,7 +76,7 @@ def content() -> Content:
     content = Content()
     content.large("big.bin", CHUNKS, executable=True)
     content.packed(SMALL)
-    content.entries += [File("nothing", 0, False, ()), Folder("empty/deep"), Symlink("a/link", "../b/three")]
+    content.entries += [File("nothing", 0, False, ()), EmptyFolder("empty/deep"), Symlink("a/link", "../b/three")]
     return content
 
 
@@ -203,7 +203,7 @@ def test_a_manifest_that_lies_about_a_file_is_found_out(tmp_path: Path) -> None:
     liar = content.entries[0]
     assert isinstance(liar, File)
     content.entries[0] = File(liar.path, liar.size, False, liar.pieces, sha_of(b"something else"))
-    with pytest.raises(Mismatch, match="hash that its manifest gives"):
+    with pytest.raises(Mismatch, match="hash in its manifest"):
         unpack(content.manifest, tmp_path / "r", content.source)
     assert not (tmp_path / "r" / liar.path).exists()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.build_context import BadContext, Context, pack
+from holdfast.node.images.build_context import BadContext, BuildContext, pack
 
 
 def made(folder: Path, content: str = "hello") -> Path:
@@ -21,7 +21,7 @@ def made(folder: Path, content: str = "hello") -> Path:
     return folder
 
 
-def packed(folder: Path, dockerfile: str = "Dockerfile", bytes_max: int = 1 << 20) -> tuple[Context, bytes]:
+def packed(folder: Path, dockerfile: str = "Dockerfile", bytes_max: int = 1 << 20) -> tuple[BuildContext, bytes]:
     out = io.BytesIO()
     return pack(folder, dockerfile, out, bytes_max), out.getvalue()
 

@@ -7,19 +7,20 @@ from typing import Any
 import pytest
 from grpc.aio import EOF  # pyright: ignore[reportAttributeAccessIssue]
 
-from holdfast.client import questions
+from holdfast.client import requests
 from holdfast.client.steps import Ask, Now, Pause
-from holdfast.kernel.decision import Checked, Foretold, Rejected
+from holdfast.kernel.decision import Checked, Predicted, Rejected
 from holdfast.kernel.events import CheckAsked, EstimatesAsked, NodeSaid
 from holdfast.model import NodeId
 from holdfast.model.messages import Pong
-from holdfast.orchestrator import http_check
-from holdfast.orchestrator.bells import NEWS, Bells
-from holdfast.orchestrator.fleet import Fleet
-from holdfast.orchestrator.loop import Unavailable
-from holdfast.orchestrator.nodes import Nodes
-from holdfast.orchestrator.probing import CHECKS_WAITING_MAX, FIRST_NONCE, WATCHERS_MAX, Checks
-from holdfast.orchestrator.sessions import Session
+from holdfast.orchestrator.api import checks
+from holdfast.orchestrator.api.context import RealTime
+from holdfast.orchestrator.api_error import Unavailable
+from holdfast.orchestrator.nodes.fleet import Fleet
+from holdfast.orchestrator.nodes.link_service import NodeLinkService
+from holdfast.orchestrator.nodes.probing import CHECKS_WAITING_MAX, FIRST_NONCE, WATCHERS_MAX, Checks
+from holdfast.orchestrator.nodes.sessions import Session
+from holdfast.orchestrator.wakeups import NEWS, Wakeups
 from holdfast.wire import convert
 
 pytestmark = pytest.mark.spec("H5", "J13")
@@ -30,14 +31,14 @@ class Front:
 
     def __init__(self, cost_s: float = 0.0, answer: Any = None) -> None:
         self.leader = self.probes = self
-        self.checks, self.bells, self.epoch = Checks(), Bells(), 1
+        self.checks, self.wakeups, self.epoch, self.time = Checks(), Wakeups(), 1, RealTime()
         self.question_s: dict[type, float] = {CheckAsked: cost_s}
         self.at_once = self.most_at_once = self.asked = 0
         self._answer = answer or Checked("waits", "no machine")
 
     async def ask(self, what: object) -> object:
         if isinstance(what, EstimatesAsked):
-            return Foretold({}, {})
+            return Predicted({}, {})
         self.at_once += 1
         self.asked += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
@@ -56,7 +57,7 @@ EVENT: Any = SimpleNamespace(owner="me", spec=None)
 
 async def checked(front: Any) -> str:
     try:
-        return (await http_check._checked(front, EVENT, None)).verdict
+        return (await checks._checked(front, EVENT, None)).verdict
     except Unavailable as busy:
         return busy.code
 
@@ -86,7 +87,7 @@ def test_after_a_check_the_leader_is_left_alone_for_three_times_as_long():
 
 
 def watch(front: Any) -> Any:
-    return http_check._beats(front, EVENT, None)
+    return checks._beats(front, EVENT, None)
 
 
 async def start(beats: Any) -> bytes:
@@ -115,7 +116,7 @@ def test_no_more_are_watched_than_may_be_and_a_place_is_free_again_when_one_goes
     asyncio.run(story())
 
 
-@pytest.mark.parametrize(("cost_s", "least_s"), [(0.0, http_check.GAP_S), (0.02, 0.4)])
+@pytest.mark.parametrize(("cost_s", "least_s"), [(0.0, checks.GAP_S), (0.02, 0.4)])
 def test_a_watcher_that_is_woken_again_and_again_asks_only_as_often_as_it_can_be_afforded(
     monkeypatch: pytest.MonkeyPatch, cost_s: float, least_s: float
 ) -> None:
@@ -124,7 +125,7 @@ def test_a_watcher_that_is_woken_again_and_again_asks_only_as_often_as_it_can_be
     async def rested(seconds: float) -> None:
         rests.append(seconds)
 
-    monkeypatch.setattr(http_check, "asyncio", SimpleNamespace(gather=asyncio.gather, sleep=rested))
+    monkeypatch.setattr(RealTime, "sleep", staticmethod(rested))
 
     async def story() -> None:
         front = Front(cost_s)
@@ -132,7 +133,7 @@ def test_a_watcher_that_is_woken_again_and_again_asks_only_as_often_as_it_can_be
         await start(beats)
         await start(beats)
         front._answer = Checked("never", "")
-        asyncio.get_running_loop().call_soon(front.bells.ring, NEWS)
+        asyncio.get_running_loop().call_soon(front.wakeups.ring, NEWS)
         await start(beats)
         await beats.aclose()
 
@@ -180,7 +181,7 @@ def test_the_answer_to_a_probe_is_none_of_the_kernels_business():
         unused: Any = None
         session = Session(7, "node_a")
         session.answered.set()
-        nodes = Nodes(leader, sessions, Fleet(), unused, unused)
+        nodes = NodeLinkService(leader, sessions, Fleet(), unused, unused)
         await nodes._read(session, NodeId("node_a"), SimpleNamespace(read=read))
         return leader, heard
 
@@ -194,7 +195,7 @@ def test_the_answer_to_a_probe_is_none_of_the_kernels_business():
 
 
 def test_whoever_waits_for_a_job_asks_for_no_estimate_and_whoever_shows_it_does():
-    steps, answers = questions.wait("job_x", None, check=False), iter([0.0, 1.0, 2.0])
+    steps, answers = requests.wait("job_x", None, check=False), iter([0.0, 1.0, 2.0])
     asked: list[Ask] = []
     step = next(steps)
     while len(asked) < 3:
@@ -205,5 +206,5 @@ def test_whoever_waits_for_a_job_asks_for_no_estimate_and_whoever_shows_it_does(
             assert isinstance(step, Now | Pause)
             step = steps.send(next(answers, 9.0) if isinstance(step, Now) else None)
     assert all(ask.params == {"estimate": False} for ask in asked)
-    shown = next(questions.job("job_x"))
+    shown = next(requests.job("job_x"))
     assert isinstance(shown, Ask) and not shown.params

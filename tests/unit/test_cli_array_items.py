@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.cli.array_items import read_items
 from holdfast.errors import Misuse
-from holdfast.orchestrator.http_arrays import ITEM_BYTES_MAX, ITEMS_MAX, item_request
+from holdfast.orchestrator.api.arrays import ITEM_BYTES_MAX, ITEMS_MAX, item_request
 from holdfast.wire.http import JobRequest
 
 pytestmark = pytest.mark.spec("J16")

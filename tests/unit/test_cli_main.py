@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import frame
+from holdfast.cli import app
 from holdfast.cli import main as door
 from holdfast.errors import NotFound
 
@@ -18,7 +18,7 @@ def failing_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> int:
     def command(**_: str) -> None:
         raise error
 
-    monkeypatch.setattr(frame, "app", command)
+    monkeypatch.setattr(app, "app", command)
     with pytest.raises(SystemExit) as caught:
         door.main()
     assert isinstance(caught.value.code, int)
@@ -80,8 +80,8 @@ door.main()
 @pytest.mark.spec("J7")
 @pytest.mark.parametrize(
     ("module", "words"),
-    [("holdfast.cli.commands", ["--help"]), ("holdfast.cli.telling", ["jobs"]), ("typer", ["jobs"]),
-     ("holdfast.cli.jobs", ["jobs"]), ("httpx", ["jobs"])],
+    [("holdfast.cli.command_table", ["--help"]), ("holdfast.cli.error_output", ["jobs"]), ("typer", ["jobs"]),
+     ("holdfast.cli.commands.jobs", ["jobs"]), ("httpx", ["jobs"])],
 )  # fmt: skip
 def test_ctrl_c_while_a_command_is_being_loaded_is_one_word(module: str, words: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
@@ -99,7 +99,7 @@ def test_ctrl_c_that_a_command_says_nothing_of_is_told_with_what_is_known_of_it(
     def waits(*_: object, **__: object) -> None:
         raise KeyboardInterrupt("job_1 goes on: only the waiting was interrupted.")
 
-    monkeypatch.setattr("holdfast.cli.jobs.connect", waits)
+    monkeypatch.setattr("holdfast.cli.commands.jobs.connect", waits)
     monkeypatch.setattr("sys.argv", ["holdfast", "jobs"])
     with pytest.raises(SystemExit) as caught:
         door.main()

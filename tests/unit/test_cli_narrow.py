@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from holdfast.cli import show, show_nodes
+from holdfast.cli.render import jobs as render_jobs
+from holdfast.cli.render import nodes as render_nodes
 from holdfast.wire.http import JobView, NodeView
 
 NODE = NodeView(
@@ -20,7 +21,7 @@ NODE = NodeView(
 def test_nodes_fit_80_columns_and_trouble_is_named_below(monkeypatch: pytest.MonkeyPatch) -> None:
     # given a terminal of 80 columns, and nodes of which one is in trouble and one is not isolated
     screen = io.StringIO()
-    monkeypatch.setattr(show, "console", lambda **_: Console(file=screen, width=80))
+    monkeypatch.setattr(render_jobs, "console", lambda **_: Console(file=screen, width=80))
     fields = {name: getattr(NODE, name) for name in NODE.__struct_fields__}
     sick = NodeView(
         **{**fields, "name": "a-name-of-sixteen-letters-and-more", "state": "quarantined", "cause": "bad disk"}
@@ -28,7 +29,7 @@ def test_nodes_fit_80_columns_and_trouble_is_named_below(monkeypatch: pytest.Mon
     bare = NodeView(**{**fields, "name": "bare", "isolation": "none", "draining": True})
 
     # when they are listed
-    show_nodes.nodes([NODE, sick, bare])
+    render_nodes.nodes([NODE, sick, bare])
     lines = screen.getvalue().splitlines()
 
     # then each has one line that fits, with as much of its id as commands take
@@ -38,7 +39,7 @@ def test_nodes_fit_80_columns_and_trouble_is_named_below(monkeypatch: pytest.Mon
     assert all("node_a34255b9 " in row for row in rows)
     # and what is wrong is said
     assert any("quarantined for" in line and "bad disk" in line for line in lines)
-    assert f"bare: {show_nodes.UNSAFE}" in screen.getvalue()
+    assert f"bare: {render_nodes.UNSAFE}" in screen.getvalue()
 
 
 @pytest.mark.spec("J3", "J16")
@@ -47,7 +48,7 @@ def test_jobs_have_a_line_each_however_small_the_window_and_items_say_which_they
 ) -> None:
     # given a terminal of 40 columns, and an item of an array with a long name
     screen = io.StringIO()
-    monkeypatch.setattr(show, "console", lambda **_: Console(file=screen, width=40))
+    monkeypatch.setattr(render_jobs, "console", lambda **_: Console(file=screen, width=40))
     item = JobView(
         id="job_kfs479yx72f5dt", name="a name that is longer than the window", owner="me", argv=["true"], waiting="",
         phase="ended", recovery="restart", priority=5, submitted_ms=0, ended_ms=1, verdict="succeeded", failure=None,
@@ -55,11 +56,11 @@ def test_jobs_have_a_line_each_however_small_the_window_and_items_say_which_they
     )  # fmt: skip
 
     # when they are listed, then each has one line, with as much of its id as commands take
-    show.jobs([item, item])
+    render_jobs.jobs([item, item])
     lines = screen.getvalue().splitlines()
     assert len(lines) == 2 and all(line.startswith("job_kfs479yx7 succeeded") for line in lines)
 
     # and where there is room, which item it is
-    monkeypatch.setattr(show, "console", lambda **_: Console(file=screen, width=100))
-    show.jobs([item])
+    monkeypatch.setattr(render_jobs, "console", lambda **_: Console(file=screen, width=100))
+    render_jobs.jobs([item])
     assert "a name that is longer than t[12]" in screen.getvalue()

@@ -10,7 +10,9 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from holdfast.cli import operating, serving, show, show_nodes
+from holdfast.cli.commands import node_operator, serve
+from holdfast.cli.render import jobs as render_jobs
+from holdfast.cli.render import nodes as render_nodes
 from holdfast.wire.http import EventView, JoinTokenView, NodeView
 
 pytestmark = pytest.mark.spec("N8", "H4")
@@ -52,15 +54,15 @@ OWNER, NETWORK = "paused by its own operator", "drained by the network's operato
 )  # fmt: skip
 def test_how_a_machine_is_in_a_word_and_why(changes: dict[str, Any], word: str, why: str) -> None:
     node = replace(READY, **changes)
-    assert show_nodes.standing(node) == word
-    assert show_nodes.because(node) == why
-    assert word in show_nodes.ORDER
+    assert render_nodes.standing(node) == word
+    assert render_nodes.because(node) == why
+    assert word in render_nodes.ORDER
 
 
 def listed(monkeypatch: pytest.MonkeyPatch, nodes: list[NodeView], width: int, **how: Any) -> list[str]:
     screen = io.StringIO()
-    monkeypatch.setattr(show, "console", lambda **_: Console(file=screen, width=width))
-    show_nodes.nodes(nodes, **how)
+    monkeypatch.setattr(render_jobs, "console", lambda **_: Console(file=screen, width=width))
+    render_nodes.nodes(nodes, **how)
     return [line.rstrip() for line in screen.getvalue().splitlines()]
 
 
@@ -114,7 +116,7 @@ def test_one_machine_says_what_it_lends_how_busy_it_is_and_who_keeps_work_from_i
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     joined = EventView(1, 0, "node.ready", f"attic ({READY.id}): it joined", node=READY.id)
-    show_nodes.node(replace(READY, draining=True, drained=True, draining_because=NETWORK, events=[joined]))
+    render_nodes.node(replace(READY, draining=True, drained=True, draining_because=NETWORK, events=[joined]))
     told = capsys.readouterr().out
     assert told.count(READY.id) == 1 and "node.ready           it joined" in told
     assert "ready, drained attic" in told
@@ -126,14 +128,14 @@ def test_one_machine_says_what_it_lends_how_busy_it_is_and_who_keeps_work_from_i
 
 @pytest.mark.spec("N7", "N8")
 def test_the_status_of_a_node_says_that_the_network_drained_it(capsys: pytest.CaptureFixture[str]) -> None:
-    show_nodes.node_status({"node": "node_1", "connected": True, "drained": True, "paused": True})
+    render_nodes.node_status({"node": "node_1", "connected": True, "drained": True, "paused": True})
     told = capsys.readouterr().out
     assert "connected, paused, drained" in told
     assert "no new work  drained by the network's operator; only they take it back" in told
-    show_nodes.node_status({"node": "node_1", "connected": True, "drained": False, "trouble": "refused"})
+    render_nodes.node_status({"node": "node_1", "connected": True, "drained": False, "trouble": "refused"})
     told = capsys.readouterr().out
     assert "drained" not in told and "refused" not in told
-    show_nodes.node_status({"node": "node_1", "connected": False, "trouble": "refused"})
+    render_nodes.node_status({"node": "node_1", "connected": False, "trouble": "refused"})
     assert "not connected\n  no link      refused\n" in capsys.readouterr().out
 
 
@@ -145,17 +147,17 @@ def test_tokens_are_listed_without_the_spent_ones_and_say_how_long_they_are_good
     good = JoinTokenView("tok_aaaaaaaaaaaa", "good", now - 3 * DAY_MS, now + 7 * DAY_MS, -1, "the \x1b[31mattic")
     spent = JoinTokenView("tok_bbbbbbbbbbbb", "used up", now - 3 * DAY_MS, now + 7 * DAY_MS, 0)
 
-    show_nodes.tokens([good, spent])
+    render_nodes.tokens([good, spent])
     told = capsys.readouterr().out.splitlines()
     row = re.split(r" {2,}", told[1])
     assert row == ["tok_aaaaaaaaaaaa", "good", "any number", "3 d ago", "7 d", "the attic"]
     assert told[2] == "1 more used up, expired or revoked (--all)"
 
-    show_nodes.tokens([good, spent], everyone=True)
+    render_nodes.tokens([good, spent], everyone=True)
     told = capsys.readouterr().out.splitlines()
     assert told[2].split()[:4] == ["tok_bbbbbbbbbbbb", "used", "up", "0"] and len(told) == 3
 
-    show_nodes.tokens([])
+    render_nodes.tokens([])
     assert "holdfast token new" in capsys.readouterr().out
 
 
@@ -170,9 +172,9 @@ def test_whoever_lends_a_machine_is_told_how_to_look_at_it_and_how_it_ends(
     monkeypatch.setattr("holdfast.node.handover.become_agent", lambda settings: became.append(settings.orchestrator))
     monkeypatch.setattr("sys.stderr.isatty", lambda: watched, raising=False)
 
-    serving.serve_node({"orchestrator": "lab.example:7421", "grace_ms": 90_000}, None)
+    serve.serve_node({"orchestrator": "lab.example:7421", "grace_ms": 90_000}, None)
     told = capsys.readouterr().err
-    serving.serve_node({"orchestrator": "lab.example:7421", "home": tmp_path / "a b", "grace_ms": 0}, None)
+    serve.serve_node({"orchestrator": "lab.example:7421", "home": tmp_path / "a b", "grace_ms": 0}, None)
     elsewhere = capsys.readouterr().err
 
     assert became == ["lab.example:7421"] * 2
@@ -187,5 +189,7 @@ def test_whoever_lends_a_machine_is_told_how_to_look_at_it_and_how_it_ends(
 @pytest.mark.spec("N10")
 def test_what_is_offered_is_said_as_a_person_says_it() -> None:
     given = {"cpu_milli": 1_500, "memory_mib": 512, "disk_mib": 20_480, "gpus": 1, "hours": "20:00-08:00"}
-    assert operating._in_words(given) == "1.5 cores, 512 MiB memory, 20 GiB disk, 1 GPU, in these hours: 20:00-08:00"
-    assert operating._in_words({"cpu_milli": 1_000, "hours": "always"}) == "1 core, at all hours"
+    assert (
+        node_operator._in_words(given) == "1.5 cores, 512 MiB memory, 20 GiB disk, 1 GPU, in these hours: 20:00-08:00"
+    )
+    assert node_operator._in_words({"cpu_milli": 1_000, "hours": "always"}) == "1 core, at all hours"

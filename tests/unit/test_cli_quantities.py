@@ -19,7 +19,7 @@ def test_durations(text: str, ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "h", "2x", "-5s", "1h foo", "2 h", "1e3"])
 def test_what_is_no_duration_is_named(text: str) -> None:
-    with pytest.raises(Misuse, match="is no duration"):
+    with pytest.raises(Misuse, match="is not a duration"):
         duration_ms(text)
 
 
@@ -32,7 +32,7 @@ def test_sizes(text: str, mib: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "MiB", "2 potatoes", "-1", "1KB"])
 def test_what_is_no_size_is_named(text: str) -> None:
-    with pytest.raises(Misuse, match="is no size"):
+    with pytest.raises(Misuse, match="is not a size"):
         size_mib(text)
 
 
@@ -45,7 +45,7 @@ def test_cores() -> None:
 def test_variables() -> None:
     assert assignments(["A=1", "B=", "C=x=y"]) == {"A": "1", "B": "", "C": "x=y"}
     for wrong in ("A", "=1", "1A=2", "A B=1"):
-        with pytest.raises(Misuse, match="is no variable"):
+        with pytest.raises(Misuse, match="is not a variable assignment"):
             assignments([wrong])
 
 

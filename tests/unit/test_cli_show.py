@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from holdfast.cli import show, show_nodes
+from holdfast.cli.render import jobs as render_jobs
+from holdfast.cli.render import nodes as render_nodes
 from holdfast.client.objects import Node, bound
 from holdfast.errors import JobCancelled, JobFailed, exit_code_of, verdict_error
 from holdfast.wire.http import FailureView, JobView, NodeView
@@ -30,9 +31,9 @@ def test_a_node_without_isolation_says_so_in_every_listing(capsys: pytest.Captur
     bare = msgspec.structs.replace(NODE, id="node_2", isolation="none")
 
     # when they are listed and shown
-    show_nodes.nodes([NODE, bare])
+    render_nodes.nodes([NODE, bare])
     listing = capsys.readouterr().out.splitlines()
-    show_nodes.node(bare)
+    render_nodes.node(bare)
     alone = capsys.readouterr().out
 
     # then only the bare one carries the mark, in both
@@ -45,7 +46,7 @@ def test_a_node_without_isolation_says_so_in_every_listing(capsys: pytest.Captur
 def test_what_a_node_says_of_itself_cannot_draw_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     evil = msgspec.structs.replace(NODE, name="ant\x1b[2J\x1b]0;title\x07\nnode_9 ready", cause="\x9b31m\r\b")
 
-    show_nodes.nodes([evil])
+    render_nodes.nodes([evil])
     printed = capsys.readouterr().out
 
     assert len(printed.splitlines()) == 4  # a head, the node, and all of them in two lines
@@ -57,7 +58,7 @@ def test_what_a_node_says_of_itself_is_shown_in_the_order_it_stands_in(capsys: p
     # given a node whose name turns the letters around, hides some, and breaks the line where no newline is
     evil = msgspec.structs.replace(NODE, name="ant\u202eydaer\u2066\u200b\u2028tail", attempts=["a"])
 
-    show_nodes.nodes([evil])
+    render_nodes.nodes([evil])
     printed = capsys.readouterr().out
 
     # then none of that reaches a screen, in a table or in a notebook
@@ -65,14 +66,14 @@ def test_what_a_node_says_of_itself_is_shown_in_the_order_it_stands_in(capsys: p
     for shown in (printed.replace("\n", ""), repr(bound(Node, evil, None)), bound(Node, evil, None)._repr_html_()):
         assert "antydaer tail" in shown
         assert shown.isprintable(), repr(shown)
-    assert show.clean("a\u202eb\xa0c\n", lines=True) == "ab c\n"
+    assert render_jobs.clean("a\u202eb\xa0c\n", lines=True) == "ab c\n"
 
 
 @pytest.mark.spec("J4")
 def test_colours_of_a_job_stay_and_its_other_control_sequences_go() -> None:
     text = "\x1b[31mred\x1b[0m\x1b[2Jgone\ttab\n"
-    assert show.clean(text, colours=True, lines=True) == "\x1b[31mred\x1b[0m[2Jgone\ttab\n"
-    assert show.clean(text) == "red[2Jgone\ttab "
+    assert render_jobs.clean(text, colours=True, lines=True) == "\x1b[31mred\x1b[0m[2Jgone\ttab\n"
+    assert render_jobs.clean(text) == "red[2Jgone\ttab "
 
 
 @pytest.mark.spec("J7")
@@ -103,5 +104,7 @@ def test_a_job_that_succeeded_is_no_error_and_a_stopped_one_is_told_apart() -> N
 
 @pytest.mark.spec("J7")
 def test_the_verdict_names_blame_and_bill() -> None:
-    line = show.verdict_line(msgspec.structs.replace(JOB, failure=failure("node_lost", "provider", retryable=True)))
+    line = render_jobs.verdict_line(
+        msgspec.structs.replace(JOB, failure=failure("node_lost", "provider", retryable=True))
+    )
     assert line == "job_1 failed after 8.2 s, 2 attempts: node_lost: it went so [provider's, not billed]"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import training
-from holdfast.neural import Metrics, Network
+from holdfast.cli import neural_training
+from holdfast.neural import NeuralNetwork, StepMetrics
 
 DIGITS = Path(__file__).resolve().parent.parent.parent / "examples" / "neural" / "digits.yaml"
 
@@ -13,20 +13,20 @@ DIGITS = Path(__file__).resolve().parent.parent.parent / "examples" / "neural" /
 @pytest.mark.spec("V5")
 def test_a_checkpoint_is_written_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given checkpoints after every step, and one who looks at them
-    monkeypatch.setattr(training, "KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(neural_training, "KEEP_EVERY_S", 0.0)
     kept = tmp_path / "kept.safetensors"
     seen: list[int | None] = []
 
-    def look(_: Metrics) -> None:
+    def look(_: StepMetrics) -> None:
         if not kept.exists():
             seen.append(None)
             return
-        found = Network.from_yaml(str(DIGITS))
+        found = NeuralNetwork.from_yaml(str(DIGITS))
         found.load(kept)
         seen.append(found.trainer.state.step)
 
     # when a network is trained, then each step finds what the one before left
-    training.train(Network.from_yaml(str(DIGITS)), "digits", 3, str(kept), look)
+    neural_training.train(NeuralNetwork.from_yaml(str(DIGITS)), "digits", 3, str(kept), look)
     assert seen == [None, 1, 2]
 
 
@@ -34,5 +34,7 @@ def test_a_checkpoint_is_written_on_the_way(tmp_path: Path, monkeypatch: pytest.
 def test_between_two_checkpoints_half_a_minute_goes_by(tmp_path: Path) -> None:
     kept = tmp_path / "kept.safetensors"
     early: list[bool] = []
-    training.train(Network.from_yaml(str(DIGITS)), "digits", 2, str(kept), lambda _: early.append(kept.exists()))
+    neural_training.train(
+        NeuralNetwork.from_yaml(str(DIGITS)), "digits", 2, str(kept), lambda _: early.append(kept.exists())
+    )
     assert early == [False, False] and kept.exists()

@@ -207,7 +207,7 @@ def test_the_keys_of_this_machine_never_go_along(tmp_path: Path, monkeypatch: py
         client = network.client()
         sent = client.content.send(tmp_path / "project")
         assert [entry.path for entry in client.content.manifest(sent.manifest).entries] == ["code.py"]
-        assert [(one.path, one.why) for one in sent.left_out] == [("state", "holds what Holdfast keeps for you")]
+        assert [(one.path, one.why) for one in sent.left_out] == [("state", "holds Holdfast's own data")]
 
 
 NODE_KEY = "-----BEGIN PRIVATE KEY-----\nMC4…"

@@ -16,7 +16,7 @@ from holdfast.client.log_lines import Lines, LogLine
 from holdfast.client.sse import ServerEvent
 from holdfast.client.transport import Transport
 from holdfast.errors import Misuse
-from holdfast.orchestrator.streams import END, Cursor, sse, whole_text
+from holdfast.orchestrator.api.streams import END, Cursor, sse, whole_text
 from holdfast.wire.http import LogLine as Piece
 
 pytest_plugins = ["both_clients"]
@@ -146,7 +146,7 @@ def texts(lines: list[LogLine], stream: tuple[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("after", ["not a place", "1| x", 7, Piece("a", "stdout", 0, "x\n")])
 def test_what_is_no_place_is_refused(after: Any) -> None:
-    with pytest.raises(Misuse, match="no line to go on behind"):
+    with pytest.raises(Misuse, match="no line to continue after"):
         Lines(after)
 
 

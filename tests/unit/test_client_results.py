@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.blobs import File, Manifest
 from holdfast.blobs.errors import BlobError, DiskFull, DiskRefused, InTheWay, Mismatch, StoreGone
-from holdfast.blobs.transfer import Progress
+from holdfast.blobs.transfer import TransferProgress
 from holdfast.client import Endpoint, results
 from holdfast.client.results import Results, place_for
 from holdfast.client.steps import Now, Steps
@@ -54,14 +54,14 @@ class Network:
         yield Now()
         return self.listing
 
-    def fetch(self, manifest: str, into: Path, *, told: Callable[[Progress], None]) -> Steps[Manifest]:
+    def fetch(self, manifest: str, into: Path, *, told: Callable[[TransferProgress], None]) -> Steps[Manifest]:
         yield Now()
         if self.cut:
             raise StoreGone("in the middle")
         for entry in self.listing.entries:
             (into / entry.path).parent.mkdir(parents=True, exist_ok=True)
             (into / entry.path).write_text("theirs")
-        told(Progress(5, 5, 1, 1, 5))
+        told(TransferProgress(5, 5, 1, 1, 5))
         return self.listing
 
     def sync(self, to: Path, job: JobView = JOB) -> "dict[str, object]":
@@ -224,7 +224,7 @@ def test_a_link_that_stands_where_we_write_is_not_followed(tmp_path: Path) -> No
     network.sync(folder)
     (folder / ".stdout.log.holdfast-part").symlink_to(victim)
 
-    with pytest.raises(InTheWay, match="stands where content belongs"):
+    with pytest.raises(InTheWay, match="is in the way"):
         network.sync(folder)
     assert victim.read_text() == "mine"
 

@@ -7,13 +7,13 @@ import httpx
 import msgspec
 import pytest
 
-from holdfast.checkup.reach import Reached
-from holdfast.cli import completing
+from holdfast.cli import completion_values
 from holdfast.client import Client, Endpoint
 from holdfast.client.async_client import AsyncClient
 from holdfast.client.async_transport import AsyncTransport
 from holdfast.client.retry import Patience
 from holdfast.client.transport import Transport
+from holdfast.diagnostics.reach import Reached
 from holdfast.errors import Busy, Garbled, Misconfigured, NotAllowed, NotFound, Refused, Unreachable
 from holdfast.wire.http import ErrorView, FailureView, JobView, LogLine
 
@@ -348,7 +348,7 @@ def test_neither_doctor_nor_the_shell_sends_a_token_over_plain_http(monkeypatch:
     found = Reached(Endpoint("http://lab.example:7420", "secret"))._token()
     assert found.state == "fail" and "plain HTTP" in found.says and "https://" in found.do
     with pytest.raises(Misconfigured, match="plain HTTP"):
-        completing._asked("/v1/nodes")
+        completion_values._asked("/v1/nodes")
     assert dialled == []
 
 

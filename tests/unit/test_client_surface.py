@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast.client import async_client, client, html, objects, questions, wishes
+from holdfast.client import async_client, client, html, job_options, objects, requests
 from holdfast.client.functions import Options
-from holdfast.client.objects import Array, AsyncArray, AsyncJob, AsyncNode, Job, Node, Nodes, Page, bound
-from holdfast.client.steps import Move, Steps
+from holdfast.client.objects import Array, AsyncArray, AsyncJob, AsyncNode, Job, Node, NodeList, Page, bound
+from holdfast.client.steps import MoveContent, Steps
 from holdfast.client.transport import Transport
 from holdfast.errors import Misuse
 from holdfast.model import Recovery, Workload
@@ -54,7 +54,7 @@ def shape(function: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", ["Jobs", "Arrays", "Nodes", "Tokens", "Content"])
 def test_what_one_client_has_the_other_has_too(name: str) -> None:
-    plain, awaited = public(getattr(client, name)), public(getattr(async_client, name))
+    plain, awaited = public(getattr(client, name)), public(getattr(async_client, f"Async{name}"))
     assert set(plain) == set(awaited)
     for method in plain:
         assert shape(plain[method]) == shape(awaited[method]), f"{name}.{method}"
@@ -99,7 +99,7 @@ def test_nothing_a_stranger_wrote_becomes_markup() -> None:
         bound(AsyncJob, JOB, None)._repr_html_(),
         Page([job], "next")._repr_html_(),
         node._repr_html_(),
-        Nodes([node])._repr_html_(),
+        NodeList([node])._repr_html_(),
         bound(Array, ArrayView("arr_1", NASTY, "", 3, {NASTY: 3}, True, 1, []), None)._repr_html_(),
     ]
     for page in shown:
@@ -132,14 +132,14 @@ def test_a_job_reads_as_one_line_and_is_written_as_the_api_writes_it() -> None:
 
 
 def test_wishes_are_in_the_words_of_the_command_line() -> None:
-    asked = wishes.requested(
+    asked = job_options.requested(
         ["python", "train.py"], {"cpu": 0.5, "memory": "2GiB", "gpu": 1, "time_limit": "1h30m", "attempts": 3}
     )
     assert asked == JobRequest(
         ["python", "train.py"], cpu_milli=500, memory_mib=2048, gpus=1, time_limit_ms=5_400_000, attempts_max=3
     )
-    assert wishes.requested(asked, {"name": "again"}).name == "again"
-    assert wishes.requested(["x"], {"cpu_milli": 250}).cpu_milli == 250
+    assert job_options.requested(asked, {"name": "again"}).name == "again"
+    assert job_options.requested(["x"], {"cpu_milli": 250}).cpu_milli == 250
 
 
 def test_inputs_are_addresses_jobs_and_what_was_sent() -> None:
@@ -147,7 +147,7 @@ def test_inputs_are_addresses_jobs_and_what_was_sent() -> None:
         manifest = "ab"
 
     given = {"a": "https://example.org/x", "b": bound(Job, JOB, None), "c": Sent(), "d": "job_7"}
-    assert wishes.requested(["x"], {"inputs": given}).inputs == [
+    assert job_options.requested(["x"], {"inputs": given}).inputs == [
         InputRequest("a", url="https://example.org/x"),
         InputRequest("b", job="job_1"),
         InputRequest("c", manifest="ab"),
@@ -163,8 +163,8 @@ def test_inputs_are_addresses_jobs_and_what_was_sent() -> None:
         (None, {}, "None is no command"),
         ([], {}, "no command"),
         (["echo", None], {}, "word 2 of the command is None"),
-        (["x"], {"cpus": 2}, "no wish 'cpus'"),
-        (["x"], {"memory": "lots"}, "memory: 'lots' is no size"),
+        (["x"], {"cpus": 2}, "no option 'cpus'"),
+        (["x"], {"memory": "lots"}, "memory: 'lots' is not a size"),
         (["x"], {"gpu": "one"}, "gpu is 'one'"),
         (["x"], {"gpu": True}, "gpu is True"),
         (["x"], {"priority": "high"}, "priority is 'high'"),
@@ -173,9 +173,9 @@ def test_inputs_are_addresses_jobs_and_what_was_sent() -> None:
         (["x"], {"env": {"SEED": 7}}, "env is {'SEED': 7}"),
         (["x"], {"recovery": "sometimes"}, "recovery is 'sometimes'"),
         (["x"], {"inputs": "https://example.org/x"}, "inputs: they are"),
-        (["x"], {"argv": ["y"]}, "no wish 'argv'"),
-        (["x"], {"cpu": 1, "cpu_milli": 1}, "the same wish"),
-        (["x"], {"memory": "much"}, "no size"),
+        (["x"], {"argv": ["y"]}, "no option 'argv'"),
+        (["x"], {"cpu": 1, "cpu_milli": 1}, "the same option"),
+        (["x"], {"memory": "much"}, "not a size"),
         (["x"], {"inputs": {"data": "/some/folder"}}, "neither an address"),
     ],
 )
@@ -183,30 +183,32 @@ def test_a_wish_that_makes_no_sense_is_refused_before_anything_is_sent(
     command: Any, given: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(Misuse, match=says) as caught:
-        wishes.requested(command, given)
+        job_options.requested(command, given)
     assert caught.value.hint
 
 
 @pytest.mark.parametrize(("word", "meant"), [("memmory", "memory"), ("cpus", "cpu"), ("timeout", "time_limit")])
 def test_a_wish_that_is_nearly_one_is_named(word: str, meant: str) -> None:
     with pytest.raises(Misuse) as caught:
-        wishes.requested(["x"], {word: 1})
+        job_options.requested(["x"], {word: 1})
     assert caught.value.hint.startswith(f"Did you mean {meant!r}? There are arch, attempts,")
 
 
 def test_a_wish_of_none_is_no_wish_and_words_of_a_command_may_be_numbers_and_paths() -> None:
-    assert wishes.requested(["x", 7, Path("y")], {"memory": None, "time_limit": None}) == JobRequest(["x", "7", "y"])  # type: ignore[list-item]
+    assert job_options.requested(["x", 7, Path("y")], {"memory": None, "time_limit": None}) == JobRequest(
+        ["x", "7", "y"]
+    )  # type: ignore[list-item]
 
 
 def test_editors_are_shown_every_wish_and_what_it_can_be() -> None:
-    fields = {field for field, _ in wishes._WORDS.values()}
-    words = set(wishes._WORDS) | set(wishes.FIELDS) - fields - {"argv"} | {"folder"}
-    assert set(wishes.Wishes.__annotations__) == words
-    assert set(wishes.Asked.__annotations__) == set(Options.__struct_fields__)
-    assert {"recovery": tuple(Recovery), "workload": tuple(Workload)} == wishes._CHOICES
+    fields = {field for field, _ in job_options._WORDS.values()}
+    words = set(job_options._WORDS) | set(job_options.FIELDS) - fields - {"argv"} | {"folder"}
+    assert set(job_options.JobOptions.__annotations__) == words
+    assert set(job_options.CommonOptions.__annotations__) == set(Options.__struct_fields__)
+    assert {"recovery": tuple(Recovery), "workload": tuple(Workload)} == job_options._CHOICES
     for ask in (client.Jobs.submit, client.Jobs.run, client.Arrays.submit, client.Client.check):
-        assert inspect.signature(ask).parameters["wishes"].annotation == Unpack[wishes.Wishes]
-    assert inspect.signature(holdfast.function).parameters["options"].annotation == Unpack[wishes.Asked]
+        assert inspect.signature(ask).parameters["options"].annotation == Unpack[job_options.JobOptions]
+    assert inspect.signature(holdfast.function).parameters["options"].annotation == Unpack[job_options.CommonOptions]
 
 
 @pytest.mark.parametrize(
@@ -224,15 +226,15 @@ def test_what_makes_no_sense_is_said_before_anything_is_sent(ask: Any, says: str
 
 
 def test_numbers_and_paths_are_items_as_they_are_written() -> None:
-    assert questions._items(range(2)) == ["0", "1"]
-    assert questions._items([Path("a"), 0.5]) == ["a", "0.5"]
+    assert requests._items(range(2)) == ["0", "1"]
+    assert requests._items([Path("a"), 0.5]) == ["a", "0.5"]
 
 
 def test_a_job_is_as_good_as_its_id_and_what_is_no_id_is_said_to_be_none() -> None:
-    assert questions.segment(bound(Job, JOB, None)) == "job_1"
+    assert requests.segment(bound(Job, JOB, None)) == "job_1"
     for wrong in ("", ".", "..", None, 7):
         with pytest.raises(Misuse, match="is no id"):
-            questions.segment(wrong)
+            requests.segment(wrong)
 
 
 def test_a_client_that_was_closed_says_so() -> None:
@@ -258,7 +260,7 @@ def test_ctrl_c_ends_the_moving_of_files_also_where_a_loop_runs() -> None:
             ended.set()
 
     def steps() -> Steps[None]:
-        yield Move(moving)
+        yield MoveContent(moving)
 
     async def cell() -> None:
         with holdfast.Client("http://127.0.0.1:9") as plain:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import container_request
 from holdfast.node.runtimes.container_request import request, room, variables
 

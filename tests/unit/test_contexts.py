@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli.frame import app
+from holdfast.cli.app import app
 from holdfast.client import contexts
 from holdfast.client.contexts import Context
 from holdfast.client.endpoint import find, known_as, name_of
@@ -187,7 +187,9 @@ def test_a_token_file_that_others_can_read_is_named_when_it_is_copied(
     file = tmp_path / "there" / "far.token"
     file.write_text("far-secret")
     ways = {*tmp_path.parents, tmp_path}  # a test's own folder lets nobody through
-    monkeypatch.setattr("holdfast.checkup.machine._mode", lambda path: 0o755 if path in ways else path.stat().st_mode)
+    monkeypatch.setattr(
+        "holdfast.diagnostics.machine._mode", lambda path: 0o755 if path in ways else path.stat().st_mode
+    )
     for mode, who in ((0o600, ""), (0o644, "others on this machine"), (0o640, "its group")):
         file.chmod(mode)
         words = ["context", "add", "far", "--url", "https://far.example", "--token-file", str(file), "--force"]

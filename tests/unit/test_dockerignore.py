@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.node.dockerignore import LINES_MAX, leaves_out, rules
+from holdfast.node.images.dockerignore import LINES_MAX, leaves_out, rules
 
 CASES = [
     # pattern lines, path, whether it is left out

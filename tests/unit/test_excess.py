@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.model import FailureCode
 from holdfast.node.core.excess import excess, words
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 
 pytestmark = pytest.mark.spec("N4", "J7")
 

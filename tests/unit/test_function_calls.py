@@ -41,7 +41,7 @@ def doubled(x: Any, by: int = 2) -> Any:
         ({"memmory": "2GiB"}, "no option 'memmory'", "Did you mean 'memory'?"),
         ({"timeout": 3}, "no option 'timeout'", "Did you mean 'time_limit'?"),
         ({"inputs": {}}, "no option 'inputs'", "There are attempts, cpu"),
-        ({"memory": "lots"}, "memory: 'lots' is no size", "2GiB"),
+        ({"memory": "lots"}, "memory: 'lots' is not a size", "2GiB"),
         ({"cpu": -1}, "cpu: '-1'", "0.5"),
         ({"gpu": "one"}, "gpu is 'one'", "a whole number"),
         ({"env": {"SEED": 7}}, "env is {'SEED': 7}", "text by name"),
@@ -97,7 +97,7 @@ def test_a_function_piped_into_python_is_refused_and_nothing_is_sent() -> None:
     done = subprocess.run(
         [sys.executable, "-"], input=textwrap.dedent(script), capture_output=True, text=True, timeout=60
     )
-    assert "the source of double is not to be found" in done.stderr and "Put it into a file" in done.stderr
+    assert "the source of double is not available" in done.stderr and "Put it into a file" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -86,3 +86,70 @@ def test_sound_checksums_do_not_make_up_for_unsound_parts(body: bytes) -> None:
     else:
         code = "token_mistyped" if read.text == text else "two spellings of one token"
     assert code == "token_mistyped"
+
+
+# --- each way to be mistyped has its own words, and nothing else is taken ---
+
+
+def spelled(*fields: bytes, checksum: bytes | None = None) -> str:
+    body = b"".join(bytes([len(field)]) + field for field in fields)
+    return raw_text(body + (tokens._checksum(body) if checksum is None else checksum))
+
+
+def raw_text(raw: bytes) -> str:
+    return tokens.PREFIX + base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+ID, SECRET, PIN_BYTES = TICKET.id.encode(), TICKET.secret, bytes.fromhex(PIN)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (TICKET.text.removeprefix("hf1_"), "it does not start with hf1_"),
+        ("x" * 256, "it does not start with hf1_"),
+        ("x" * 257, "it is too long"),
+        ("hf1_" + "A" * 253, "it is too long"),
+        ("hf1_" + "A" * 252, "its checksum does not match"),
+        ("hf1_!!!!", "an invalid character"),
+        ("hf1_", "its checksum does not match"),
+        (raw_text(tokens._checksum(b"")), "its checksum does not match"),
+        (spelled(ID, SECRET, PIN_BYTES, checksum=b"nope"), "its checksum does not match"),
+        (spelled(ID, SECRET), "its structure is invalid"),
+        (spelled(ID, SECRET, PIN_BYTES, b""), "its structure is invalid"),
+        (spelled(ID, b"", PIN_BYTES), "its structure is invalid"),
+        (spelled(b"", SECRET, PIN_BYTES), "its structure is invalid"),
+        (spelled(ID, SECRET, PIN_BYTES[:31]), "its structure is invalid"),
+        (spelled(ID, SECRET, b"x"), "its structure is invalid"),
+        (spelled(b"tok_SHOUTING", SECRET, PIN_BYTES), "its structure is invalid"),
+        (spelled(b"tok_\xff\xff\xff\xff\xff\xff\xff\xff", SECRET, PIN_BYTES), "its structure is invalid"),
+    ],
+    ids=[f"way {number}" for number in range(17)],
+)
+def test_every_way_to_be_mistyped_is_told(text: str, why: str) -> None:
+    with pytest.raises(Misconfigured, match="the join token is mistyped") as caught:
+        tokens.parse(text)
+    assert why in str(caught.value) and caught.value.code == "token_mistyped"
+
+
+def test_another_spelling_of_the_same_bytes_is_refused() -> None:
+    ticket = tokens.make("", Instant(0), Instant(1))[0]
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    text = next(t for t in (ticket.text, TICKET.text, tokens.invitation(PIN).text) if (len(t) - 4) % 4)
+    unused = 2 if (len(text) - 4) % 4 == 3 else 4
+    last = letters.index(text[-1])
+    other = text[:-1] + letters[last ^ 1]
+    assert last % (1 << unused) == 0
+    with pytest.raises(Misconfigured, match="its last letter is changed"):
+        tokens.parse(other)
+
+
+def test_what_a_token_is_drawn_from_is_used_as_far_as_it_is_needed() -> None:
+    drawn = tokens.Drawn(bytes(range(32)), bytes(range(32, 64)))
+    same = tokens.Drawn(drawn.id[:8] + b"x" * 24, drawn.secret[:24] + b"x" * 8)
+    other = tokens.Drawn(drawn.id[:7] + b"x" * 25, drawn.secret[:23] + b"x" * 9)
+    ticket = tokens.make(PIN, Instant(0), Instant(1), drawn=drawn)[0]
+
+    assert tokens.make(PIN, Instant(0), Instant(1), drawn=same)[0] == ticket
+    assert tokens.make(PIN, Instant(0), Instant(1), drawn=other)[0].id != ticket.id
+    assert tokens.make(PIN, Instant(0), Instant(1), drawn=other)[0].secret != ticket.secret

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model import FailureCode
-from holdfast.node.image_names import BadName, ImageName, blame, parse
+from holdfast.node.images.image_names import BadName, ImageName, blame, parse
 
 DIGEST = "sha256:" + "a1" * 32
 

@@ -30,9 +30,11 @@ from holdfast.model.messages import (
     Welcome,
 )
 from holdfast.model.resources import Need
-from holdfast.node.core.admission import Limits
+from holdfast.node.core.admission import NodeLimits
+from holdfast.node.core.attempt_lifecycle import BodyOutcome, EndKind, Phase
 from holdfast.node.core.core import NodeCore
-from holdfast.node.core.stimuli import (
+from holdfast.node.core.events import (
+    CommandReceived,
     Connected,
     Delivered,
     Disconnected,
@@ -41,6 +43,7 @@ from holdfast.node.core.stimuli import (
     LoadMeasured,
     NodeAction,
     NodeEvent,
+    NodeTick,
     Recovered,
     RememberEpoch,
     Remove,
@@ -52,11 +55,9 @@ from holdfast.node.core.stimuli import (
     Spawn,
     SpawnFailed,
     Tell,
-    Tick,
-    Told,
 )
+from holdfast.node.core.order import Order
 from holdfast.node.core.verdicts import spawn_failure
-from holdfast.node.core.warden import Kind, Order, Outcome, Phase
 
 NODE = NodeId("node_" + "a" * 32)
 ATT = AttemptId("att_aaaaaaaaaaaaaa.1")
@@ -70,8 +71,8 @@ PLENTY = Resources(cpu_milli=4_000, memory_mib=4_096, disk_mib=8_192)
 class Bench:
     """A core under test, with a clock that the test moves."""
 
-    def __init__(self, connected: bool = True, offered: Resources = PLENTY, limits: Limits | None = None) -> None:
-        self.core = NodeCore(NODE, "i1", offered=offered, limits=limits or Limits())
+    def __init__(self, connected: bool = True, offered: Resources = PLENTY, limits: NodeLimits | None = None) -> None:
+        self.core = NodeCore(NODE, "i1", offered=offered, limits=limits or NodeLimits())
         self.now = 1_000_000
         if connected:
             self.do(Connected(WELCOME))
@@ -81,9 +82,9 @@ class Bench:
         return self.core.apply(event, Instant(self.now))
 
     def told(self, command: Start | Go | Discard | Renewed | Ping | Drained, later_ms: int = 0) -> list[NodeAction]:
-        return self.do(Told(command), later_ms)
+        return self.do(CommandReceived(command), later_ms)
 
-    def shim(self, phase: Phase, outcome: Outcome | None = None, attempt: AttemptId = ATT) -> list[NodeAction]:
+    def shim(self, phase: Phase, outcome: BodyOutcome | None = None, attempt: AttemptId = ATT) -> list[NodeAction]:
         return self.do(ShimSaid(attempt, ShimStatus(phase, outcome, 3, 2, "ab" * 32)))
 
 
@@ -109,7 +110,7 @@ def tells(actions: list[NodeAction], do: str) -> list[Tell]:
     return [a for a in actions if isinstance(a, Tell) and a.do == do]
 
 
-EXIT_0 = Outcome(Kind.EXIT, exit_code=0)
+EXIT_0 = BodyOutcome(EndKind.EXIT, exit_code=0)
 
 
 @pytest.mark.spec("J3")
@@ -227,14 +228,14 @@ def test_what_is_held_counts_against_what_is_offered_until_its_body_ended() -> N
 def test_a_refusal_is_repeated_until_it_is_discarded() -> None:
     bench = Bench(offered=Resources())
     bench.told(start())
-    (full,) = reports(bench.do(Tick(), 1_000))
+    (full,) = reports(bench.do(NodeTick(), 1_000))
     assert full.full and full.held[0].phase is HeldPhase.REFUSED
     assert said(bench.told(Discard(5, ATT, 7, "noted"))) == [Held(ATT, 7, HeldPhase.GONE)]
 
 
 @pytest.mark.spec("N5")
 def test_no_more_attempts_are_held_than_one_report_can_say() -> None:
-    bench = Bench(limits=Limits(attempts_max=1))
+    bench = Bench(limits=NodeLimits(attempts_max=1))
     bench.told(start())
     (held,) = said(bench.told(start(OTHER)))
     assert held.phase is HeldPhase.REFUSED
@@ -258,7 +259,7 @@ def test_a_leased_body_waits_for_go_and_its_lease_counts_from_the_report_that_go
     actions = bench.shim(Phase.READY)
     assert said(actions) == [Held(ATT, 7, HeldPhase.READY)]
     ready, seq = bench.now, reports(actions)[-1].seq
-    bench.do(Tick(), 3_000)
+    bench.do(NodeTick(), 3_000)
     actions = bench.told(Go(5, ATT, 7, seq))
     assert [t.at_ms for t in tells(actions, "lease")] == [ready + 9_000]
     assert tells(actions, "go")
@@ -300,8 +301,8 @@ def test_a_go_that_answers_a_report_about_another_attempt_starts_nothing() -> No
 def test_a_shim_that_did_not_hear_go_is_told_again_while_the_lease_holds() -> None:
     bench = Bench()
     bench.told(Go(5, ATT, 7, leased(bench)))
-    assert tells(bench.do(Tick(), 1_000), "go")
-    assert not tells(bench.do(Tick(), 9_000), "go")
+    assert tells(bench.do(NodeTick(), 1_000), "go")
+    assert not tells(bench.do(NodeTick(), 9_000), "go")
 
 
 @pytest.mark.spec("J8")
@@ -309,7 +310,7 @@ def test_renewals_extend_the_lease_from_the_moment_they_were_asked_for() -> None
     bench = Bench()
     bench.told(Go(5, ATT, 7, leased(bench)))
     bench.shim(Phase.RUNNING)
-    (full,) = reports(bench.do(Tick(), 1_000))
+    (full,) = reports(bench.do(NodeTick(), 1_000))
     asked = bench.now
     assert full.renew == (ATT,)
     actions = bench.told(Renewed(5, full.seq, (ATT,)), later_ms=400)
@@ -343,12 +344,12 @@ def test_reports_come_at_the_keepalive_while_work_is_held_and_at_the_heartbeat_o
     bench = Bench()
     bench.do(LoadMeasured(Load(cpu_permille=12)))
     assert bench.core.next_due() == bench.now + 30_000
-    (idle,) = reports(bench.do(Tick(), 30_000))
+    (idle,) = reports(bench.do(NodeTick(), 30_000))
     assert idle.full and idle.held == () and idle.load == Load(cpu_permille=12)
     bench.told(start())
     due = bench.core.next_due()
     assert due is not None and due <= bench.now + 1_000
-    (busy,) = reports(bench.do(Tick(), 1_000))
+    (busy,) = reports(bench.do(NodeTick(), 1_000))
     assert busy.full and busy.held == (Held(ATT, 7, HeldPhase.PREPARING),)
 
 
@@ -395,7 +396,7 @@ def test_a_shim_hears_of_contact_while_the_session_stands() -> None:
     bench = Bench()
     bench.told(start())
     bench.shim(Phase.RUNNING)
-    (told,) = tells(bench.do(Tick(), 6_000), "contact")
+    (told,) = tells(bench.do(NodeTick(), 6_000), "contact")
     assert told.at_ms == bench.now
 
 
@@ -403,23 +404,23 @@ def test_a_shim_hears_of_contact_while_the_session_stands() -> None:
 @pytest.mark.parametrize(
     ("outcome", "code"),
     [
-        (Outcome(Kind.EXIT, exit_code=3), FailureCode.EXIT_CODE),
-        (Outcome(Kind.EXIT, signal=11), FailureCode.EXIT_CODE),
-        (Outcome(Kind.TIME_LIMIT, signal=15), FailureCode.TIME_LIMIT),
-        (Outcome(Kind.LEASE), FailureCode.LEASE_LOST),
-        (Outcome(Kind.ORPHAN), FailureCode.ORPHANED),
-        (Outcome(Kind.STOPPED), FailureCode.DRAINED),
-        (Outcome(Kind.FAULT, code="node_disk_full"), FailureCode.NODE_DISK_FULL),
-        (Outcome(Kind.FAULT, code="runtime_fault"), FailureCode.RUNTIME_FAULT),
-        (Outcome(Kind.FAULT, code="oom_node", signal=9), FailureCode.OOM_NODE),
-        (Outcome(Kind.FAULT, code="oom_job", signal=9), FailureCode.OOM_JOB),
-        (Outcome(Kind.FAULT, code="disk_quota", exit_code=1), FailureCode.DISK_QUOTA),
-        (Outcome(Kind.FAULT, code="time_limit", signal=9), FailureCode.TIME_LIMIT),
-        (Outcome(Kind.FAULT, code="cancelled"), FailureCode.RUNTIME_FAULT),
+        (BodyOutcome(EndKind.EXIT, exit_code=3), FailureCode.EXIT_CODE),
+        (BodyOutcome(EndKind.EXIT, signal=11), FailureCode.EXIT_CODE),
+        (BodyOutcome(EndKind.TIME_LIMIT, signal=15), FailureCode.TIME_LIMIT),
+        (BodyOutcome(EndKind.LEASE), FailureCode.LEASE_LOST),
+        (BodyOutcome(EndKind.ORPHAN), FailureCode.ORPHANED),
+        (BodyOutcome(EndKind.STOPPED), FailureCode.DRAINED),
+        (BodyOutcome(EndKind.FAULT, code="node_disk_full"), FailureCode.NODE_DISK_FULL),
+        (BodyOutcome(EndKind.FAULT, code="runtime_fault"), FailureCode.RUNTIME_FAULT),
+        (BodyOutcome(EndKind.FAULT, code="oom_node", signal=9), FailureCode.OOM_NODE),
+        (BodyOutcome(EndKind.FAULT, code="oom_job", signal=9), FailureCode.OOM_JOB),
+        (BodyOutcome(EndKind.FAULT, code="disk_quota", exit_code=1), FailureCode.DISK_QUOTA),
+        (BodyOutcome(EndKind.FAULT, code="time_limit", signal=9), FailureCode.TIME_LIMIT),
+        (BodyOutcome(EndKind.FAULT, code="cancelled"), FailureCode.RUNTIME_FAULT),
         (None, FailureCode.RUNTIME_FAULT),
     ],
 )
-def test_every_end_has_its_own_code(outcome: Outcome | None, code: FailureCode) -> None:
+def test_every_end_has_its_own_code(outcome: BodyOutcome | None, code: FailureCode) -> None:
     bench = Bench()
     bench.told(start())
     bench.shim(Phase.ENDED, outcome)
@@ -432,7 +433,7 @@ def test_a_leased_body_that_ended_before_its_go_is_said_to_have_ended_not_to_hav
     bench = Bench()
     bench.told(start(lease_ms=3_000))
     bench.shim(Phase.READY)
-    (held,) = said(bench.shim(Phase.ENDED, Outcome(Kind.ORPHAN)))
+    (held,) = said(bench.shim(Phase.ENDED, BodyOutcome(EndKind.ORPHAN)))
     assert held.phase is HeldPhase.FINISHED and held.failure is not None
     assert held.failure.code is FailureCode.ORPHANED
 
@@ -455,8 +456,8 @@ def test_a_discarded_body_is_told_to_stop_until_it_has_ended_and_then_removed() 
     bench.told(start())
     bench.shim(Phase.RUNNING)
     assert tells(bench.told(Discard(5, ATT, 7, "superseded")), "stop")[0].reason == "superseded"
-    assert tells(bench.do(Tick(), 1_000), "stop"), "the first word may be lost"
-    actions = bench.shim(Phase.ENDED, Outcome(Kind.STOPPED))
+    assert tells(bench.do(NodeTick(), 1_000), "stop"), "the first word may be lost"
+    actions = bench.shim(Phase.ENDED, BodyOutcome(EndKind.STOPPED))
     assert of(actions, Remove) == [Remove(ATT)]
     assert said(bench.do(Removed(ATT))) == [Held(ATT, 7, HeldPhase.GONE)]
     assert bench.core.in_use == Resources()
@@ -487,11 +488,11 @@ def test_what_outlives_the_grace_is_stopped_and_no_goodbye_is_said_while_it_live
     bench.shim(Phase.RUNNING)
     bench.do(LeaveAsked(5_000))
     assert bench.core.next_due() is not None
-    assert not tells(bench.do(Tick(), 4_999), "stop")
-    assert tells(bench.do(Tick(), 1), "stop")
-    bench.do(Tick(), 60_000)
+    assert not tells(bench.do(NodeTick(), 4_999), "stop")
+    assert tells(bench.do(NodeTick(), 1), "stop")
+    bench.do(NodeTick(), 60_000)
     assert not bench.core.left
-    actions = bench.shim(Phase.ENDED, Outcome(Kind.STOPPED))
+    actions = bench.shim(Phase.ENDED, BodyOutcome(EndKind.STOPPED))
     assert bench.core.left and Say(Leaving(0, done=True)) in actions
 
 

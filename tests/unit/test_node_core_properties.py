@@ -6,14 +6,17 @@ from hypothesis import strategies as st
 
 from holdfast.model import AttemptId, Failure, FailureCode, Instant, JobSpec, NodeId, Resources, job_of
 from holdfast.model.messages import Discard, Drained, Go, HeldPhase, Ping, Renewed, Report, Start, Welcome
+from holdfast.node.core.attempt_lifecycle import BodyOutcome, EndKind, Phase
 from holdfast.node.core.core import NodeCore
-from holdfast.node.core.stimuli import (
+from holdfast.node.core.events import (
+    CommandReceived,
     Connected,
     Delivered,
     Disconnected,
     LeaveAsked,
     NodeAction,
     NodeEvent,
+    NodeTick,
     Remove,
     Removed,
     Say,
@@ -23,10 +26,7 @@ from holdfast.node.core.stimuli import (
     Spawn,
     SpawnFailed,
     Tell,
-    Tick,
-    Told,
 )
-from holdfast.node.core.warden import Kind, Outcome, Phase
 
 NODE = NodeId("node_" + "a" * 32)
 ATTEMPTS = [AttemptId(f"att_{letter * 14}.1") for letter in "abc"]
@@ -55,19 +55,19 @@ statuses = st.sampled_from(
         ShimStatus(Phase.PREPARING),
         ShimStatus(Phase.READY),
         ShimStatus(Phase.RUNNING),
-        ShimStatus(Phase.ENDED, Outcome(Kind.EXIT, exit_code=0), 1, 1, "ab" * 32),
-        ShimStatus(Phase.ENDED, Outcome(Kind.STOPPED)),
+        ShimStatus(Phase.ENDED, BodyOutcome(EndKind.EXIT, exit_code=0), 1, 1, "ab" * 32),
+        ShimStatus(Phase.ENDED, BodyOutcome(EndKind.STOPPED)),
     ]
 )
 events: st.SearchStrategy[NodeEvent] = st.one_of(
-    st.builds(Told, commands),
-    st.builds(Told, commands),
+    st.builds(CommandReceived, commands),
+    st.builds(CommandReceived, commands),
     st.builds(ShimSaid, attempts, statuses),
     st.builds(ShimDied, attempts, st.just("gone")),
     st.builds(SpawnFailed, attempts, st.just(Failure(FailureCode.RUNTIME_FAULT))),
     st.builds(Delivered, attempts),
     st.builds(Removed, attempts),
-    st.just(Tick()),
+    st.just(NodeTick()),
     st.just(Disconnected()),
     st.builds(lambda epoch: Connected(Welcome(NODE, epoch, 5_000, 500, LEASE, 60_000, 100)), epochs),
     st.builds(LeaveAsked, st.sampled_from([0, 3_000])),
@@ -77,10 +77,10 @@ events: st.SearchStrategy[NodeEvent] = st.one_of(
 def _life(attempt: AttemptId) -> list[NodeEvent]:
     """A whole life in good order, so that histories reach far enough for the disorder around it to matter."""
     return [
-        Told(_start(attempt, 7, 5)),
+        CommandReceived(_start(attempt, 7, 5)),
         ShimSaid(attempt, ShimStatus(Phase.READY)),
-        Told(Discard(5, attempt, 7, "why")),
-        ShimSaid(attempt, ShimStatus(Phase.ENDED, Outcome(Kind.STOPPED))),
+        CommandReceived(Discard(5, attempt, 7, "why")),
+        ShimSaid(attempt, ShimStatus(Phase.ENDED, BodyOutcome(EndKind.STOPPED))),
         Removed(attempt),
     ]
 
@@ -106,7 +106,7 @@ class World:
 
     def feed(self, event: NodeEvent, later_ms: int) -> list[NodeAction]:
         self.now += later_ms
-        if isinstance(event, Told) and isinstance(event.command, Go):
+        if isinstance(event, CommandReceived) and isinstance(event.command, Go):
             go = event.command
             known = self.core.holding(go.attempt)
             if known is not None and known.fence == go.fence and go.epoch >= self.core.epoch_seen:
@@ -167,7 +167,7 @@ def test_whatever_is_held_is_reported_when_a_session_stands(history: list[tuple[
     due = world.core.next_due()
     assert due is not None
     held = world.core.held()
-    actions = world.feed(Tick(), max(0, due - world.now) + 5_000)
+    actions = world.feed(NodeTick(), max(0, due - world.now) + 5_000)
     full = [a.message for a in actions if isinstance(a, Say) and isinstance(a.message, Report) and a.message.full]
     assert [(h.attempt, h.fence) for h in full[-1].held] == [(h.attempt, h.fence) for h in held]
 
@@ -182,9 +182,9 @@ def test_a_lower_epoch_changes_nothing(
     for event, later_ms in history:
         world.feed(event, later_ms)
     world.feed(Connected(Welcome(NODE, 99, 5_000, 500, LEASE, 60_000, 100)), 1)
-    world.feed(Tick(), 0)
+    world.feed(NodeTick(), 0)
     before = (world.core.held(), world.core.alive, world.core.next_due())
-    assert world.feed(Told(command), 0) == []
+    assert world.feed(CommandReceived(command), 0) == []
     assert (world.core.held(), world.core.alive, world.core.next_due()) == before
 
 
@@ -203,6 +203,6 @@ def test_a_leaving_node_leaves_once_everything_has_died(history: list[tuple[Node
         due = world.core.next_due()
         if world.core.left or due is None:
             break
-        world.feed(Tick(), max(0, due - world.now))
-    world.feed(Tick(), 60_000)
+        world.feed(NodeTick(), max(0, due - world.now))
+    world.feed(NodeTick(), 60_000)
     assert world.core.left

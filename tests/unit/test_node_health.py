@@ -18,9 +18,9 @@ from holdfast.node.health import (
     INODES_FREE_MIN,
     DiskReading,
     GpuReading,
+    HealthWatch,
     Readings,
     Sensor,
-    Watch,
 )
 
 pytestmark = pytest.mark.spec("H1")
@@ -46,7 +46,7 @@ def with_gpus(*gpus: GpuReading, heat: int | None = None) -> Readings:
     ],
 )
 def test_a_disk_that_cannot_keep_what_jobs_make_is_sick(disk: DiskReading, says: str) -> None:
-    watch = Watch()
+    watch = HealthWatch()
     found = watch.judge(Readings(disk), 0).sick
     assert says in found if says else found == ""
     # And when it is well again, so is the machine
@@ -54,14 +54,14 @@ def test_a_disk_that_cannot_keep_what_jobs_make_is_sick(disk: DiskReading, says:
 
 
 def test_a_disk_that_is_nearly_full_is_a_warning() -> None:
-    found = Watch().judge(Readings(DiskReading(free_mib=4_999, total_mib=100_000)), 0)
+    found = HealthWatch().judge(Readings(DiskReading(free_mib=4_999, total_mib=100_000)), 0)
     assert found.sick == "" and found.warnings == ("the disk is nearly full: 4999 of 100000 MiB are free",)
 
 
 @given(st.lists(st.integers(20, 120), min_size=1, max_size=80))
 def test_heat_is_an_illness_only_when_it_lasts_and_ends_only_when_it_is_cool(heat: list[int]) -> None:
     """Against the rule written as a sentence over the whole history."""
-    watch = Watch(1)
+    watch = HealthWatch(1)
     for now, _ in enumerate(heat):
         sick = bool(watch.judge(with_gpus(GpuReading("GPU 0"), heat=heat[now]), now * STEP_MS).sick)
         steps = HOT_MS // STEP_MS
@@ -75,7 +75,7 @@ def test_heat_is_an_illness_only_when_it_lasts_and_ends_only_when_it_is_cool(hea
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 5)), min_size=1, max_size=30))
 def test_only_errors_that_happen_while_we_watch_count_and_for_an_hour(counts: list[int | None]) -> None:
-    watch, last, erred = Watch(1), None, None
+    watch, last, erred = HealthWatch(1), None, None
     for number, count in enumerate(counts):
         now = number * ERRORS_MS // 3
         sick = watch.judge(with_gpus(GpuReading("GPU 0", uncorrected=count)), now).sick
@@ -87,19 +87,19 @@ def test_only_errors_that_happen_while_we_watch_count_and_for_an_hour(counts: li
 
 def test_a_gpu_that_is_gone_or_does_not_answer_is_an_illness_where_gpus_are_offered() -> None:
     both = (GpuReading("GPU 0"), GpuReading("GPU 1"))
-    assert Watch(2).judge(with_gpus(*both), 0).sick == ""
-    assert "1 of its 2 GPUs are gone" in Watch(2).judge(with_gpus(both[0]), 0).sick
-    assert "no longer answers" in Watch(2).judge(Readings(GOOD, None), 0).sick
+    assert HealthWatch(2).judge(with_gpus(*both), 0).sick == ""
+    assert "1 of its 2 GPUs are gone" in HealthWatch(2).judge(with_gpus(both[0]), 0).sick
+    assert "no longer answers" in HealthWatch(2).judge(Readings(GOOD, None), 0).sick
     lost = GpuReading("GPU 1", trouble="GPU is lost")
-    assert "GPU 1 no longer answers: GPU is lost" in Watch(2).judge(with_gpus(both[0], lost), 0).sick
+    assert "GPU 1 no longer answers: GPU is lost" in HealthWatch(2).judge(with_gpus(both[0], lost), 0).sick
     spent = GpuReading("GPU 0", rows_spent=True)
-    assert "no good rows left" in Watch(1).judge(with_gpus(spent), 0).sick
-    waits = Watch(1).judge(with_gpus(GpuReading("GPU 0", rows_wait=True), heat=LIMIT - 1), 0)
+    assert "no good rows left" in HealthWatch(1).judge(with_gpus(spent), 0).sick
+    waits = HealthWatch(1).judge(with_gpus(GpuReading("GPU 0", rows_wait=True), heat=LIMIT - 1), 0)
     assert waits.sick == "" and len(waits.warnings) == 2
 
 
 def test_gpus_that_are_not_offered_are_nobodys_business() -> None:
-    watch = Watch(0)
+    watch = HealthWatch(0)
     for now in range(0, 3 * HOT_MS, STEP_MS):
         assert watch.judge(with_gpus(GpuReading("GPU 0", trouble="lost"), heat=LIMIT + 9), now).sick == ""
     assert watch.judge(Readings(GOOD, None), 0).sick == ""

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Misconfigured
 from holdfast.model import Resources
-from holdfast.node import desk as desk_module
 from holdfast.node.config import load_config
-from holdfast.node.core.stimuli import OfferAsked
-from holdfast.node.desk import WISHES, Desk
-from holdfast.node.hours import DAYS, Clock, Hours, Shown, Window, next_change, parse_hours, says, spoken
+from holdfast.node.core.events import OfferAsked
+from holdfast.node.operator import operator_socket as desk_module
+from holdfast.node.operator.hours import DAYS, Clock, Hours, Shown, Window, next_change, parse_hours, says, spoken
+from holdfast.node.operator.operator_socket import WISHES, OperatorSocket
 
 pytestmark = pytest.mark.spec("N10")
 
@@ -180,7 +180,7 @@ def test_hours_come_from_flag_environment_and_file_in_this_order(tmp_path: Path)
     assert load_config({"hours": "20:00-08:00"}, environ, file).hours == "20:00-08:00"
     assert load_config({}, environ, file).hours == "21:00-22:00"
     assert load_config({}, {}, file).hours == "Mon,Tue,Wed,Thu,Fri 19:00-07:00; Sat,Sun 00:00-24:00"
-    with pytest.raises(Misconfigured, match=r"--hours sets hours to a value it cannot have: .*no window"):
+    with pytest.raises(Misconfigured, match=r"--hours sets hours to an invalid value: .*no window"):
         load_config({"hours": "at night"}, environ, file)
 
 
@@ -195,7 +195,7 @@ class Machine:
         self.told: list[OfferAsked] = []
         monkeypatch.setattr(desk_module, "local", in_zone(UTC))
         some = Resources(cpu_milli=1000)
-        self.desk = Desk(
+        self.desk = OperatorSocket(
             home, some, some, self.told.append, dict, hours=hours, grace_ms=7_000, now_s=lambda: self.now.timestamp()
         )
 

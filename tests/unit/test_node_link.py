@@ -12,6 +12,7 @@ import pytest
 from holdfast.identity.keys import NodeKey
 from holdfast.model.messages import Refusal
 from holdfast.node import link
+from holdfast.node.core import redial
 from holdfast.wire import convert
 from holdfast.wire import node_pb2 as pb
 from holdfast.wire.node_pb2_grpc import NodeLinkServicer, NodeLinkStub, add_NodeLinkServicer_to_server
@@ -65,9 +66,9 @@ class Nobody:
 
 @pytest.mark.spec("A11")
 def test_a_node_that_finds_the_line_full_stays_away_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "REDIAL_MS", 1)
-    monkeypatch.setattr(link, "REDIAL_MS_MAX", 1)
-    monkeypatch.setattr(link, "CROWD_REDIAL_MS", 1_000)
+    monkeypatch.setattr(redial, "REDIAL_MS", 1)
+    monkeypatch.setattr(redial, "REDIAL_MS_MAX", 1)
+    monkeypatch.setattr(redial, "CROWD_REDIAL_MS", 1_000)
 
     async def story() -> None:
         # given an orchestrator that has no room even for waiting
@@ -131,7 +132,7 @@ def test_a_node_of_the_network_sits_out_an_orchestrator_of_another_release(
     epoch_seen: int, held: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # given a node that had a session before, or finds work of its own
-    monkeypatch.setattr(link, "APART_REDIAL_MS", 20)
+    monkeypatch.setattr(redial, "APART_REDIAL_MS", 20)
     # when it is told, again and again, that its release does not fit, then it goes on asking, and says so once
     assert asyncio.run(dial("version", epoch_seen, held)) >= 3
     assert len([line for line in caplog.messages if "go away" in line]) == 1
@@ -147,14 +148,14 @@ def test_a_new_node_of_another_release_gives_up_and_so_does_any_that_is_not_want
 @pytest.mark.spec("A11")
 def test_nodes_that_lost_their_orchestrator_together_do_not_come_back_together() -> None:
     # given many nodes whose first tries have failed, when each draws how long it waits
-    waits = [link.redial_ms(5, 3.0, False, secrets.randbits(64)) for _ in range(2_000)]
+    waits = [redial.redial_ms(5, 3_000, False, secrets.randbits(64)) for _ in range(2_000)]
     # then they are spread over half a second: no tenth of that time gets more than twice its share
     low, high = min(waits), max(waits)
-    assert high <= link.REDIAL_MS_MAX and high - low >= 0.45 * link.REDIAL_MS_MAX
+    assert high <= redial.REDIAL_MS_MAX and high - low >= 0.45 * redial.REDIAL_MS_MAX
     shares = Counter((wait - low) * 10 // (high - low + 1) for wait in waits)
     assert max(shares.values()) < 2 * len(waits) / 10
     # and the first try of all comes at once, for it may save a job from being moved
-    assert link.redial_ms(1, 0.0, False, secrets.randbits(64)) <= 100
+    assert redial.redial_ms(1, 0, False, secrets.randbits(64)) <= 100
 
 
 @pytest.mark.spec("N8")

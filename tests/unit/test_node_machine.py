@@ -9,15 +9,17 @@ import pytest
 
 from holdfast.errors import Misconfigured
 from holdfast.model import Gpu
-from holdfast.node import attempts, hardware
-from holdfast.node.core.stimuli import Luggage
-from holdfast.node.core.warden import Order, Phase
+from holdfast.node import hardware
+from holdfast.node.attempt import attempt_folders
+from holdfast.node.core.attempt_lifecycle import Phase
+from holdfast.node.core.events import AttemptInputs
+from holdfast.node.core.order import Order
 from holdfast.node.home import NodeHome
 
 
 def prepared(folder: Path, order: Order) -> None:
-    attempts.make(folder)
-    attempts.write_order(folder, order, Luggage())
+    attempt_folders.make(folder)
+    attempt_folders.write_order(folder, order, AttemptInputs())
 
 
 @pytest.mark.spec("N1")
@@ -114,13 +116,13 @@ def test_a_scan_tells_attempts_from_litter(tmp_path: Path) -> None:
     prepared(tmp_path / ORDER.attempt, ORDER)
     (tmp_path / "half-made").mkdir()
     prepared(tmp_path / "renamed", ORDER)
-    found, litter = attempts.scan(tmp_path)
+    found, litter = attempt_folders.scan(tmp_path)
     assert [left.order for left in found] == [ORDER] and found[0].status is None
     assert [folder.name for folder in litter] == ["half-made", "renamed"]
 
     status = {"phase": "ended", "outcome": {"kind": "exit", "exit_code": 0}, "stdout_bytes": 3, "go": True}
     (tmp_path / ORDER.attempt / "status.json").write_text(json.dumps(status))
-    ((left,), _) = attempts.scan(tmp_path)
+    ((left,), _) = attempt_folders.scan(tmp_path)
     assert left.status is not None
     assert left.status.phase is Phase.ENDED and left.status.stdout_bytes == 3 and left.status.go
 
@@ -131,15 +133,18 @@ def test_a_scan_tells_attempts_from_litter(tmp_path: Path) -> None:
 )
 def test_a_status_that_makes_no_sense_is_no_status(raw: object) -> None:
     with pytest.raises(ValueError):
-        attempts.status_from(raw)
+        attempt_folders.status_from(raw)
 
 
 @pytest.mark.spec("J5")
 def test_an_attempt_whose_place_is_taken_gets_no_shim(tmp_path: Path) -> None:
     prepared(tmp_path / ORDER.attempt, ORDER)
-    assert attempts.claim(tmp_path / ORDER.attempt)
-    assert not attempts.claim(tmp_path / ORDER.attempt)
-    assert attempts.is_claimed(tmp_path / ORDER.attempt) and attempts.read_identity(tmp_path / ORDER.attempt) is None
+    assert attempt_folders.claim(tmp_path / ORDER.attempt)
+    assert not attempt_folders.claim(tmp_path / ORDER.attempt)
+    assert (
+        attempt_folders.is_claimed(tmp_path / ORDER.attempt)
+        and attempt_folders.read_identity(tmp_path / ORDER.attempt) is None
+    )
 
 
 @pytest.mark.spec("N9")
@@ -153,6 +158,6 @@ def test_everything_of_an_attempt_can_be_removed_whatever_its_rights(tmp_path: P
     outside.write_text("mine")
     (inner / "link").symlink_to(outside)
     inner.chmod(0)
-    attempts.remove(folder)
+    attempt_folders.remove(folder)
     assert not folder.exists() and outside.read_text() == "mine"
-    attempts.remove(folder)
+    attempt_folders.remove(folder)

@@ -31,10 +31,10 @@ def words(picture: str) -> str:
     return "\n".join("".join(element.itertext()) for element in ElementTree.fromstring(picture).iter() if element.text)
 
 
-def test_every_picture_is_what_the_code_draws() -> None:
-    done = subprocess.run(
-        [sys.executable, "scripts/pictures.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+def test_the_pictures_are_what_the_code_draws() -> None:
+    """Those that are drawn in a moment; `make release-check CHECKS=pictures` compares all."""
+    command = [sys.executable, "scripts/pictures.py", "--check", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

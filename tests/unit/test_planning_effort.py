@@ -7,47 +7,47 @@ from collections.abc import Generator
 import pytest
 from msgspec.structs import replace
 
-from holdfast.cli import planning
-from holdfast.cli.plan_show import show
-from holdfast.sim.planning import Outcome, Plan, Question, summary
+from holdfast.cli.commands import plan as plan_command
+from holdfast.cli.render.plan_text import show
+from holdfast.sim.planning import Plan, PlannedOutcome, Question, summary
 from holdfast.sim.planning_effort import of_the_whole, said_of_effort
 
 pytestmark = pytest.mark.spec("A6")
 
 HOUR = 3_600_000
 QUESTION = Question(4, HOUR)
-OUTCOME = Outcome(0, (HOUR,), (0,), 0, {}, HOUR, {"useful work": HOUR}, HOUR, 1, 1, 9)
+OUTCOME = PlannedOutcome(0, (HOUR,), (0,), 0, {}, HOUR, {"useful work": HOUR}, HOUR, 1, 1, 9)
 WORLDS = [(QUESTION, seed) for seed in range(3)]
 
 
 def playing(monkeypatch: pytest.MonkeyPatch, outcomes: int, end: type[BaseException] | None = None) -> None:
-    def played(worlds: object, seconds: float | None) -> Generator[Outcome]:
+    def played(worlds: object, seconds: float | None) -> Generator[PlannedOutcome]:
         yield from [OUTCOME] * outcomes
         if end is not None:
             raise end
 
-    monkeypatch.setattr(planning, "_played", played)
+    monkeypatch.setattr(plan_command, "_played", played)
 
 
 def test_what_was_simulated_in_time_or_until_somebody_had_enough_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     playing(monkeypatch, 3)
-    assert planning.gathered(WORLDS, 1) == ({0: [OUTCOME] * 3}, "")
+    assert plan_command.gathered(WORLDS, 1) == ({0: [OUTCOME] * 3}, "")
     playing(monkeypatch, 2)
-    assert planning.gathered(WORLDS, 1) == ({0: [OUTCOME] * 2}, "time")
+    assert plan_command.gathered(WORLDS, 1) == ({0: [OUTCOME] * 2}, "time")
     playing(monkeypatch, 1, KeyboardInterrupt)
-    assert planning.gathered(WORLDS, None) == ({0: [OUTCOME]}, "interrupted")
+    assert plan_command.gathered(WORLDS, None) == ({0: [OUTCOME]}, "interrupted")
 
 
 def test_an_interrupt_before_anything_is_known_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     playing(monkeypatch, 0, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        planning.gathered(WORLDS, None)
+        plan_command.gathered(WORLDS, None)
 
 
 def test_the_first_world_is_waited_for_and_no_other_when_the_time_is_up() -> None:
     program = """
 from multiprocessing import active_children
-from holdfast.cli.planning import gathered
+from holdfast.cli.commands.plan import gathered
 from holdfast.sim.planning import Question
 
 quick = Question(2, 3_600_000)
@@ -83,13 +83,13 @@ SAVING = Question(4, 10 * HOUR, mtbf_ms=5 * HOUR, return_ms=HOUR, every_ms=HOUR,
 def saving(monkeypatch: pytest.MonkeyPatch, runs: int, cut: int = 0) -> Plan:
     """The answer where a job takes the longer, the seldomer it saves; of these many worlds some are cut short."""
 
-    def played(worlds: list[tuple[Question, int]], seconds: float | None) -> Generator[Outcome]:
+    def played(worlds: list[tuple[Question, int]], seconds: float | None) -> Generator[PlannedOutcome]:
         for question, seed in worlds:
             took = 10 * HOUR + question.every_ms
             yield replace(OUTCOME, took_ms=(took,), all_ms=took, cut=seed < cut and question.every_ms != HOUR)
 
-    monkeypatch.setattr(planning, "_played", played)
-    return planning.asked(SAVING, 0, runs, None)
+    monkeypatch.setattr(plan_command, "_played", played)
+    return plan_command.asked(SAVING, 0, runs, None)
 
 
 @pytest.mark.parametrize(("runs", "cut"), [(1, 0), (5, 3), (3, 3)], ids=["one world", "two left", "none left"])

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.sim.drawing import Drawing
-from holdfast.sim.planning import Outcome, Plan, Question, summary
+from holdfast.sim.planning import Plan, PlannedOutcome, Question, summary
 from holdfast.sim.planning_plot import braille, done_by, span, svg, terminal
 
 pytestmark = pytest.mark.spec("A6")
@@ -15,9 +15,9 @@ HOUR = 3_600_000
 QUESTION = Question(4, 10 * HOUR, mtbf_ms=HOUR, every_ms=HOUR, cost_ms=1_000)
 
 
-def outcome(took: int) -> Outcome:
-    return Outcome(1, (took,), (0,), 0, {}, took, {"useful work": 10 * HOUR, "work redone": took - 10 * HOUR}, took, 1,
-                   1, 1)  # fmt: skip
+def outcome(took: int) -> PlannedOutcome:
+    spent = {"useful work": 10 * HOUR, "work redone": took - 10 * HOUR}
+    return PlannedOutcome(1, (took,), (0,), 0, {}, took, spent, took, 1, 1, 1)
 
 
 def a_plan() -> Plan:
@@ -50,7 +50,7 @@ def test_shares_only_grow() -> None:
 
 
 def test_jobs_that_never_finished_keep_the_curve_below_the_top() -> None:
-    lost = Outcome(2, (), (), 1, {}, 0, {}, 0, 1, 1, 1)
+    lost = PlannedOutcome(2, (), (), 1, {}, 0, {}, 0, 1, 1, 1)
     done = done_by(summary(QUESTION, [outcome(11 * HOUR), lost]))
     assert done[-1][1] == 0.5
 
@@ -66,7 +66,7 @@ def test_the_svg_is_whole_and_what_is_written_in_it_is_escaped() -> None:
 
 
 def test_a_plan_in_which_nothing_finished_is_drawn_as_that() -> None:
-    lost = Outcome(2, (), (), 1, {}, 0, {}, 0, 1, 1, 1)
+    lost = PlannedOutcome(2, (), (), 1, {}, 0, {}, 0, 1, 1, 1)
     plan = Plan(QUESTION, 0, summary(QUESTION, [lost]), (), 0, 0, 0)
     assert terminal(plan) == []
     assert "no job was done" in svg(plan, "x")

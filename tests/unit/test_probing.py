@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.kernel.decision import ToSession
 from holdfast.model.messages import Ping
-from holdfast.orchestrator.fleet import Fleet
-from holdfast.orchestrator.probing import FIRST_NONCE, Probe, Probes
+from holdfast.orchestrator.nodes.fleet import Fleet
+from holdfast.orchestrator.nodes.probing import FIRST_NONCE, Probe, Probes
 
 pytestmark = pytest.mark.spec("H5")
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import cgroups
 from holdfast.node.runtimes.body_folders import Folders
-from holdfast.node.runtimes.cgroups import Groups, Hierarchy, Limits
+from holdfast.node.runtimes.cgroups import CgroupLimits, Groups, Hierarchy
 from holdfast.node.runtimes.container import ContainerBody
+from holdfast.node.runtimes.container_supervisor import Task
 from holdfast.node.runtimes.engine_api import Engine
-from holdfast.node.runtimes.keeper import Task
 from holdfast.node.runtimes.runtime import Ended
 
 pytestmark = pytest.mark.spec("N4")
 
-FULL = Limits(memory_bytes=64 << 20, cpu_milli=1500, pids=20, disk_bytes_s=1 << 20, devices=("8:0",))
+FULL = CgroupLimits(memory_bytes=64 << 20, cpu_milli=1500, pids=20, disk_bytes_s=1 << 20, devices=("8:0",))
 
 
 class Tree:
@@ -63,7 +63,7 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def groups_in(tmp_path: Path, version: int, limits: Limits) -> tuple[Groups, Path]:
+def groups_in(tmp_path: Path, version: int, limits: CgroupLimits) -> tuple[Groups, Path]:
     """Groups with these limits, made in a folder that stands for all controllers."""
     base, folder = tmp_path / "base", tmp_path / "att"
     for made in (base, folder):
@@ -162,12 +162,12 @@ def test_version_1_is_told_every_limit_in_its_own_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_no_limit_is_set_where_none_is_asked_for(tmp_path: Path, version: int) -> None:
-    _, place = groups_in(tmp_path, version, Limits())
+    _, place = groups_in(tmp_path, version, CgroupLimits())
     assert contents(place) == {}
 
 
 def test_a_disk_of_ones_own_is_limited_for_everybody_and_set_free_again(tmp_path: Path) -> None:
-    limits = Limits(disk_bytes_s=1 << 20, devices=("7:3",), own_devices=("7:3",))
+    limits = CgroupLimits(disk_bytes_s=1 << 20, devices=("7:3",), own_devices=("7:3",))
     groups, _ = groups_in(tmp_path, 1, limits)
     told = tmp_path / "top" / "blkio.throttle.write_bps_device"
     assert told.read_text() == "7:3 1048576"
@@ -180,7 +180,7 @@ def test_a_limit_that_the_kernel_refuses_is_an_error_and_never_left_out(tmp_path
     folder.mkdir()
     (base / cgroups.name_of(str(folder)) / "memory.max").mkdir(parents=True)
     with pytest.raises(OSError, match=r"memory\.max cannot be set to 1"):
-        Groups.make(str(folder), Hierarchy(2, {"memory": str(base)}), Limits(memory_bytes=1))
+        Groups.make(str(folder), Hierarchy(2, {"memory": str(base)}), CgroupLimits(memory_bytes=1))
 
 
 def test_where_they_are_is_written_down_before_they_are_made(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_where_they_are_is_written_down_before_they_are_made(tmp_path: Path) -> 
 
 
 def test_version_2_tells_what_is_used(tmp_path: Path) -> None:
-    groups, place = groups_in(tmp_path, 2, Limits())
+    groups, place = groups_in(tmp_path, 2, CgroupLimits())
     files = {
         "cpu.stat": "usage_usec 2500000\nuser_usec 1\nnr_periods 40\nnr_throttled 10\n",
         "memory.current": str(50 << 20),
@@ -229,7 +229,7 @@ def test_version_2_tells_what_is_used(tmp_path: Path) -> None:
     ],
 )
 def test_version_2_counts_whose_limit_it_was(tmp_path: Path, events: str, code: str) -> None:
-    groups, place = groups_in(tmp_path, 2, Limits())
+    groups, place = groups_in(tmp_path, 2, CgroupLimits())
     (place / "memory.events.local").write_text(events)
     assert groups.oom() == code
 
@@ -242,7 +242,7 @@ def test_version_2_counts_whose_limit_it_was(tmp_path: Path, events: str, code: 
 def test_version_1_without_the_kernels_log_goes_by_the_most_that_was_used(
     tmp_path: Path, kills: int, most: int, code: str
 ) -> None:
-    groups, place = groups_in(tmp_path, 1, Limits(memory_bytes=64 << 20))
+    groups, place = groups_in(tmp_path, 1, CgroupLimits(memory_bytes=64 << 20))
     (place / "memory.oom_control").write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
     (place / "memory.max_usage_in_bytes").write_text(str(most))
     assert groups.oom() == code
@@ -251,7 +251,7 @@ def test_version_1_without_the_kernels_log_goes_by_the_most_that_was_used(
 @pytest.mark.spec("J7")
 @pytest.mark.parametrize(("blamed", "code"), [("NAME", "oom_job"), ("slice", "oom_node"), ("", "oom_node")])
 def test_version_1_believes_the_kernels_log_first(tmp_path: Path, blamed: str, code: str) -> None:
-    groups, place = groups_in(tmp_path, 1, Limits(memory_bytes=64 << 20))
+    groups, place = groups_in(tmp_path, 1, CgroupLimits(memory_bytes=64 << 20))
     (place / "memory.oom_control").write_text("oom_kill 1\n")
     (place / "memory.max_usage_in_bytes").write_text(str(64 << 20))
     name = place.name
@@ -301,7 +301,7 @@ def test_what_the_kernel_ended_is_counted_where_a_containers_keeper_does_not_hea
     tmp_path: Path, watches: bool
 ) -> None:
     # given a container that met its limit, and what its keeper said when the body began
-    groups, place = groups_in(tmp_path, 2, Limits())
+    groups, place = groups_in(tmp_path, 2, CgroupLimits())
     (place / "memory.events.local").write_text("oom 1\noom_kill 1\n")
     status = os.memfd_create("keeper")
     words = {"pid": 1, "version": 2, "places": groups.places, "watches": watches}
@@ -317,7 +317,7 @@ def test_what_the_kernel_ended_is_counted_where_a_containers_keeper_does_not_hea
 
 
 def test_processes_of_all_groups_are_found(tmp_path: Path) -> None:
-    groups, place = groups_in(tmp_path, 1, Limits())
+    groups, place = groups_in(tmp_path, 1, CgroupLimits())
     (place / "cgroup.procs").write_text("12\n7\n")
     assert groups.pids() == [7, 12]
 

@@ -13,9 +13,9 @@ import pytest
 from holdfast.blobs.s3 import S3Place
 from holdfast.errors import Misconfigured
 from holdfast.model import FailureCode
-from holdfast.node import fetching
-from holdfast.orchestrator.asked import BadRequest
-from holdfast.orchestrator.s3_inputs import LINK_S, S3Inputs, check_apart, parsed
+from holdfast.node.attempt import web_inputs
+from holdfast.orchestrator.api_error import ApiError
+from holdfast.orchestrator.content.s3_inputs import LINK_S, S3Inputs, check_apart, parsed
 
 pytestmark = pytest.mark.spec("N13", "J1")
 
@@ -38,7 +38,7 @@ def test_what_the_operator_named_may_be_read(url: str) -> None:
     "url", ["s3://other/x", "s3://shared/x", "s3://shared/data/2024x", "s3://shared/data/20245/x", "s3://openx/x"]
 )
 def test_nothing_else_may_be_read_and_the_person_is_told_what_to_do(url: str) -> None:
-    with pytest.raises(BadRequest, match="does not read from") as refused:
+    with pytest.raises(ApiError, match="does not read from") as refused:
         asyncio.run(INPUTS.address(url))
     assert refused.value.code == "bucket_not_allowed" and "--s3-inputs" in refused.value.hint
 
@@ -47,7 +47,7 @@ def test_nothing_else_may_be_read_and_the_person_is_told_what_to_do(url: str) ->
     "url", ["s3://open", "s3://open/", "s3:///x", "s3://open/a//b", "s3://open/../x", "s3://open/x/", "x"]
 )
 def test_only_a_single_object_has_an_address(url: str) -> None:
-    with pytest.raises(BadRequest):
+    with pytest.raises(ApiError):
         parsed(url)
 
 
@@ -104,7 +104,7 @@ def store() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "AGAIN_S", 0.01)
+    monkeypatch.setattr(web_inputs, "AGAIN_S", 0.01)
 
 
 class Signer:
@@ -121,7 +121,7 @@ class Signer:
 
 def fetched(signer: Signer, into: Path, bytes_max: int = 100) -> str:
     limits = {"bytes_max": bytes_max, "seconds_max": 20.0}
-    return asyncio.run(fetching.fetch("s3://open/x", into / "x", signed=signer, **limits))
+    return asyncio.run(web_inputs.fetch("s3://open/x", into / "x", signed=signer, **limits))
 
 
 def test_a_signed_address_may_lead_to_the_operators_own_network_and_one_from_a_stranger_may_not(
@@ -129,12 +129,12 @@ def test_a_signed_address_may_lead_to_the_operators_own_network_and_one_from_a_s
 ) -> None:
     fetched(Signer(f"{store}/200"), tmp_path)
     assert (tmp_path / "x").read_bytes() == b"content"
-    with pytest.raises(fetching.Unfetched, match="own network"):
-        asyncio.run(fetching.fetch(f"{store}/200", tmp_path / "y", bytes_max=100, seconds_max=20))
+    with pytest.raises(web_inputs.Unfetched, match="own network"):
+        asyncio.run(web_inputs.fetch(f"{store}/200", tmp_path / "y", bytes_max=100, seconds_max=20))
 
 
 def test_where_a_signed_address_sends_us_on_to_is_a_strangers_again(store: str, tmp_path: Path) -> None:
-    with pytest.raises(fetching.Unfetched, match="own network"):
+    with pytest.raises(web_inputs.Unfetched, match="own network"):
         fetched(Signer(f"{store}/onward"), tmp_path)
 
 
@@ -151,14 +151,14 @@ def test_every_try_has_an_address_of_its_own(store: str, tmp_path: Path) -> None
 def test_a_failure_names_what_the_person_gave_and_never_the_signed_address(
     store: str, tmp_path: Path, status: int, code: FailureCode
 ) -> None:
-    with pytest.raises(fetching.Unfetched, match="s3://open/x answered with status") as wrong:
+    with pytest.raises(web_inputs.Unfetched, match="s3://open/x answered with status") as wrong:
         fetched(Signer(f"{store}/{status}"), tmp_path)
     assert wrong.value.failure.code is code
     assert "hush" not in wrong.value.failure.detail
 
 
 def test_an_object_larger_than_there_is_room_for_is_refused(store: str, tmp_path: Path) -> None:
-    with pytest.raises(fetching.Unfetched, match="larger than 3 bytes"):
+    with pytest.raises(web_inputs.Unfetched, match="larger than 3 bytes"):
         fetched(Signer(f"{store}/200"), tmp_path, bytes_max=3)
 
 

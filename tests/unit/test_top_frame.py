@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from holdfast.cli import foretelling, top
-from holdfast.cli.top_frame import Seen, frame, shares
+from holdfast.cli.commands import top
+from holdfast.cli.render import estimate_text
+from holdfast.cli.render.top_frame import TopState, frame, shares
 from holdfast.wire.http import (
     EstimatesView,
     EstimateView,
@@ -47,8 +48,8 @@ def job(number: int, phase: str = "running", name: str = "training") -> JobView:
     )  # fmt: skip
 
 
-def seen(nodes: int, running: int, queued: int, events: int, name: str = "training", trouble: str = "") -> Seen:
-    return Seen(
+def seen(nodes: int, running: int, queued: int, events: int, name: str = "training", trouble: str = "") -> TopState:
+    return TopState(
         "http://127.0.0.1:1",
         40_000,
         [node(n, name if n == 1 else "") for n in range(nodes)],
@@ -61,7 +62,7 @@ def seen(nodes: int, running: int, queued: int, events: int, name: str = "traini
     )
 
 
-def drawn(what: Seen, width: int, height: int) -> list[str]:
+def drawn(what: TopState, width: int, height: int) -> list[str]:
     out = Console(file=io.StringIO(), width=width, height=height, highlight=False, markup=False, emoji=False)
     out.print(frame(what, width, height))
     return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -95,7 +96,7 @@ def test_what_machines_and_jobs_are_called_cannot_draw_on_the_screen():
 
 
 def test_machines_that_are_not_well_stand_first_and_a_job_says_how_far_it_is():
-    what = Seen("u", 40_000, [node(1), node(2, "ill", "suspect")], [job(1)], [], False, [], {})
+    what = TopState("u", 40_000, [node(1), node(2, "ill", "suspect")], [job(1)], [], False, [], {})
     lines = drawn(what, 100, 30)
     assert lines.index(next(line for line in lines if line.startswith("ill"))) == 3
     row = next(line for line in lines if line.startswith("job_"))
@@ -105,7 +106,7 @@ def test_machines_that_are_not_well_stand_first_and_a_job_says_how_far_it_is():
 def test_in_a_small_window_how_a_machine_is_is_said_whole():
     row = next(
         line
-        for line in drawn(Seen("u", 0, [node(1, "ill", "suspect")], [], [], False, [], {}), 50, 20)
+        for line in drawn(TopState("u", 0, [node(1, "ill", "suspect")], [], [], False, [], {}), 50, 20)
         if "ill" in line
     )
     assert "suspect" in row and "3/4" in row
@@ -125,13 +126,13 @@ def test_in_a_small_window_how_a_machine_is_is_said_whole():
     ],
 )  # fmt: skip
 def test_estimates_in_words(estimate: EstimateView, words: str):
-    assert foretelling.line(estimate, at_ms=0) == words
+    assert estimate_text.line(estimate, at_ms=0) == words
 
 
 def test_the_score_says_how_often_it_was_right_and_how_often_it_should_be():
     score = {"start": ScoreView(8, 1, 1, 10), "end": ScoreView(0, 0, 0, 0)}
-    assert foretelling.scores(score) == "right so far: starts 8 of 10; meant: 4 of 5"
-    assert foretelling.scores({}) == "none was judged so far"
+    assert estimate_text.scores(score) == "right so far: starts 8 of 10; meant: 4 of 5"
+    assert estimate_text.scores({}) == "none was judged so far"
 
 
 @pytest.mark.parametrize(("more", "title"), [(False, "running (3) "), (True, "running (3+) ")])

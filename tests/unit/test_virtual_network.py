@@ -10,12 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast
-import holdfast.client.wishes
+import holdfast.client.job_options
 from holdfast.errors import FunctionRaised, JobCancelled, JobFailed, Misuse, NotFound, Refused, WaitExpired
-from holdfast.testing import Body, Network, NetworkStuck, Run, network_answers, network_door, really
+from holdfast.model import Facts, NodeCause, TakeoverCause
+from holdfast.model.cause_text import entry_text
+from holdfast.orchestrator.api.dispatch import found
+from holdfast.orchestrator.api.routes import ROUTES
+from holdfast.testing import Body, Network, NetworkStuck, Run, really
 from holdfast.wire import http
 
 pytest_plugins = ["both_clients", "pytester"]
@@ -331,7 +336,7 @@ def test_arrays_batches_tokens_and_the_rest_are_answered_too(network: Network, c
     assert array.retry().wait().counts == {"succeeded": 3}
     assert array.stop().ended
 
-    taken = client.jobs.submit_many([["a"], ["b"], holdfast.client.wishes.requested(["c"], {"cpu": 900})])
+    taken = client.jobs.submit_many([["a"], ["b"], holdfast.client.job_options.requested(["c"], {"cpu": 900})])
     assert [getattr(one, "code", "taken") for one in taken] == ["taken", "taken", "no_fit"]
     again = taken[0].wait().rerun()
     assert again.id != taken[0].id
@@ -363,21 +368,12 @@ def test_the_beginning_of_several_tokens_revokes_none_of_them(client: Any) -> No
 
 def test_it_answers_everything_that_an_orchestrator_answers() -> None:
     # given the list of the API, as its types state it
-    said = re.findall(r"^    (GET|POST|DELETE) +(/\S+?)[,\s]", http.__doc__ or "", re.M)
+    said = re.findall(r"^    (GET|POST|DELETE) +(/\S+?)(?:, (/\S+))?\s", http.__doc__ or "", re.M)
     assert len(said) > 25
 
-    # then each is answered here as well, but for what only a real process has
-    missing = [
-        f"{method} {path}"
-        for method, path in said
-        if path not in ("/metrics", "/healthz")
-        and not any(
-            one == method and re.fullmatch(pattern, path.replace("{stdout|stderr}", "stdout"))
-            for one, pattern, _ in network_door.ROUTES
-        )
-    ]
-    assert missing == []
-    assert all(hasattr(network_answers.Answers, name) for _, _, name in network_door.ROUTES)
+    # then each is a line of the one table of routes, which is served here too
+    asked = [(method, path) for method, *paths in said for path in paths if path]
+    assert {found(method, path)[0] for method, path in asked} == set(ROUTES)
 
 
 @pytest.mark.spec("J12")
@@ -452,3 +448,30 @@ def test_two_networks_in_one_process_know_nothing_of_each_other(tmp_path: Path) 
     # then it happens the same, and each has its own files
     assert both[-2] == expected
     assert [(tmp_path / word / "made").read_text() for word in ("left", "right")] == ["left", "right"]
+
+
+@pytest.mark.spec("H4", "H6")
+def test_causes_are_told_as_codes_beside_the_words(network: Network, client: Any) -> None:
+    # given a job on a machine that dies, and one that waits for a machine with nothing else on it
+    network.when("train", takes="20m")
+    job = client.jobs.submit(["train"])
+    first = holder(network, job.id)
+    first.kill()
+    job.wait()
+    for node in network.nodes:
+        client.nodes.drain(node.id)
+    waits = client.jobs.submit(["train"])
+
+    # then every entry has its facts, of which its sentence is made
+    told = [(event, msgspec.convert(event.facts, Facts)) for event in client.events()]
+    assert all(entry_text(event.kind, facts) == event.text for event, facts in told)
+    takeover = next(facts for event, facts in told if event.kind == "job.takeover")
+    assert takeover.takeover is TakeoverCause.LOST
+
+    # and rows and explanations have the code of what they say in words
+    assert (waits.wait_reason, waits.waiting) == ("room", "a machine with room")
+    explained = client.jobs.explain(waits.id)
+    assert explained.wait_reason == "room" and explained.gate_codes["draining"] == explained.gates["draining"]
+    assert client.check(["train"]).gate_codes == explained.gate_codes
+    known = {node.id: node.cause_code for node in client.nodes.list()}
+    assert known[first.id] in {code.value for code in NodeCause} - {"unknown"}

@@ -1,6 +1,6 @@
-"""Opens what lies beneath a folder, and nothing else: no symlink is followed, whoever swaps one in and whenever.
+"""Opens only what is beneath a folder: no symlink is ever followed, even if one is swapped in at any moment.
 
-Every step is taken from an open folder to a name in it, so a path is never looked up twice. Knows no manifests.
+Every step goes from an open folder to a name in it, so a path is never resolved twice. Knows no manifests.
 """
 
 import errno
@@ -14,15 +14,15 @@ import msgspec
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK: a pipe put in the place of a file must not hold us."""
+"""O_NONBLOCK: opening a pipe in the place of a file must not block."""
 
 
 class NotAFile(OSError):
-    """Something else stands where a file should: a folder, a link, a pipe, a device."""
+    """Not a regular file: a folder, a link, a pipe, a device."""
 
 
-class Seen(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A file as the kernel described it. If two are equal, nobody wrote to it in between."""
+class FileStat(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The kernel's metadata of a file. If two are equal, nobody wrote to it in between."""
 
     size: int
     mtime_ns: int
@@ -38,10 +38,10 @@ class Seen(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Beneath:
-    """A place in a tree, moved about by one thread. It keeps the folders on the way to where it stands open."""
+    """A position in a tree, used by one thread. Keeps the folders on the path to that position open."""
 
     def __init__(self, root: Path | int, *, mode: int = 0o755, owner: tuple[int, int] | None = None) -> None:
-        """`mode`, `owner`: of folders that are made."""
+        """`mode`, `owner`: of folders that are created."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         self._way: list[tuple[str, int]] = [("", os.dup(root) if isinstance(root, int) else os.open(root, flags))]
         self._mode = mode
@@ -64,7 +64,8 @@ class Beneath:
         return self._way[0][1]
 
     def folder(self, path: str, *, make: bool = False) -> int:
-        """The descriptor of a folder, good until the next call. OSError if anything on the way is no folder."""
+        """The descriptor of a folder, valid until the next call. Raises OSError if any part of the path is not a
+        folder."""
         parts = path.split("/") if path else []
         same = 0
         while same < len(parts) and same + 1 < len(self._way) and self._way[same + 1][0] == parts[same]:
@@ -88,12 +89,12 @@ class Beneath:
         return made
 
     def parent(self, path: str, *, make: bool = False) -> tuple[int, str]:
-        """The folder that a path's last name stands in, and that name."""
+        """The parent folder of a path, and the last name of the path."""
         above, _, name = path.rpartition("/")
         return self.folder(above, make=make), name
 
     def open_file(self, path: str) -> int:
-        """A regular file, for reading. NotAFile if it is anything else."""
+        """A regular file, for reading. Raises NotAFile if it is anything else."""
         folder, name = self.parent(path)
         try:
             fd = os.open(name, READ, dir_fd=folder)
@@ -104,11 +105,11 @@ class Beneath:
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return fd
         os.close(fd)
-        raise NotAFile(errno.EINVAL, "is no regular file")
+        raise NotAFile(errno.EINVAL, "is not a regular file")
 
 
 def read_exactly(fd: int, offset: int, into: memoryview) -> int:
-    """Fill `into` from `offset` on; less only at the end of the file."""
+    """Fill `into` starting at `offset`; returns less only at the end of the file."""
     done = 0
     while done < len(into):
         got = os.preadv(fd, [into[done:]], offset + done)

@@ -1,6 +1,6 @@
-"""Blobs that were fetched or made before, in a folder of bounded size: the least recently used ones go first.
+"""A cache of blobs in a folder of limited size; evicts the least recently used.
 
-Every read is hashed, so a damaged file is a missing one. Used from several threads of one process; knows no network.
+Every read is hashed, so a damaged file counts as missing. Used from several threads of one process; knows no network.
 """
 
 import contextlib
@@ -13,14 +13,15 @@ from typing import cast
 
 from holdfast.blobs.errors import BlobMissing, Mismatch
 from holdfast.blobs.keys import is_sha
-from holdfast.blobs.verified import Verified, verify
+from holdfast.blobs.verified import VerifiedBytes, verify
+from holdfast.durable import atomic_write
 
 _TEMPORARY = ".new-"
 
 
 class BlobCache:
     def __init__(self, folder: Path, bytes_max: int) -> None:
-        """What an earlier process left there is used again, in the order of its last use."""
+        """Blobs that an earlier process left there are used again, in the order of their last use."""
         self._folder = folder
         self._bytes_max = bytes_max
         self._lock = Lock()
@@ -47,11 +48,11 @@ class BlobCache:
         return self._total
 
     def get(self, sha: str) -> bytes | bytearray | None:
-        """The blob, or None if it is not here or not whole any more."""
+        """The blob, or None if it is not here or is damaged."""
         found = self.find(sha)
         return None if found is None else cast(bytes, found.data)
 
-    def find(self, sha: str) -> Verified | None:
+    def find(self, sha: str) -> VerifiedBytes | None:
         with self._lock:
             if sha not in self._sizes:
                 return None
@@ -63,33 +64,30 @@ class BlobCache:
             os.utime(path)
             return found
         except (OSError, Mismatch):
-            pass  # as good as not there
+            pass  # counts as missing
         self.drop(sha)
         return None
 
     def read(self, sha: str) -> bytes | bytearray:
-        """As a source of blobs to send."""
+        """The blob, as a source for uploads."""
         data = self.get(sha)
         if data is None:
             raise BlobMissing(f"blob {sha} is not in the cache any more")
         return data
 
     def __contains__(self, sha: str) -> bool:
-        """Whether it was here; only `get` tells whether it is whole."""
+        """Whether it is in the cache; only `get` checks that it is undamaged."""
         return sha in self._sizes
 
     def put(self, sha: str, data: bytes | bytearray | memoryview) -> None:
-        """Keep a blob, whose hash the caller has checked. A cache that cannot write is slow, not broken."""
+        """Store a blob, whose hash the caller has checked. A failed write is ignored: the cache is only an
+        optimisation."""
         if len(data) > self._bytes_max or sha in self._sizes:
             return
         temporary = self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         try:
-            with temporary.open("xb") as file:
-                file.write(data)
-            temporary.replace(self._folder / sha)
+            atomic_write(self._folder / sha, data, draft=temporary)
         except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             return
         with self._lock:
             if sha not in self._sizes:

@@ -1,37 +1,37 @@
-"""What can go wrong with content: one class for each kind of trouble, each with a stable code. Knows no transport.
+"""Errors about content: one class for each kind, each with a stable code. Knows no transport.
 
     BlobError
-    ├── ManifestRefused     manifest_refused    a list of content breaks a rule; never used in part
-    ├── FolderRefused       folder_refused      a folder holds something that cannot be sent, or its rules make no sense
+    ├── ManifestRefused     manifest_refused    a manifest breaks a rule; never used in part
+    ├── FolderRefused       folder_refused      a folder cannot be sent, or its ignore rules are invalid
     ├── FolderChanged       folder_changed      files were written to while they were read
-    ├── InTheWay            in_the_way          something that is not ours lies where content belongs
-    ├── DiskFull            disk_full           this machine has no room, or the content is over its limit
+    ├── InTheWay            in_the_way          something else is in the place of content
+    ├── DiskFull            disk_full           not enough space here, or the content is over its limit
     ├── DiskRefused         disk_refused        this machine does not let us write there
     ├── Mismatch            blob_mismatch       bytes do not have the hash or size that names them
-    ├── LinkRefused         link_refused        a signed address is wrong, altered or for something else
-    │   └── LinkExpired     link_expired        it was right once; ask for a new one
-    ├── StoreError                              the store did not do what was asked
-    │   ├── BlobMissing     blob_missing        it holds nothing under that key
+    ├── LinkRefused         link_refused        a signed URL is wrong, altered or for something else
+    │   └── LinkExpired     link_expired        it was valid once; ask for a new one
+    ├── BlobStoreError                          the store did not do what was asked
+    │   ├── BlobMissing     blob_missing        it has nothing under that key
     │   ├── BlobExists      blob_exists         a create-only write found something there
-    │   ├── StoreFull       store_full          it has no room
+    │   ├── StoreFull       store_full          it has no space left
     │   ├── StoreSlow       store_slow          it did not answer in time
-    │   ├── StoreGone       store_gone          it cannot be reached, or answers with faults
-    │   └── StoreRefused    store_refused       it does not let us: credentials, bucket, permissions
-    └── TransferExpired     transfer_expired    moving content took longer than was given; what arrived is kept
+    │   ├── StoreGone       store_gone          it cannot be reached, or answers with errors
+    │   └── StoreRefused    store_refused       it denies access: credentials, bucket, permissions
+    └── TransferExpired     transfer_expired    a transfer exceeded its time limit; what arrived is kept
 
-No text here ever holds a signature or a credential.
+No message here ever contains a signature or a credential.
 """
 
 from holdfast.errors import HoldfastError
 
 
 class BlobError(HoldfastError):
-    """Something is wrong with content or with where it is kept."""
+    """Something is wrong with content or with its store."""
 
     code = "blob_error"
     exit_code = 1
     passing = False
-    """Whether the same thing may work later without anybody doing anything."""
+    """Whether the same request may succeed later without anybody doing anything."""
 
 
 class ManifestRefused(BlobError):
@@ -81,38 +81,38 @@ class LinkExpired(LinkRefused):
     passing = True
 
 
-class StoreError(BlobError):
+class BlobStoreError(BlobError):
     """The store did not do what was asked."""
 
     code = "store_error"
     exit_code = 75
 
 
-class BlobMissing(StoreError):
+class BlobMissing(BlobStoreError):
     code = "blob_missing"
     exit_code = 66
 
 
-class BlobExists(StoreError):
+class BlobExists(BlobStoreError):
     code = "blob_exists"
 
 
-class StoreFull(StoreError):
+class StoreFull(BlobStoreError):
     code = "store_full"
     passing = True
 
 
-class StoreSlow(StoreError):
+class StoreSlow(BlobStoreError):
     code = "store_slow"
     passing = True
 
 
-class StoreGone(StoreError):
+class StoreGone(BlobStoreError):
     code = "store_gone"
     passing = True
 
 
-class StoreRefused(StoreError):
+class StoreRefused(BlobStoreError):
     code = "store_refused"
     exit_code = 77
 

@@ -1,8 +1,8 @@
-"""A blob store in a folder of this machine. The orchestrator itself answers at the addresses that it signs.
+"""A blob store in a folder of this machine. The orchestrator itself serves the URLs that it signs.
 
-A blob is written under a name that nobody knows and renamed: under its key it is whole or it is not there. What is
-owned is synced before it is called so and survives a loss of power. What is incoming is not, for it counts for nothing:
-if it is lost or torn then, verification says so and it is sent again. Blocking calls run in threads.
+A blob is written under a temporary name and renamed: under its key it is complete or absent. Owned content is synced
+before it is acknowledged, and survives a power cut. Incoming content is not synced, because it does not count yet: if
+it is lost or torn, verification detects that, and it is sent again. Blocking calls run in threads.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from typing import ParamSpec, TypeVar
 from holdfast.blobs.errors import (
     BlobExists,
     BlobMissing,
+    BlobStoreError,
     LinkRefused,
     Mismatch,
-    StoreError,
     StoreFull,
     StoreGone,
     StoreRefused,
@@ -32,17 +32,18 @@ from holdfast.blobs.errors import (
 from holdfast.blobs.keys import Owned, Stored, incoming_key, parse_key, sha_of
 from holdfast.blobs.signing import Grant, LinkSigner
 from holdfast.blobs.store import Abilities, same_sha
+from holdfast.durable import sync_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 TIMEOUT_S = 60.0
 STALE_S = 24 * 3600.0
-"""A temporary file of this age belongs to nobody."""
+"""A temporary file of this age is abandoned."""
 LOCK = "deleting.lock"
-"""Held by whoever deletes what nothing refers to."""
+"""Held by the process that deletes unreferenced content."""
 _GATHERED_BYTES = 1024 * 1024
-"""What is received before a thread is asked to write it."""
+"""How much is buffered before a thread writes it."""
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BATCH = 1_000
 _Batch = list[Stored]
@@ -51,13 +52,13 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 class FolderStore:
     def __init__(self, root: Path, signer: LinkSigner | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
-        """`signer`: where addresses are to be handed out."""
+        """`signer`: needed to hand out URLs."""
         self._root = root
         self._temporary = root / "tmp"
         self._signer = signer
         self._timeout_s = timeout_s
 
-    # --- the store's duties ---
+    # --- the interface of a store ---
 
     async def probe(self) -> Abilities:
         return await self._in_thread(self._probe)
@@ -80,7 +81,8 @@ class FolderStore:
         await self._in_thread(self._delete, keys)
 
     async def delete_while(self, keys: Sequence[str], may: Callable[[], bool], lasts_s: int) -> None:
-        """A file system takes no dated requests. So whoever deletes holds a lock, and lets go of it when it dies."""
+        """A file system knows no expiring requests. So the deleting process holds a lock, which is released when it
+        dies."""
         await self._in_thread(self._delete_while, keys, may)
 
     async def deleting(self) -> bool:
@@ -93,17 +95,17 @@ class FolderStore:
         if self._signer is None:
             raise StoreRefused(f"the store in {self._root} has no signer")
         if parse_key(key) is None:
-            raise LinkRefused(f"{key[:160]!r} is no key")
+            raise LinkRefused(f"{key[:160]!r} is not a key")
         return self._signer.make(method, key, size, int(time.time()) + expires_s)
 
-    # --- what stands behind a signed address ---
+    # --- serving a signed URL ---
 
     async def receive(self, grant: Grant, body: AsyncIterable[bytes]) -> None:
-        """Take the bytes of a PUT as they come. More or fewer than were granted, or with another hash, and nothing is
-        kept: Mismatch."""
+        """Store the body of a PUT as it arrives. If its size or hash is not the granted one, nothing is kept: raises
+        Mismatch."""
         key = parse_key(grant.key)
         if grant.method != "PUT" or key is None:
-            raise LinkRefused("this address is not for writing")
+            raise LinkRefused("this URL is not for writing")
         arriving = _Arriving(self._temporary / secrets.token_hex(16), grant, key.sha)
         try:
             async for part in body:
@@ -127,18 +129,18 @@ class FolderStore:
         except OSError as error:
             raise self._trouble(error) from None
 
-    def _trouble(self, error: OSError) -> StoreError:
+    def _trouble(self, error: OSError) -> BlobStoreError:
         what = error.strerror or str(error)
         if error.errno in _NO_ROOM:
-            return StoreFull(f"the store in {self._root} is full", hint="Give it more room, or let old results go.")
+            return StoreFull(f"the store in {self._root} is full", hint="Give it more room, or delete old results.")
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return StoreRefused(f"the store in {self._root} may not be written to: {what}")
         return StoreGone(f"the store in {self._root} does not work: {what}")
 
     def _path(self, key: str) -> Path:
-        """Only keys that our own rules make have a place: nothing else ever becomes a path."""
+        """Only valid keys have a path: nothing else ever becomes a path."""
         if parse_key(key) is None:
-            raise LinkRefused(f"{key[:160]!r} is no key")
+            raise LinkRefused(f"{key[:160]!r} is not a key")
         return self._root / key
 
     def _probe(self) -> Abilities:
@@ -152,7 +154,7 @@ class FolderStore:
         key = incoming_key("probe", sha_of(data))
         self._put(key, data, True)
         if self._get(key, 32) != data:
-            raise StoreGone(f"the store in {self._root} does not give back what was put in")
+            raise StoreGone(f"the store in {self._root} does not return what was stored")
         try:
             self._put(key, data, True)
             create_only = False
@@ -174,7 +176,7 @@ class FolderStore:
                 os.unlink(temporary)
 
     def _settle(self, file: int, temporary: Path, key: str, create_only: bool = False) -> None:
-        """From written to acknowledged. What is owned: sync the bytes, give them their name, sync the name."""
+        """From written to acknowledged. For owned content: sync the bytes, rename the file, sync the folder."""
         target = self._path(key)
         lasting = isinstance(parse_key(key), Owned)
         if lasting:
@@ -184,17 +186,17 @@ class FolderStore:
             try:
                 os.link(temporary, target)
             except FileExistsError:
-                raise BlobExists(f"{key} is there already") from None
+                raise BlobExists(f"{key} already exists") from None
         else:
             os.replace(temporary, target)
         if lasting:
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
 
     def _make_parents(self, target: Path) -> None:
         missing = [p for p in target.parents if p.is_relative_to(self._root) and not p.exists()]
         for folder in reversed(missing):
             folder.mkdir(exist_ok=True, mode=0o700)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
 
     def _get(self, key: str, bytes_max: int) -> bytes:
         try:
@@ -233,7 +235,7 @@ class FolderStore:
 
     @contextlib.contextmanager
     def _deletion_lock(self) -> Iterator[bool]:
-        """Whether nobody else had it."""
+        """Yields whether this process got the lock."""
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = os.open(self._root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -260,8 +262,8 @@ class FolderStore:
             return not alone
 
     def _promote(self, incoming: str, owned: str, size: int) -> None:
-        """Writers replace names and never change a file in place. So a second name for the file holds on to exactly
-        the bytes that are verified, whatever is sent to the first name meanwhile."""
+        """Writers replace files and never change one in place. So a second hard link keeps exactly the bytes that are
+        verified, whatever is uploaded under the first name meanwhile."""
         sha = same_sha(incoming, owned)
         held = self._temporary / secrets.token_hex(16)
         try:
@@ -271,7 +273,7 @@ class FolderStore:
         try:
             with held.open("rb", buffering=0) as file:
                 if os.fstat(file.fileno()).st_size != size or _hash(file.fileno()) != sha:
-                    raise Mismatch(f"what came for blob {sha} has another size or hash")
+                    raise Mismatch(f"what was sent for blob {sha} has another size or hash")
                 os.utime(file.fileno())  # its age counts from now on
                 self._settle(file.fileno(), held, owned)
         finally:
@@ -287,7 +289,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 class _Arriving:
-    """Bytes on their way in. They are gathered, so that not every packet costs a change of threads."""
+    """An upload in progress. Bytes are buffered, so that not every packet costs a thread switch."""
 
     def __init__(self, path: Path, grant: Grant, sha: str) -> None:
         self.path = path
@@ -299,10 +301,10 @@ class _Arriving:
         self._waiting: list[bytes] = []
 
     def take(self, part: bytes) -> bool:
-        """Whether it is time to `write`. Mismatch for one byte too many."""
+        """Buffer a part; returns True if it is time to `write`. Raises Mismatch if there are too many bytes."""
         self._size += len(part)
         if self._size > self.grant.size:
-            raise Mismatch(f"more than the granted {self.grant.size} bytes came for blob {self._sha}")
+            raise Mismatch(f"more than the granted {self.grant.size} bytes were sent for blob {self._sha}")
         self._waiting.append(part)
         return self._size - self._written >= _GATHERED_BYTES
 
@@ -315,11 +317,11 @@ class _Arriving:
         self._digest.update(data)
 
     def end(self) -> int:
-        """All has come: the open file, if it is what its name says."""
+        """Called after the last part: returns the open file if it matches its name. Raises Mismatch otherwise."""
         self.write()
         if self._size != self.grant.size or self._digest.hexdigest() != self._sha:
             raise Mismatch(
-                f"what came for blob {self._sha} has {self._size} bytes of {self.grant.size}, or another hash"
+                f"what was sent for blob {self._sha} has {self._size} bytes of {self.grant.size}, or another hash"
             )
         return self._file
 
@@ -335,11 +337,3 @@ def _hash(file: int) -> str:
     while part := os.read(file, 1024 * 1024):
         digest.update(part)
     return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

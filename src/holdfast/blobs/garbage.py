@@ -1,21 +1,22 @@
-"""Decides which keys of a store may be deleted. Pure: the time, the listing and the roots come in.
+"""Decides which keys of a store may be deleted. Pure: the time, the listing and the roots are passed in.
 
-What a root's manifest names is never deleted. Between "you need not send that, it is here" and the commit that names
-it, a blob may be named by nothing; so such an answer is a pledge, and a pledged blob is not deleted either. A key that
-is being deleted is pledged to nobody, and nothing is promoted to it until the round is over. The caller's duties:
+Content that a root's manifest names is never deleted. Between the answer "this blob is here, you need not send it" and
+the commit that refers to it, nothing may refer to a blob; so such an answer is a pledge, and a pledged blob is not
+deleted either. A key that is being deleted cannot be pledged, and nothing is promoted to it until the round is over.
+The caller's duties:
 
-1. `pledge` a blob, and only then look whether it is there, before a `missing` answer declares it present. What cannot
-   be pledged counts as missing. (`hold` of `store.missing` and `store.accept` does this and the next.)
-2. Promote only where `may_promote`; it pledges as well. Where it says no, try again after the round.
-3. `pledge` a manifest with all its blobs, look whether they are there, and say so (`seen`). Commit a root only if
-   `may_name` says yes in the same step. Call `awake` every few minutes, so that a freeze in between is noticed.
-4. Give `condemn` roots that were read less than half a grace ago. Write what it returns down, in a commit that only
-   the leader can make; only then delete, in requests that lose their force when the round ends, asking `may_delete`
-   before every one; then strike the note out and call `buried`. Where an answer did not come, call `unsure` instead.
-5. A new leader makes a new Collector and gives it the note that its predecessor left. It condemns nothing until the
-   pledges of its predecessor have run out, and what that one may still be deleting stays condemned until it cannot.
+1. Before a `missing` answer declares a blob present: first `pledge` it, and only then check that it exists. A blob that
+   cannot be pledged counts as missing. (`hold` of `store.missing` and `store.accept` does this and the next.)
+2. Promote only if `may_promote` allows it; it pledges as well. If it does not, try again after the round.
+3. `pledge` a manifest with all its blobs, check that they exist, and report that (`seen`). Commit a root only if
+   `may_name` allows it in the same step. Call `awake` every few minutes, so that a freeze in between is noticed.
+4. Pass roots to `condemn` that were read less than half a grace ago. Store what it returns, in a commit that only
+   the leader can make; only then delete, in requests that expire when the round ends, and check `may_delete`
+   before each one; then remove the stored note and call `buried`. If an answer is missing, call `unsure` instead.
+5. A new leader creates a new Collector with the note that its predecessor left. It condemns nothing until the
+   pledges of its predecessor have expired, and what that one may still be deleting stays condemned until it cannot.
 
-Times are milliseconds on a clock that nobody can set; only the age of a key is told by the store's own.
+Times are milliseconds on a clock that cannot be set; only the age of a key is measured by the store's own clock.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -25,16 +26,16 @@ import msgspec
 from holdfast.blobs.keys import Incoming, Owned, Stored, owned_key, parse_key
 
 GRACE_MS = 6 * 3600 * 1000
-"""Longer than any upload takes between two signs of life."""
+"""Longer than any pause between two requests of an upload."""
 ROUND_MS = 60_000
-"""From the decision to the last request to delete. A process that was frozen in between must not go on."""
+"""From the decision to the last delete request. A process that was frozen in between must not continue."""
 LATE_MS = 15 * 60_000
-"""By how much longer a dead process's request may keep its force: the clock that judges its age is the store's, and
-that may differ from the one it was dated by."""
+"""How much longer a dead process's request may remain valid: the store judges its age by its own clock, which may
+differ from the clock that dated it."""
 ROUND_MAX = 1_000
-"""Keys in one round: the note of it is a row."""
+"""Keys in one round: the note of it is one row."""
 UNFINISHED_MS = 7 * 24 * 3600 * 1000
-"""How long what was sent may lie before it is taken over, even if its sender is still at work."""
+"""How long incoming content may wait to be accepted, even if its sender is still active."""
 
 
 class Root(msgspec.Struct, frozen=True, order=True):
@@ -56,28 +57,28 @@ class Collector:
         unfinished_ms: int = UNFINISHED_MS,
         left: Collection[str] = (),
     ) -> None:
-        """`left`: the note of a round that the leader before this one did not end."""
+        """`left`: the note of a round that the previous leader did not finish."""
         self._grace_ms = grace_ms
         self._round_ms = round_ms
         self._late_ms = late_ms
         self._unfinished_ms = unfinished_ms
         self._blind_until_ms = now_ms + grace_ms
-        """Until then a pledge may stand that this process has not heard of."""
+        """Until then there may be pledges that this process does not know."""
         self._awake_ms = now_ms
         self._pledged: dict[str, int] = {}
         """Owned key -> when the pledge ends."""
         self._seen: dict[Root, int] = {}
-        """Manifests of which all was found there -> when the first of the pledges that it stands on ends."""
+        """Manifests that were found complete -> when the first of the pledges for it expires."""
         self._condemned = frozenset(left)
         self._round_ends_ms = now_ms
         self._buried_from_ms = now_ms
         if left:
             self.unsure(now_ms)
 
-    # --- holding on ---
+    # --- pledging ---
 
     def pledge(self, owner: str, shas: Iterable[str], now_ms: int) -> set[str]:
-        """Of these, which are the owner's to rely on for a grace: all but those that are being deleted."""
+        """Pledge these, and return those that the owner can rely on for a grace: all except those being deleted."""
         kept: set[str] = set()
         for sha in shas:
             key = owned_key(owner, sha)
@@ -87,27 +88,27 @@ class Collector:
         return kept
 
     def may_promote(self, owner: str, sha: str, now_ms: int) -> bool:
-        """Whether a blob may be put under its owned key now. If so it is pledged."""
+        """Whether a blob may be stored under its owned key now. If so, it is pledged."""
         return bool(self.pledge(owner, [sha], now_ms))
 
     def seen(self, root: Root, pledged_ms: int) -> None:
-        """The manifest and all its blobs were pledged at that time, and then found where they belong."""
+        """The manifest and all its blobs were pledged at that time, and then found to exist."""
         self._seen[root] = pledged_ms + self._grace_ms
 
     def still_seen(self, root: Root, now_ms: int) -> bool:
-        """Whether it need not be looked for again: it was found, and has been held without a gap since then."""
+        """Whether it need not be checked again: it was found, and has been pledged without a gap since then."""
         return self._seen.get(root, 0) >= now_ms + self._grace_ms * 7 // 8
 
     def may_name(self, root: Root, now_ms: int) -> bool:
-        """Whether a root may be committed now: it is all there, and is held for as long as roots that were read before
-        this commit may still be used. If not, look once more."""
+        """Whether a root may be committed now: it is complete, and is pledged for as long as a list of roots that was
+        read before this commit may still be used. If not, check it again."""
         return self._seen.get(root, 0) >= now_ms + self._grace_ms * 3 // 4
 
-    # --- letting go ---
+    # --- deleting ---
 
     def awake(self, now_ms: int) -> None:
-        """To be called every few minutes. Whoever was frozen for long may be about to commit what it looked at before:
-        pledges that ran out meanwhile must count for a while longer."""
+        """Call it every few minutes. After a long freeze, a commit may be about to refer to what was checked before:
+        pledges that expired meanwhile must count for a while longer."""
         if now_ms - self._awake_ms > self._grace_ms // 8:
             self._blind_until_ms = now_ms + self._grace_ms
         self._awake_ms = now_ms
@@ -125,9 +126,9 @@ class Collector:
     ) -> list[str]:
         """The keys to delete now, sorted; at most ROUND_MAX of them.
 
-        `named`: manifest -> the blobs in it. Where a root's manifest is not in it, its owner loses nothing.
-        `uploading`: uploaders that are at work; what they sent stays. `store_ms`: now, by the store's clock.
-        No more is condemned before `buried`.
+        `named`: manifest -> the blobs in it. If a root's manifest is missing there, nothing of its owner is deleted.
+        `uploading`: active uploaders; what they sent stays. `store_ms`: now, by the store's clock. Nothing more is
+        condemned before `buried`.
         """
         self.awake(now_ms)
         stale = now_ms - roots_read_ms > self._grace_ms // 2
@@ -148,7 +149,7 @@ class Collector:
                 case Owned(owner=owner) if owner not in unknown:
                     doomed += [stored.key] if stored.key not in keep and stored.key not in self._pledged else []
                 case _:
-                    pass  # not ours to delete
+                    pass  # not one of our keys
         chosen = sorted(doomed)[:ROUND_MAX]
         self._condemned = frozenset(chosen)
         self._round_ends_ms = now_ms + self._round_ms
@@ -164,21 +165,21 @@ class Collector:
         return owned_key(owner, sha) in self._condemned
 
     def may_delete(self, now_ms: int) -> bool:
-        """Whether a request to delete what is condemned may still be sent."""
+        """Whether a delete request for what is condemned may still be sent."""
         return bool(self._condemned) and now_ms < self._round_ends_ms
 
     def unsure(self, now_ms: int) -> None:
-        """Requests to delete may be under way of which nobody hears any more. They were made within a round, and keep
-        their force for as long again; by a clock that may be late."""
+        """Delete requests may be in flight whose answers are lost. They were made within a round, and remain valid for
+        as long again, by a clock that may be late."""
         self._round_ends_ms = now_ms
         self._buried_from_ms = now_ms + 2 * self._round_ms + self._late_ms
 
     def may_bury(self, now_ms: int) -> bool:
-        """Whether no request to delete can have force any more."""
+        """Whether no delete request can be valid any more."""
         return now_ms >= self._buried_from_ms
 
     def buried(self, now_ms: int) -> bool:
-        """The round is over. False: not yet, a request may be under way."""
+        """End the round. Returns False if a request may still be in flight."""
         if self.may_bury(now_ms):
             self._condemned = frozenset()
         return not self._condemned

@@ -1,7 +1,7 @@
-"""Which files of a folder stay at home: the defaults below, and the folder's own `.holdfastignore`.
+"""Which files of a folder are not sent: the defaults below, and the folder's own `.holdfastignore`.
 
-The file has the syntax of `.gitignore`. Its lines come after the defaults, so `!results/` brings one back. As in Git,
-nothing below an ignored folder can be brought back by itself. Knows names only.
+The file has the syntax of `.gitignore`. Its lines come after the defaults, so `!results/` includes a default again. As
+in Git, nothing below an ignored folder can be included again by itself. Knows names only.
 """
 
 from collections.abc import Iterable
@@ -16,17 +16,17 @@ IGNORE_FILE = ".holdfastignore"
 IGNORE_BYTES_MAX = 256 * 1024
 
 DEFAULTS = (
-    ".git/", ".hg/", ".svn/",                                       # history: large, and nobody runs it
+    ".git/", ".hg/", ".svn/",                                       # history: large, and not needed to run
     "__pycache__/", "*.py[cod]", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/", ".ipynb_checkpoints/",
-    ".venv/", "venv/", "node_modules/", ".tox/", ".nox/",           # made for this machine, wrong on another
+    ".venv/", "venv/", "node_modules/", ".tox/", ".nox/",           # built for this machine, wrong on another
     ".DS_Store", "Thumbs.db", "*.swp", "*~",
-    "/results/", "/.holdfast/",                                     # what earlier jobs brought back; our own notes
-    ".env", ".netrc", ".ssh/", ".aws/",                             # secrets do not travel unless somebody says so
+    "/results/", "/.holdfast/",                                     # results of earlier jobs; our own files
+    ".env", ".netrc", ".ssh/", ".aws/",                             # secrets are not sent unless included explicitly
 )  # fmt: skip
 
 
 class Ignore:
-    """Answers whether a name is left out."""
+    """Decides whether a name is ignored."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         try:
@@ -38,7 +38,7 @@ class Ignore:
 
     @classmethod
     def of_folder(cls, folder: Path) -> Self:
-        """The defaults and what the folder itself says."""
+        """The defaults and the folder's own rules."""
         file = folder / IGNORE_FILE
         try:
             with file.open("rb") as opened:

@@ -1,10 +1,10 @@
-"""Where content lies in a store: the two kinds of keys, made and read. Knows no store.
+"""The two kinds of keys in a store, made and parsed. Knows no store.
 
-    incoming/<uploader>/<sha256>                      written through signed addresses: hostile until verified
+    incoming/<uploader>/<sha256>                      written through signed URLs: untrusted until verified
     owned/<owner hash>/<first two hex>/<sha256>       verified, named by its content, written by the orchestrator only
 
 An uploader is an attempt's id or `client-<owner hash>`. Content is shared within one owner and never between two:
-knowing a hash is no way to another owner's data.
+knowing a hash gives no access to another owner's data.
 """
 
 import re
@@ -41,7 +41,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def sha_of(data: bytes | bytearray | memoryview) -> str:
-    """The name of these bytes."""
+    """The name of these bytes: their SHA-256."""
     return sha256(data).hexdigest()
 
 
@@ -50,30 +50,30 @@ def is_sha(text: str) -> bool:
 
 
 def owner_hash(owner: str) -> str:
-    """An owner's part of a key: 128 bits, so that a name with odd letters makes no odd key."""
+    """An owner's part of a key: 128 bits, so that unusual characters in a name do not get into keys."""
     return sha256(b"holdfast owner\0" + owner.encode()).hexdigest()[:32]
 
 
 def client_uploader(owner: str) -> str:
-    """The uploader that an owner's own programs write as."""
+    """The uploader id of an owner's own programs."""
     return f"client-{owner_hash(owner)}"
 
 
 def incoming_key(uploader: str, sha: str) -> str:
     if not _UPLOADER.fullmatch(uploader) or not is_sha(sha):
-        raise LinkRefused(f"{uploader!r} and {sha[:80]!r} make no key")
+        raise LinkRefused(f"{uploader!r} and {sha[:80]!r} do not make a valid key")
     return f"{INCOMING}{uploader}/{sha}"
 
 
 def owned_key(owner: str, sha: str) -> str:
-    """`owner` is already a hash."""
+    """`owner` is already hashed."""
     if not _OWNER.fullmatch(owner) or not is_sha(sha):
-        raise LinkRefused(f"{owner!r} and {sha[:80]!r} make no key")
+        raise LinkRefused(f"{owner!r} and {sha[:80]!r} do not make a valid key")
     return f"{OWNED}{owner}/{sha[:2]}/{sha}"
 
 
 def parse_key(key: str) -> Incoming | Owned | None:
-    """What a key names; None for anything that these rules would not have made."""
+    """Parse a key; None if it is not one that these functions would make."""
     parts = key.split("/")
     if len(parts) == 3 and parts[0] == "incoming" and _UPLOADER.fullmatch(parts[1]) and is_sha(parts[2]):
         return Incoming(parts[1], parts[2])

@@ -1,12 +1,11 @@
-"""Plain HTTP connections for bulk bytes, used through httpx: blocking sockets in threads, many bytes at a time.
+"""HTTP connections for bulk data, used through httpx: blocking sockets in threads, large reads and writes.
 
-httpx's own transport takes 64 KiB at a time through several layers of Python; for content that is most of the work.
-Here a thread waits in the kernel and copies once, so receiving, hashing and writing go on at the same time on several
-cores. Speaks HTTP/1.1 to one server at a time, follows nothing, uses no proxy. Knows no blobs.
+httpx's own transport moves 64 KiB at a time through several layers of Python; for bulk content that is most of the
+work. Here a thread blocks in the kernel and copies once, so receiving, hashing and writing run in parallel on several
+cores. HTTP/1.1 to one server at a time, no redirects, no proxies. Knows no blobs.
 
-Whoever asks may lend memory for the answer, as the request's extension `INTO`: fresh memory for every part can cost
-more than the bytes that go into it. A thread of a request that was given up may still write there, so such memory must
-not be used again.
+A caller may provide memory for the answer, as the request's extension `INTO`: allocating new memory for every part can
+cost more than receiving it. The thread of a cancelled request may still write there, so such memory must not be reused.
 """
 
 import asyncio
@@ -25,20 +24,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 AT_ONCE = 32
-"""Threads of one transport; they wait most of the time."""
+"""Threads of one transport; most of the time they are waiting."""
 PART_BYTES = 4 * 1024 * 1024
-"""What is read before it is handed on: a whole chunk, so that it is copied once."""
+"""How much is read at a time: a whole chunk, so that it is copied once."""
 INTO = "holdfast.into"
-"""A request's extension: a writable memoryview. The first part, if it fits, is put there and handed on as a view."""
+"""A request's extension: a writable memoryview. The first part, if it fits, is stored there and returned as a view."""
 QUIET_S = 120.0
-"""For a single read or write. Whoever asks has limits of their own; this one only frees threads of dead lines."""
+"""For a single read or write. Callers have their own limits; this one only frees threads of dead connections."""
 
 Origin = tuple[str, str, int]
 
 
 class ThreadTransport(httpx.AsyncBaseTransport):
-    """`httpx.AsyncClient(transport=ThreadTransport(context))`. `verify`: whom to trust at https addresses; those that
-    the world trusts if not given."""
+    """`httpx.AsyncClient(transport=ThreadTransport(context))`. `verify`: whom to trust at https URLs; by default the
+    system's authorities."""
 
     def __init__(self, verify: ssl.SSLContext | None = None, *, connect_s: float = 10.0) -> None:
         self._verify = verify
@@ -52,7 +51,7 @@ class ThreadTransport(httpx.AsyncBaseTransport):
         origin = (request.url.scheme, request.url.host, request.url.port or {"http": 80}.get(request.url.scheme, 443))
         line = self._kept(origin)
         if line is not None:
-            # The server may have hung up meanwhile, and nothing of the request reached it then.
+            # The server may have closed the kept connection meanwhile; then nothing of the request reached it.
             with contextlib.suppress(httpx.TransportError):
                 return await self._ask(line, origin, request, body)
         return await self._ask(self._new(origin), origin, request, body)
@@ -65,7 +64,7 @@ class ThreadTransport(httpx.AsyncBaseTransport):
             line.close()
         self._threads.shutdown(wait=False)
 
-    # --- lines ---
+    # --- connections ---
 
     def _kept(self, origin: Origin) -> http.client.HTTPConnection | None:
         with self._turn:
@@ -84,7 +83,7 @@ class ThreadTransport(httpx.AsyncBaseTransport):
             return http.client.HTTPSConnection(host, port, timeout=self._connect_s, context=self._verify)
         return http.client.HTTPConnection(host, port, timeout=self._connect_s)
 
-    # --- asking ---
+    # --- requests ---
 
     async def _ask(
         self, line: http.client.HTTPConnection, origin: Origin, request: httpx.Request, body: list[bytes]
@@ -117,7 +116,7 @@ class ThreadTransport(httpx.AsyncBaseTransport):
     async def _in_thread(
         self, line: http.client.HTTPConnection, do: Callable[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run it where it may block. Whoever stops waiting cuts the line, so that the thread is free again."""
+        """Run it in a thread. A caller that stops waiting closes the connection, so that the thread is freed."""
         work = asyncio.get_running_loop().run_in_executor(self._threads, lambda: do(*args, **kwargs))
         try:
             return await work
@@ -126,7 +125,7 @@ class ThreadTransport(httpx.AsyncBaseTransport):
             raise
         except TimeoutError:
             line.close()
-            raise httpx.ReadTimeout("nothing came for too long") from None
+            raise httpx.ReadTimeout("no data was received for too long") from None
         except (OSError, http.client.HTTPException) as error:
             line.close()
             raise httpx.ReadError(type(error).__name__) from None
@@ -157,7 +156,7 @@ def _ask(line: http.client.HTTPConnection, request: httpx.Request, body: list[by
 
 
 def _read(answer: http.client.HTTPResponse, into: memoryview | None) -> bytes:
-    """The next part; not really bytes, since to make it so would be to copy it."""
+    """The next part. Not really bytes: converting it would mean copying it."""
     size = 0 if answer.length == 0 else min(PART_BYTES, answer.length or PART_BYTES)
     room = into[:size] if into is not None and size <= len(into) else memoryview(bytearray(size))
     done = 0
@@ -171,7 +170,7 @@ def _read(answer: http.client.HTTPResponse, into: memoryview | None) -> bytes:
 
 
 def _cut(line: http.client.HTTPConnection) -> None:
-    """End a line that a thread may be waiting on: closing alone would leave the thread where it is."""
+    """Shut down a connection that a thread may be waiting on: closing it alone would not wake the thread."""
     with contextlib.suppress(OSError, AttributeError):
         line.sock.shutdown(socket.SHUT_RDWR)
     line.close()

@@ -1,7 +1,7 @@
-"""What a folder holds, as one list: names, sizes, and which bytes of which blob make up each file. Pure.
+"""The list of what a folder holds: names, sizes, and which bytes of which blob make up each file. Pure.
 
-A manifest is a blob itself: its bytes are canonical JSON, and their sha256 is its name. `Manifest.from_bytes` takes the
-word of nobody: whatever it returns keeps every rule of `check`, and the same content has only one spelling.
+A manifest is itself a blob: its bytes are canonical JSON, and their SHA-256 is its name. `Manifest.from_bytes` trusts
+nothing: what it returns satisfies every rule of `check`, and equal content has only one representation.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from holdfast.blobs.paths import Names, shown, why_not_a_path, why_not_a_target
 
 VERSION = 1
 CHUNK_BYTES = 4 * 1024 * 1024
-"""No blob of content is larger. A retry costs little, and four in flight fit into anybody's memory."""
+"""The maximum size of a blob. A retry costs little, and four in flight fit into any memory."""
 PACKED_BELOW_BYTES = 1024 * 1024
 """Smaller files share a blob with their neighbours."""
 _TOTAL_MAX = 2**50
@@ -27,11 +27,11 @@ Count = Annotated[int, Meta(ge=0, le=_TOTAL_MAX)]
 Size = Annotated[int, Meta(ge=1, le=_TOTAL_MAX)]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a manifest may name before it is refused."""
+class ManifestLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a manifest may name."""
 
     manifest_bytes: int = 64 * 1024 * 1024
-    """Room for some 400,000 files; read into memory as a whole."""
+    """Enough for about 400,000 files; read into memory as a whole."""
     entries: int = 500_000
     blobs: int = 500_000
     """Two TiB in whole chunks."""
@@ -48,7 +48,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """A run of bytes of one blob."""
 
     blob: Count
-    """Its place in the manifest's list."""
+    """Its index in the manifest's list."""
     offset: Count
     length: Size
 
@@ -59,11 +59,11 @@ class File(msgspec.Struct, frozen=True, tag="file", array_like=True, forbid_unkn
     executable: bool
     pieces: tuple[Piece, ...]
     sha: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")] = ""
-    """Of the content, where the file shares its blob with others. Else empty: its blobs are its hashes."""
+    """Of the content, if the file shares its blob with others. Otherwise empty: its blobs are its hashes."""
 
 
-class Folder(msgspec.Struct, frozen=True, tag="folder", array_like=True, forbid_unknown_fields=True, gc=False):
-    """One that would not be there otherwise, because it is empty."""
+class EmptyFolder(msgspec.Struct, frozen=True, tag="folder", array_like=True, forbid_unknown_fields=True, gc=False):
+    """A folder without any entries, which no other entry implies."""
 
     path: str
 
@@ -73,19 +73,19 @@ class Symlink(msgspec.Struct, frozen=True, tag="symlink", array_like=True, forbi
     target: str
 
 
-Entry = File | Folder | Symlink
+Entry = File | EmptyFolder | Symlink
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     blobs: tuple[Blob, ...]
-    """In the order of their first use; each used, each once."""
+    """In the order of their first use; each is used and listed once."""
     entries: tuple[Entry, ...]
     """Sorted by path."""
 
     @classmethod
     def of(cls, entries: Iterable[Entry], blobs: Iterable[Blob] = ()) -> Self:
-        """A manifest in its one spelling. `blobs` are what the pieces of `entries` count; unused ones are dropped."""
+        """A manifest in canonical form. The pieces of `entries` index `blobs`; unused blobs are dropped."""
         old = tuple(blobs)
         new: dict[str, int] = {}
         ordered: list[Entry] = []
@@ -102,9 +102,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return made
 
     @classmethod
-    def from_bytes(cls, data: bytes, limits: Limits | None = None, *, name: str = "") -> Self:
-        """Read what somebody sent. `name`: what it must hash to. Raises ManifestRefused."""
-        limits = limits or Limits()
+    def from_bytes(cls, data: bytes, limits: ManifestLimits | None = None, *, name: str = "") -> Self:
+        """Parse an untrusted manifest. `name`: its expected hash. Raises ManifestRefused."""
+        limits = limits or ManifestLimits()
         if len(data) > limits.manifest_bytes:
             raise ManifestRefused(f"a manifest of {len(data)} bytes is over the limit of {limits.manifest_bytes}")
         if name and sha_of(data) != name:
@@ -129,12 +129,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """Hashes the whole list: keep the answer."""
+        """Computes a hash of the whole list: keep the result."""
         return sha_of(self.to_bytes())
 
     @property
     def total_bytes(self) -> int:
-        """What its files hold, which may be more than its blobs do: equal content is kept once."""
+        """The total size of its files, which may be more than that of its blobs: equal content is stored once."""
         return sum(e.size for e in self.entries if isinstance(e, File))
 
     @property
@@ -142,7 +142,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(b.size for b in self.blobs)
 
     def content_of(self, file: File) -> str:
-        """Equal for files with equal bytes, in whatever manifest they are."""
+        """Equal for files with equal bytes, in any manifest."""
         if file.sha:
             return file.sha
         if len(file.pieces) == 1:
@@ -155,21 +155,21 @@ class _Version(msgspec.Struct):
 
 
 def content_name(shas: list[str]) -> str:
-    """One name for the content that whole chunks make up."""
+    """One name for content that consists of whole chunks."""
     return shas[0] if len(shas) == 1 else sha256("".join(shas).encode()).hexdigest()
 
 
-def check(manifest: Manifest, limits: Limits | None = None) -> None:
-    """Raise ManifestRefused unless every rule holds. Types, signs and the form of hashes are msgspec's part."""
-    limits = limits or Limits()
+def check(manifest: Manifest, limits: ManifestLimits | None = None) -> None:
+    """Raises ManifestRefused unless every rule holds. msgspec has checked types, signs and the form of hashes."""
+    limits = limits or ManifestLimits()
     if len(manifest.entries) > limits.entries:
-        raise ManifestRefused(f"a manifest names {len(manifest.entries)} entries; at most {limits.entries} are taken")
+        raise ManifestRefused(f"a manifest names {len(manifest.entries)} entries; at most {limits.entries} are allowed")
     if len(manifest.blobs) > limits.blobs:
-        raise ManifestRefused(f"a manifest names {len(manifest.blobs)} blobs; at most {limits.blobs} are taken")
+        raise ManifestRefused(f"a manifest names {len(manifest.blobs)} blobs; at most {limits.blobs} are allowed")
     _check_names(manifest)
     total = manifest.total_bytes
     if total > limits.total_bytes:
-        raise ManifestRefused(f"a manifest names {total} bytes; at most {limits.total_bytes} are taken")
+        raise ManifestRefused(f"a manifest names {total} bytes; at most {limits.total_bytes} are allowed")
     _check_blobs(manifest, _ranges(manifest))
 
 
@@ -179,16 +179,16 @@ def _check_names(manifest: Manifest) -> None:
         if why := why_not_a_path(entry.path):
             raise ManifestRefused(f"the name {shown(entry.path)} {why}")
         if entry.path <= last:
-            raise ManifestRefused(f"the name {shown(entry.path)} is out of order or there twice")
+            raise ManifestRefused(f"the name {shown(entry.path)} is out of order or a duplicate")
         last = entry.path
-        if why := names.add(entry.path, isinstance(entry, Folder)):
+        if why := names.add(entry.path, isinstance(entry, EmptyFolder)):
             raise ManifestRefused(f"the name {shown(entry.path)} {why}")
         if isinstance(entry, Symlink) and (why := why_not_a_target(entry.path, entry.target)):
             raise ManifestRefused(f"the link {shown(entry.path)} {why}")
 
 
 def _ranges(manifest: Manifest) -> list[set[tuple[int, int]]]:
-    """The runs of each blob that files use. Checks what a file's own pieces must keep."""
+    """The ranges of each blob that files use. Checks the rules for the pieces of a file."""
     blobs = manifest.blobs
     used: list[set[tuple[int, int]]] = [set() for _ in blobs]
     upcoming = 0
@@ -220,8 +220,8 @@ def _check_blobs(manifest: Manifest, used: list[set[tuple[int, int]]]) -> None:
         raise ManifestRefused("a manifest names a blob twice")
     for blob, ranges in zip(manifest.blobs, used, strict=True):
         if blob.size > CHUNK_BYTES:
-            raise ManifestRefused(f"blob {blob.sha} has {blob.size} bytes; at most {CHUNK_BYTES} are taken")
-        # A file may be just what its neighbours' pack holds: `split` makes such folders.
+            raise ManifestRefused(f"blob {blob.sha} has {blob.size} bytes; at most {CHUNK_BYTES} are allowed")
+        # A file may equal the pack of its neighbours: `split` creates such folders.
         shared = ranges - {(0, blob.size)}
         end = blob.size if not shared and ranges else 0
         for offset, length in sorted(shared):

@@ -1,8 +1,7 @@
-"""Which names content may have, and which names may stand beside each other. Pure: looks at no disk.
+"""Which names content may have, and which names may exist beside each other. Pure: does not read the disk.
 
-A name that passes means the same on every system it may be unpacked on: no climbing, no roots, no letters that hide or
-reorder what a person reads, and no two names that a file system without case or with another Unicode form would take
-for one.
+A valid name means the same on every system it may be unpacked on: no `..`, no absolute paths, no characters that hide
+or reorder text, and no two names that are the same to a file system without case or with another Unicode normalisation.
 """
 
 import re
@@ -11,18 +10,18 @@ import unicodedata
 PATH_BYTES_MAX = 4_000
 """Below Linux's 4,096, with room for the folder it is unpacked into."""
 PART_BYTES_MAX = 240
-"""Below the 255 of most file systems, with room for the suffix of an unfinished file."""
+"""Below the 255 of most file systems, which leaves room for the suffix of an unfinished file."""
 DEPTH_MAX = 64
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 _PLAIN = re.compile(r"[A-Za-z0-9_./ +@=,~#%^&()\[\]{}!$'-]+")
-"""Most names: nothing in them needs a closer look."""
+"""Matches most names: they need no further check."""
 _HIDING = {"Cc", "Cs", "Zl", "Zp"}
 _REORDERING = {chr(c) for c in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)}
 
 
 def why_not_a_path(path: str) -> str:
-    """Why this may not be the name of an entry; empty if it may."""
+    """Why this cannot be the name of an entry; empty if it can."""
     if not path:
         return "is empty"
     if why := _odd_letters(path):
@@ -45,10 +44,10 @@ def why_not_a_path(path: str) -> str:
 
 
 def why_not_a_target(path: str, target: str) -> str:
-    """Why the symlink at `path` may not lead to `target`; empty if it may.
+    """Why the symlink at `path` may not point to `target`; empty if it may.
 
-    `..` may stand only at the start. There it is exact, for no symlink is ever a parent of an entry; after a name it
-    would mean whatever that name leads to, and links could add up to a way out.
+    `..` is allowed only at the start. There it is exact, because no symlink is ever a parent of an entry; after a name
+    it would depend on where that name points, and links could combine to a way out.
     """
     if not target:
         return "leads nowhere"
@@ -81,35 +80,35 @@ def _odd_letters(text: str) -> str:
 
 
 def folded(path: str) -> str:
-    """Equal for two names that some file system would take for one."""
+    """Equal for two names that some file system would treat as one."""
     if path.isascii():
         return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())
 
 
 def shown(text: str) -> str:
-    """A name as it may be printed: short, on one line, nothing hidden."""
+    """A name made safe to print: short, on one line, nothing hidden."""
     safe = "".join(c if c.isprintable() and c not in _REORDERING else f"\\u{ord(c):04x}" for c in text[:120])
     return repr(safe + ("…" if len(text) > 120 else ""))
 
 
 class Names:
-    """The names of one tree. Answers whether one more may stand among them, in whatever order they come."""
+    """The names of one tree. Decides whether another one may be added, in any order."""
 
     def __init__(self) -> None:
         self._leaves: dict[str, str] = {}
         self._folders: dict[str, str] = {}
         self._spelled: set[str] = set()
-        """Folders whose own parents are already known, by their exact spelling."""
+        """Folders whose parents are already known, by their exact spelling."""
 
     def add(self, path: str, folder: bool = False) -> str:
-        """Remember a name; or why it may not stand beside the others, and then it is not remembered."""
+        """Add a name. Returns why it conflicts with the others, and then it is not added; empty if it does not."""
         parents: list[str] = []
         above = path.rpartition("/")[0]
         while above and above not in self._spelled:
             fold = folded(above)
             if fold in self._leaves:
-                return f"lies below {shown(self._leaves[fold])}, which is no folder"
+                return f"lies below {shown(self._leaves[fold])}, which is not a folder"
             if self._folders.get(fold, above) != above:
                 return f"lies in a folder that some systems take for {shown(self._folders[fold])}"
             parents.append(above)

@@ -1,7 +1,7 @@
-"""A blob store in an S3 bucket, at whatever endpoint: addresses are pre-signed by the store's own rules.
+"""A blob store in an S3 bucket, at any endpoint: URLs are pre-signed by S3's own rules.
 
-Such an address binds neither size nor hash, so `promote` reads what came and writes exactly the bytes it verified: a
-copy inside the store could pick up what was sent a moment later.
+Such a URL binds neither size nor hash, so `promote` reads the object and writes exactly the bytes it verified: a copy
+inside the store could pick up what was uploaded a moment later.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from obstore.store import S3Store as Bucket
 from holdfast.blobs.errors import (
     BlobExists,
     BlobMissing,
+    BlobStoreError,
     LinkRefused,
     Mismatch,
-    StoreError,
     StoreFull,
     StoreGone,
     StoreRefused,
@@ -42,14 +42,14 @@ _DELETED_AT_ONCE = 1_000
 
 
 class S3Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the bucket is, and who we are there."""
+    """The bucket, and the credentials for it."""
 
     bucket: str
     endpoint: str = ""
-    """Empty: the region's own."""
+    """Empty: the region's default."""
     region: str = "us-east-1"
     access_key_id: str = ""
-    """Empty: from the environment, as every S3 program does."""
+    """Empty: from the environment, as usual for S3 programs."""
     secret_access_key: str = ""
     prefix: str = ""
     timeout_s: float = 30.0
@@ -74,7 +74,7 @@ class S3Store:
                 "timeout": timedelta(seconds=place.timeout_s),
                 "connect_timeout": timedelta(seconds=min(5.0, place.timeout_s)),
             },
-            # Trying again is the caller's business, who knows how long it is worth it.
+            # The caller retries: it knows for how long that makes sense.
             retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=place.timeout_s)},
             **options,  # type: ignore[arg-type]
         )
@@ -85,20 +85,20 @@ class S3Store:
         await self.delete([key])
         await self.put(key, data)
         if await self.get(key, bytes_max=len(data)) != data:
-            raise StoreGone(f"bucket {self._place.bucket} does not give back what was put in")
+            raise StoreGone(f"bucket {self._place.bucket} does not return what was stored")
         try:
             await self.put(key, data, create_only=True)
             create_only = False
         except BlobExists:
             create_only = True
-        except StoreError:
-            create_only = False  # it does not know the condition at all
+        except BlobStoreError:
+            create_only = False  # the store does not support the condition
         await self.delete([key])
         return Abilities(create_only)
 
     async def put(self, key: str, data: bytes, *, create_only: bool = False) -> None:
         mode: Literal["create", "overwrite"] = "create" if create_only else "overwrite"
-        # One request: several parts would need several round trips, and leave remains when cut.
+        # One request: a multipart upload would need several round trips, and leave parts if interrupted.
         await self._ask(obstore.put_async(self._bucket, _key(key), data, mode=mode, use_multipart=False), key)
 
     async def get(self, key: str, *, bytes_max: int) -> bytes:
@@ -115,7 +115,7 @@ class S3Store:
         return Stored(key, meta["size"], int(meta["last_modified"].timestamp() * 1000))
 
     async def list(self, prefix: str) -> AsyncIterator[Sequence[Stored]]:
-        # Everything below the last folder of the prefix: S3 lists by whole parts here.
+        # Lists everything below the last folder of the prefix, because prefixes match whole path components here.
         listing = aiter(obstore.list(self._bucket, prefix.rpartition("/")[0] or None))
         while True:
             try:
@@ -137,8 +137,8 @@ class S3Store:
                         await self.delete([key])
 
     async def delete_while(self, keys: Sequence[str], may: Callable[[], bool], lasts_s: int) -> None:
-        """By signed addresses: the store itself refuses them when their time is over, whoever slept meanwhile. Signed
-        first and asked afterwards, so that no time passes between the answer and the date of the request."""
+        """Through signed URLs: the store itself refuses them when they have expired, even if this process was frozen.
+        Signed first and checked afterwards, so that no time passes between the check and the date of the request."""
         async with httpx.AsyncClient(timeout=self._place.timeout_s) as http:
 
             async def let_go(key: str) -> None:
@@ -149,7 +149,7 @@ class S3Store:
                 try:
                     answer = await http.delete(address)
                 except httpx.HTTPError as error:
-                    # Its text may quote the address, and that is a key to the store.
+                    # The error may quote the URL, which is a secret.
                     what = type(error).__name__
                     raise StoreGone(f"bucket {self._place.bucket} could not be asked to delete: {what}") from None
                 if not answer.is_success and answer.status_code != 404:
@@ -158,7 +158,7 @@ class S3Store:
             await each(keys, let_go)
 
     async def deleting(self) -> bool:
-        return False  # every such request is dated
+        return False  # every such request expires
 
     async def promote(self, incoming: str, owned: str, size: int) -> None:
         sha = same_sha(incoming, owned)
@@ -169,7 +169,7 @@ class S3Store:
 
     async def sign(self, method: str, key: str, *, size: int, expires_s: int) -> str:
         if method not in METHODS:
-            raise LinkRefused(f"no address is made for {method[:16]!r}")
+            raise LinkRefused(f"no URL is signed for {method[:16]!r}")
         signed = obstore.sign_async(
             self._bucket, cast(Literal["GET", "PUT"], method), _key(key), timedelta(seconds=expires_s)
         )
@@ -184,19 +184,19 @@ class S3Store:
         except FileNotFoundError:
             raise BlobMissing(f"the store holds nothing under {key}") from None
         except exceptions.AlreadyExistsError:
-            raise BlobExists(f"{key} is there already") from None
+            raise BlobExists(f"{key} already exists") from None
         except exceptions.BaseError as error:
             raise self._trouble(error) from None
 
-    def _trouble(self, error: exceptions.BaseError) -> StoreError:
-        """The library has one class for most of it; the rest stands in its text, which is never shown as it is."""
+    def _trouble(self, error: exceptions.BaseError) -> BlobStoreError:
+        """The library has one class for most errors; the rest is in its message, which is never shown as it is."""
         text, where = str(error), f"bucket {self._place.bucket}"
         status, code = _first(_STATUS, text), _first(_CODE, text)
         denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
         if denied or code in _REFUSED:
-            return StoreRefused(f"{where} does not let us in", hint="Check the key, its rights and the bucket's name.")
+            return StoreRefused(f"{where} denies access", hint="Check the key, its rights and the bucket's name.")
         if status == "507" or code in _FULL:
-            return StoreFull(f"{where} is full", hint="Give it more room, or let old results go.")
+            return StoreFull(f"{where} is full", hint="Give it more room, or delete old results.")
         if "TimedOut" in text:
             return StoreSlow(f"{where} did not answer within {self._place.timeout_s:g} s")
         answered = f"it answered {status} {code}".rstrip() if status else "nobody answers there"
@@ -210,5 +210,5 @@ def _first(pattern: re.Pattern[str], text: str) -> str:
 
 def _key(key: str) -> str:
     if parse_key(key) is None:
-        raise LinkRefused(f"{key[:160]!r} is no key")
+        raise LinkRefused(f"{key[:160]!r} is not a key")
     return key

@@ -1,11 +1,10 @@
-"""Turns a folder into a manifest and blobs: reads each file once, hashes in threads, cuts into chunks and packs.
+"""Turns a folder into a manifest and blobs: reads each file once, hashes in threads, splits into chunks and packs.
 
-Unchanged files are not read again where an `Index` of an earlier scan vouches for them. A file that is written to
-while it is read is noticed. Memory is bounded by the number of threads, not by the folder. Knows no store and no
-network.
+Files that the `BlobIndex` of an earlier scan shows as unchanged are not read again. A write to a file while it is read
+is detected. Memory is bounded by the number of threads, not by the folder. Knows no store and no network.
 
-Small files are packed in the order of their paths. Where a pack ends depends on the path and size of its last file
-alone, so one file more or less changes one pack and leaves its neighbours as they were.
+Small files are packed in the order of their paths. Where a pack ends depends only on the path and size of its last
+file, so adding or removing a file changes one pack and leaves its neighbours unchanged.
 """
 
 import os
@@ -19,10 +18,10 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.blobs.beneath import Beneath, NotAFile, Seen, read_exactly
+from holdfast.blobs.beneath import Beneath, FileStat, NotAFile, read_exactly
 from holdfast.blobs.errors import FolderChanged
 from holdfast.blobs.ignore import Ignore
-from holdfast.blobs.index import Index, Known, pack_key
+from holdfast.blobs.index import BlobIndex, Known, pack_key
 from holdfast.blobs.keys import sha_of
 from holdfast.blobs.manifest import (
     CHUNK_BYTES,
@@ -30,13 +29,13 @@ from holdfast.blobs.manifest import (
     Blob,
     Entry,
     File,
-    Limits,
     Manifest,
+    ManifestLimits,
     Piece,
     content_name,
 )
 from holdfast.blobs.paths import shown
-from holdfast.blobs.walk import Found, LeftOut, refuse, walk
+from holdfast.blobs.walk import LeftOut, WalkedFile, refuse, walk
 
 PACK_AIM_BYTES = 2 * 1024 * 1024
 TRIES = 3
@@ -44,7 +43,7 @@ TRIES = 3
 _UNIT_CHUNKS = 8
 _THREADS = max(2, min(4, os.cpu_count() or 2))
 _THREADS_SMALL = 2
-"""For small files. More threads spend their time on handing the interpreter to each other: four take twice as long."""
+"""For small files. More threads spend their time on contention for the interpreter: four take twice as long."""
 
 
 class Stash(Protocol):
@@ -55,8 +54,8 @@ class Scan(msgspec.Struct, frozen=True):
     """What a folder held."""
 
     manifest: Manifest
-    index: Index
-    """To be given to the next scan."""
+    index: BlobIndex
+    """To be passed to the next scan."""
     left_out: tuple[LeftOut, ...]
     bytes_read: int
 
@@ -65,24 +64,24 @@ def scan(
     root: Path,
     *,
     ignore: Ignore | None = None,
-    index: Index | None = None,
+    index: BlobIndex | None = None,
     base: Manifest | None = None,
     strict: bool = False,
     steady: bool = False,
     stash: Stash | None = None,
-    limits: Limits | None = None,
+    limits: ManifestLimits | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Scan:
     """Read a folder.
 
-    `index`: of an earlier scan, or of unpacking. `base`: what equals an entry of this manifest is left out, so only
-    what is new or different remains. `strict`: refuse the folder where something in it cannot be sent, instead of
-    leaving that out. `steady`: the whole folder must have stood still from the first look to the last, so that all
-    files are of one moment. `stash` gets every blob that had to be read. `progress` is told of bytes as they are read,
+    `index`: of an earlier scan, or of unpacking. `base`: entries that equal one of this manifest are omitted, so only
+    what is new or different remains. `strict`: refuse the folder if something in it cannot be sent, instead of omitting
+    that. `steady`: the whole folder must be unchanged from the beginning to the end of the scan, so that all files are
+    from the same moment. `stash` gets every blob that had to be read. `progress` is called with bytes as they are read,
     from several threads. Raises FolderRefused and FolderChanged.
     """
     given_up: dict[str, str] = {}
-    index = index or Index()
+    index = index or BlobIndex()
     read = 0
     tries = 0
     while True:
@@ -114,7 +113,7 @@ def _unsteady(root: Path, changed: set[str]) -> FolderChanged:
     )
 
 
-def _found(root: Path, ignore: Ignore | None, limits: Limits | None, given_up: Mapping[str, str]) -> Found:
+def _found(root: Path, ignore: Ignore | None, limits: ManifestLimits | None, given_up: Mapping[str, str]) -> WalkedFile:
     found = walk(root, ignore, limits)
     for path, why in given_up.items():
         if found.files.pop(path, None) is not None:
@@ -122,7 +121,7 @@ def _found(root: Path, ignore: Ignore | None, limits: Limits | None, given_up: M
     return found
 
 
-def _differences(before: Found, after: Found) -> set[str]:
+def _differences(before: WalkedFile, after: WalkedFile) -> set[str]:
     paths = {p for p in before.files.keys() | after.files.keys() if before.files.get(p) != after.files.get(p)}
     return paths | {e.path for e in set(before.others) ^ set(after.others)}
 
@@ -147,7 +146,7 @@ class _Reading:
     """One pass over the files that a walk found."""
 
     def __init__(
-        self, root: Path, found: Found, old: Index, stash: Stash | None, progress: Callable[[int], None] | None
+        self, root: Path, found: WalkedFile, old: BlobIndex, stash: Stash | None, progress: Callable[[int], None] | None
     ) -> None:
         self._root = root
         self._found = found
@@ -156,7 +155,7 @@ class _Reading:
         self._progress = progress
         self._packs: dict[str, Blob] = {}
         self.known: dict[str, tuple[str, ...]] = {}
-        """Path to its hashes: of the whole file if it is small, of each chunk if not."""
+        """Path -> its hashes: of the whole file if it is small, otherwise of each chunk."""
         for path, seen in found.files.items():
             if (shas := old.shas(path, seen)) is not None:
                 self.known[path] = shas
@@ -169,12 +168,12 @@ class _Reading:
     def troubled(self) -> bool:
         return bool(self.changed or self.unreadable)
 
-    def index(self, taken_ns: int) -> Index:
+    def index(self, taken_ns: int) -> BlobIndex:
         files = {p: Known(self._found.files[p], shas) for p, shas in self.known.items() if p not in self.changed}
-        return Index(taken_ns, files, self._packs)
+        return BlobIndex(taken_ns, files, self._packs)
 
     def manifest(self, base: Manifest | None) -> Manifest:
-        """Read what must be read, and list what there is."""
+        """Read what must be read, and build the manifest."""
         files = self._found.files
         others = list(self._found.others)
         entries: list[Entry] = []
@@ -223,7 +222,7 @@ class _Reading:
             yield File(path, seen.size, seen.executable, (Piece(number, offset, seen.size),), sha)
             offset += seen.size
 
-    # --- what differs from a base ---
+    # --- differences from a base ---
 
     def _new_or_different(self, pool: ThreadPoolExecutor, few: ThreadPoolExecutor, base: Manifest | None) -> list[str]:
         files = self._found.files
@@ -243,7 +242,7 @@ class _Reading:
         }  # fmt: skip
         return [p for p in files if p not in equal]
 
-    # --- reading; in threads ---
+    # --- reading, in threads ---
 
     def _hash_large(self, pool: ThreadPoolExecutor, paths: list[str]) -> None:
         step = _UNIT_CHUNKS * CHUNK_BYTES
@@ -288,7 +287,7 @@ class _Reading:
                 self.known[path] = (sha_of(buffer),)
 
     def _pack(self, members: list[str]) -> Blob | None:
-        """Read small files into one blob; nothing if one of them changed."""
+        """Read small files into one blob; None if one of them changed."""
         files = self._found.files
         shas = [self.known[p][0] for p in members if p in self.known]
         if len(shas) == len(members) and (old := self._old.packs.get(pack_key(shas))) is not None:
@@ -335,8 +334,8 @@ class _Reading:
         return None
 
     def _still(self, fd: int, path: str) -> bool:
-        """Whether the file is as the walk saw it. If not, what was read of it does not count."""
-        if Seen.of(os.fstat(fd)) == self._found.files[path]:
+        """Whether the file is unchanged since the walk. If not, what was read of it does not count."""
+        if FileStat.of(os.fstat(fd)) == self._found.files[path]:
             return True
         self.changed.add(path)
         return False

@@ -1,7 +1,7 @@
-"""Addresses that open one key, for one method, for a short time: made and checked. For stores that cannot sign.
+"""Signs and checks URLs that give access to one key, for one method, for a short time. For stores that cannot sign.
 
-What is signed: method, key, size and the second it ends. Whoever changes any of them has an address that opens nothing.
-Nothing here is logged; `shown_link` is how an address may be shown.
+The signature covers method, key, size and expiry: changing any of them makes the URL invalid. Nothing here is logged;
+`shown_link` returns a URL in a form that may be shown.
 """
 
 import hmac
@@ -19,20 +19,20 @@ METHODS = ("GET", "PUT")
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What an address allows."""
+    """What a URL allows."""
 
     method: str
     key: str
     size: int
-    """For PUT: how many bytes must come, no more and no less. For GET: how many there are."""
+    """For PUT: the exact number of bytes that must be sent. For GET: the number of bytes that there are."""
     expires_s: int
 
 
 class LinkSigner:
-    """Holds the secret. Whoever has it can make addresses, so only the orchestrator does."""
+    """Holds the secret. Anyone who has it can sign URLs, so only the orchestrator does."""
 
     def __init__(self, secret: bytes, base_url: str) -> None:
-        """`base_url`: where the door stands that checks these addresses; the key comes after it."""
+        """`base_url`: the endpoint that checks these URLs; the key is appended."""
         if len(secret) < KEY_BYTES_MIN:
             raise ValueError(f"a signing secret needs {KEY_BYTES_MIN} bytes")
         self._secret = secret
@@ -44,18 +44,18 @@ class LinkSigner:
         return f"{self._base}/{quote(key)}?{query}"
 
     def check(self, method: str, key: str, query: Mapping[str, str], now_s: float) -> Grant:
-        """What this request may do. Raises LinkRefused, or LinkExpired for what was right once."""
+        """What this request may do. Raises LinkRefused, or LinkExpired for a URL that was valid once."""
         size, expires = _number(query.get("size", "")), _number(query.get("expires", ""))
         grant = Grant(method, key, size, expires)
         right = self._signature(grant)
         given = query.get("signature", "")
-        # The signature first: how long a forged address would have lived is nobody's business.
+        # The signature first: a forged URL must not reveal whether its expiry would have been valid.
         if not hmac.compare_digest(right.encode(), given.encode("utf-8", "replace")):
-            raise LinkRefused("this address was not made here, or was changed", hint="Ask for a new one.")
+            raise LinkRefused("this URL was not signed here, or was changed", hint="Ask for a new one.")
         if method not in METHODS or parse_key(key) is None:
-            raise LinkRefused("this address names nothing that may be opened")
+            raise LinkRefused("this URL names nothing that may be accessed")
         if now_s >= expires:
-            raise LinkExpired("this address has expired", hint="Ask for a new one.")
+            raise LinkExpired("this URL has expired", hint="Ask for a new one.")
         return grant
 
     def _signature(self, grant: Grant) -> str:
@@ -68,7 +68,7 @@ def _number(text: str) -> int:
 
 
 def shown_link(url: str) -> str:
-    """An address without what makes it one: for messages and logs."""
+    """A URL without its signature, for messages and logs."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"

@@ -1,6 +1,6 @@
-"""Reads the blobs of a manifest again, from the folder it was made of or from wherever they were laid aside.
+"""Reads the blobs of a manifest again, from the folder it was made from or from a stash.
 
-Every blob is hashed as it is read: what was overwritten since the scan is never sent under its old name.
+Every blob is hashed as it is read: content that was overwritten since the scan is never sent under its old name.
 """
 
 import os
@@ -17,7 +17,7 @@ from holdfast.blobs.manifest import File, Manifest
 from holdfast.blobs.paths import shown
 
 _MANY = 8
-"""Files in one blob from which on it is read alone."""
+"""A blob of at least this many files is read by one thread at a time."""
 
 
 class Source(Protocol):
@@ -27,19 +27,19 @@ class Source(Protocol):
 
 
 class BytesSource:
-    """Blobs that are in memory anyway, such as a manifest."""
+    """Blobs that are in memory already, such as a manifest."""
 
     def __init__(self, blobs: Mapping[str, bytes]) -> None:
         self._blobs = blobs
 
     def read(self, sha: str) -> bytes:
         if sha not in self._blobs:
-            raise BlobMissing(f"blob {sha} is not among those at hand")
+            raise BlobMissing(f"blob {sha} is not in memory")
         return self._blobs[sha]
 
 
 class FirstOf:
-    """Several places to look in, one after another: what was laid aside first, then the folder itself."""
+    """Several sources in order of preference, for example a stash and then the folder itself."""
 
     def __init__(self, *sources: Source) -> None:
         self._sources = sources
@@ -54,20 +54,20 @@ class FirstOf:
 
 
 class FolderSource:
-    """The blobs of a manifest, out of the files it names."""
+    """The blobs of a manifest, from the files it names."""
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
         self._root = root
         self._many_turn = Lock()
         self._sizes = {b.sha: b.size for b in manifest.blobs}
         self._parts: dict[str, dict[int, tuple[str, int, int]]] = {b.sha: {} for b in manifest.blobs}
-        """Hash -> offset in the blob -> (path, offset in the file, length). One file for each run is enough."""
+        """Hash -> offset in the blob -> (path, offset in the file, length). One file for each range is enough."""
         for entry in manifest.entries:
             if isinstance(entry, File):
                 offset = 0
                 for piece in entry.pieces:
                     parts = self._parts[manifest.blobs[piece.blob].sha]
-                    # A file that is the whole blob spares opening all those that share it.
+                    # A file that is the whole blob saves opening all those that share it.
                     if piece.offset not in parts or piece.length > parts[piece.offset][2]:
                         parts[piece.offset] = (entry.path, offset, piece.length)
                     offset += piece.length
@@ -75,13 +75,13 @@ class FolderSource:
     def read(self, sha: str) -> bytearray:
         parts = self._parts.get(sha)
         if parts is None:
-            raise BlobMissing(f"blob {sha} is not one of {self._root}")
+            raise BlobMissing(f"blob {sha} is not in {self._root}")
         data = bytearray(self._sizes[sha])
-        # Threads that open many small files get in each other's way more than they gain.
+        # Threads that open many small files slow each other down more than they gain.
         with self._many_turn if len(parts) > _MANY else nullcontext(), Beneath(self._root) as tree:
             self._fill(tree, parts, memoryview(data))
         if sha_of(data) != sha:
-            raise _changed(self._root, next(iter(parts.values()))[0], "its content is another one now")
+            raise _changed(self._root, next(iter(parts.values()))[0], "its content has changed")
         return data
 
     def _fill(self, tree: Beneath, parts: dict[int, tuple[str, int, int]], data: memoryview) -> None:

@@ -1,7 +1,7 @@
-"""What a blob store can do, whatever it is made of, and the steps that every store takes alike. Knows no HTTP.
+"""The interface of a blob store, and the steps that are the same for every store. Knows no HTTP.
 
-A store keeps bytes under keys (see `keys`). Only the orchestrator holds one. Everybody else reaches single keys through
-short-lived signed addresses, and what they wrote counts for nothing until `promote` has verified it.
+A store keeps bytes under keys (see `keys`). Only the orchestrator holds one. Everyone else accesses single keys through
+short-lived signed URLs, and what they wrote does not count until `promote` has verified it.
 """
 
 import asyncio
@@ -12,31 +12,31 @@ import msgspec
 
 from holdfast.blobs.errors import BlobMissing, LinkRefused, Mismatch
 from holdfast.blobs.keys import Incoming, Owned, Stored, incoming_key, owned_key, parse_key
-from holdfast.blobs.manifest import Blob, Limits, Manifest
+from holdfast.blobs.manifest import Blob, Manifest, ManifestLimits
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 8
-"""Requests to the store under way for one task."""
+"""Concurrent requests to the store for one task."""
 
 
 class Abilities(msgspec.Struct, frozen=True):
-    """What a probe found out."""
+    """The result of a probe."""
 
     create_only: bool
-    """Whether a write that must not replace anything is refused where something is."""
+    """Whether a create-only write is refused if the key exists."""
 
 
 class BlobStore(Protocol):
-    """Raises StoreError and its kinds. Every call has a time limit of its own."""
+    """Raises BlobStoreError and its subclasses. Every call has its own time limit."""
 
     async def probe(self) -> Abilities:
-        """Write, read and delete something. Raises where the store cannot be used."""
+        """Write, read and delete something. Raises if the store cannot be used."""
         ...
 
     async def put(self, key: str, data: bytes, *, create_only: bool = False) -> None:
-        """Under an owned key it is durable when this returns. `create_only`: BlobExists where something is there; see
+        """Under an owned key it is durable when this returns. `create_only`: raises BlobExists if the key exists; see
         `probe`."""
         ...
 
@@ -45,31 +45,33 @@ class BlobStore(Protocol):
     async def head(self, key: str) -> Stored | None: ...
 
     def list(self, prefix: str) -> AsyncIterator[Sequence[Stored]]:
-        """In batches, in no order."""
+        """In batches, in no particular order."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Keys that hold nothing are no error."""
+        """Keys that do not exist are not an error."""
         ...
 
     async def delete_while(self, keys: Sequence[str], may: Callable[[], bool], lasts_s: int) -> None:
-        """Delete one after the other for as long as `may` says so, which may be asked in another thread.
+        """Delete one after the other for as long as `may` returns True. It may be called in another thread.
 
-        Whoever is frozen between the question and the request must not delete when it wakes: the request has no force
-        after `lasts_s` seconds, or `deleting` says of it that it is under way. Returns when every request was answered.
+        A process that is frozen between that check and the request must not delete when it resumes: either the request
+        expires after `lasts_s` seconds, or `deleting` reports it as in progress. Returns when every request was
+        answered.
         """
         ...
 
     async def deleting(self) -> bool:
-        """Whether a request of `delete_while`, by whatever process, may be under way that knows no time limit."""
+        """Whether a request of `delete_while` without an expiry, by any process, may be in progress."""
         ...
 
     async def promote(self, incoming: str, owned: str, size: int) -> None:
-        """Verify size and hash, then put exactly the verified bytes under the owned key and drop the incoming one."""
+        """Verify size and hash, then store exactly the verified bytes under the owned key and delete the incoming
+        one."""
         ...
 
     async def sign(self, method: str, key: str, *, size: int, expires_s: int) -> str:
-        """An address that opens one key for one method, for that many seconds."""
+        """A URL that gives access to one key for one method, for that many seconds."""
         ...
 
 
@@ -77,12 +79,12 @@ def same_sha(incoming: str, owned: str) -> str:
     """The hash that both keys of a promotion name."""
     source, target = parse_key(incoming), parse_key(owned)
     if not isinstance(source, Incoming) or not isinstance(target, Owned) or source.sha != target.sha:
-        raise LinkRefused(f"nothing is promoted from {incoming[:160]!r} to {owned[:160]!r}")
+        raise LinkRefused(f"cannot promote from {incoming[:160]!r} to {owned[:160]!r}")
     return target.sha
 
 
 async def each(items: Iterable[T], do: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE) -> list[R]:
-    """The answers in order; a few at a time. The first error ends all."""
+    """The results in order; at most `at_once` at a time. The first error ends all."""
     todo = enumerate(items)
     answers: dict[int, R] = {}
 
@@ -101,14 +103,14 @@ async def each(items: Iterable[T], do: Callable[[T], Awaitable[R]], at_once: int
 
 
 Hold = Callable[[str], bool]
-"""Whether the owner's blob of this hash may be relied on from now on: `Collector.may_promote`. Always asked before the
-store is looked at, for what is not held may be deleted between a look and its answer."""
+"""Whether the owner's blob of this hash can be relied on from now on: `Collector.may_promote`. Always called before the
+store is checked, because a blob that is not pledged may be deleted between the check and the answer."""
 
 
 async def missing(
     store: BlobStore, uploader: str, owner: str, blobs: Sequence[Blob], hold: Hold | None = None
 ) -> list[str]:
-    """Which of these an uploader must send: those that the owner does not have and that did not arrive before."""
+    """Which of these an uploader must send: those that the owner does not have and that were not uploaded before."""
 
     async def absent(blob: Blob) -> bool:
         keys = [incoming_key(uploader, blob.sha)]
@@ -125,7 +127,7 @@ async def missing(
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """A manifest whose every blob is verified and owned; or what is not there yet."""
+    """A manifest all of whose blobs are verified and owned; or the blobs that are missing."""
 
     manifest: Manifest
     missing: tuple[Blob, ...] = ()
@@ -140,14 +142,14 @@ async def accept(
     name: str,
     *,
     hold: Hold | None = None,
-    limits: Limits | None = None,
+    limits: ManifestLimits | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Accepted:
-    """Take over what an uploader sent: every blob of the manifest `name`, and the manifest itself last of all.
+    """Accept what an uploader sent: every blob of the manifest `name`, and the manifest itself last.
 
     So a manifest under an owned key has all its blobs under owned keys. May be repeated after any interruption. A blob
-    that is not what its name says is deleted and counts as missing, and so does one that is not to be held on to just
-    now. Raises ManifestRefused for a bad manifest, BlobMissing where it did not come.
+    that does not match its name is deleted and counts as missing, and so does one that cannot be pledged now. Raises
+    ManifestRefused for an invalid manifest, BlobMissing if it was not sent.
     """
     manifest = await fetch_manifest(store, uploader, owner, name, limits)
     promoted = 0
@@ -185,10 +187,10 @@ async def accept(
 
 
 async def fetch_manifest(
-    store: BlobStore, uploader: str, owner: str, name: str, limits: Limits | None = None
+    store: BlobStore, uploader: str, owner: str, name: str, limits: ManifestLimits | None = None
 ) -> Manifest:
-    """The manifest `name`, as the owner has it or as the uploader sent it. Raises BlobMissing, ManifestRefused."""
-    bytes_max = (limits or Limits()).manifest_bytes
+    """The manifest `name`, from the owner's content or from the uploader's. Raises BlobMissing, ManifestRefused."""
+    bytes_max = (limits or ManifestLimits()).manifest_bytes
     try:
         data = await store.get(owned_key(owner, name), bytes_max=bytes_max)
     except BlobMissing:

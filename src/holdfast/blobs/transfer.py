@@ -1,8 +1,8 @@
-"""Moves blobs between this machine and a store, through signed addresses, and does not give up easily.
+"""Transfers blobs between this machine and a store, through signed URLs, with retries.
 
-Only blobs that are missing are moved, so a transfer that was cut goes on where it was. Each blob has a time limit of
-its own; a store that is full, slow or gone for a while is tried again until patience ends; every byte that comes in is
-hashed before anybody sees it. Knows neither the store's kind nor the orchestrator: a `Door` answers for both.
+Only missing blobs are transferred, so an interrupted transfer continues where it was. Each blob has its own time limit;
+a store that is full, slow or unavailable is retried until the overall patience ends; every received byte is hashed
+before it is passed on. Knows neither the kind of store nor the orchestrator: a `BlobBroker` represents both.
 """
 
 import asyncio
@@ -30,60 +30,61 @@ from holdfast.blobs.lines import INTO
 from holdfast.blobs.manifest import CHUNK_BYTES, Blob
 from holdfast.blobs.signing import shown_link
 from holdfast.blobs.source import Source
-from holdfast.blobs.verified import Verified, verify
+from holdfast.blobs.verified import VerifiedBytes, verify
 
 LINKS_AT_ONCE = 64
-"""How many addresses are asked for in one call. They are short-lived: more would expire unused."""
+"""How many URLs are requested in one call. They are short-lived: more would expire unused."""
 ASKED_AT_ONCE = 2_000
 WRONG_TIMES_MAX = 3
-"""How often one blob may come damaged, be missing, or be refused under a fresh address."""
+"""How often one blob may arrive damaged, be missing, or be refused under a new URL."""
 
 
-class Door(Protocol):
-    """Who knows what the store has and who may sign: the orchestrator, seen from here."""
+class BlobBroker(Protocol):
+    """Knows what the store has and can sign URLs: the orchestrator, as seen from here."""
 
     async def missing(self, blobs: Sequence[Blob]) -> Collection[str]:
         """The hashes of those that must be sent."""
         ...
 
     async def links(self, method: str, blobs: Sequence[Blob]) -> Mapping[str, str]:
-        """A fresh signed address for each, by hash."""
+        """A new signed URL for each, by hash."""
         ...
 
 
-class Progress(msgspec.Struct, frozen=True):
+class TransferProgress(msgspec.Struct, frozen=True):
     bytes_done: int
     bytes_total: int
     blobs_done: int
     blobs_total: int
     bytes_moved: int
-    """Over the wire. The rest of what is done was there already."""
+    """Over the network. The rest was there already."""
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class TransferPatience(msgspec.Struct, frozen=True, kw_only=True):
     give_up_s: float = 120.0
-    """Without a single blob arriving. A store that is away for a minute is waited for."""
+    """Time without a single blob arriving. A store that is unavailable for a minute is waited for."""
     deadline_s: float | None = None
-    """For the whole transfer, however well it goes."""
+    """For the whole transfer, even if it makes progress."""
     blob_s: float = 60.0
-    """For one blob at the first try; each further try gets twice as long, up to eight times: lines may be slow."""
+    """For the first try of one blob; each further try gets twice as long, up to eight times: connections may be
+    slow."""
     first_wait_s: float = 0.1
     longest_wait_s: float = 5.0
     at_once: int = 4
-    """Blobs in flight. Each is held in memory."""
+    """Concurrent blobs. Each is held in memory."""
 
 
 async def upload(
     blobs: Sequence[Blob],
     source: Source,
-    door: Door,
+    door: BlobBroker,
     http: httpx.AsyncClient,
     *,
-    patience: Patience | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Progress:
-    """Send what the store lacks. Raises TransferExpired, FolderChanged and what the door raises."""
-    flight = _Flight("PUT", blobs, door, http, patience or Patience(), progress)
+    patience: TransferPatience | None = None,
+    progress: Callable[[TransferProgress], None] | None = None,
+) -> TransferProgress:
+    """Send what the store lacks. Raises TransferExpired, FolderChanged and what the broker raises."""
+    flight = _Flight("PUT", blobs, door, http, patience or TransferPatience(), progress)
     lacking: set[str] = set()
     for start in range(0, len(blobs), ASKED_AT_ONCE):
         lacking |= set(await door.missing(blobs[start : start + ASKED_AT_ONCE]))
@@ -98,17 +99,17 @@ async def upload(
 
 async def download(
     blobs: Sequence[Blob],
-    put: Callable[[str, Verified], None],
-    door: Door,
+    put: Callable[[str, VerifiedBytes], None],
+    door: BlobBroker,
     http: httpx.AsyncClient,
     *,
     cache: BlobCache | None = None,
-    patience: Patience | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Progress:
-    """Fetch these and hand each to `put` (in a thread, verified, in no order). Raises TransferExpired, BlobMissing,
-    Mismatch, and what `put` and the door raise."""
-    flight = _Flight("GET", blobs, door, http, patience or Patience(), progress)
+    patience: TransferPatience | None = None,
+    progress: Callable[[TransferProgress], None] | None = None,
+) -> TransferProgress:
+    """Fetch these and pass each to `put` (in a thread, verified, in no particular order). Raises TransferExpired,
+    BlobMissing, Mismatch, and what `put` and the broker raise."""
+    flight = _Flight("GET", blobs, door, http, patience or TransferPatience(), progress)
 
     def from_cache(blob: Blob) -> bool:
         found = cache.find(blob.sha) if cache is not None else None
@@ -134,7 +135,7 @@ async def download(
 
 
 Move = Callable[[Blob], Awaitable[bool]]
-"""Moves one blob; whether that took a request."""
+"""Transfers one blob; returns whether that took a request."""
 
 
 class _Body(httpx.AsyncByteStream):
@@ -148,16 +149,16 @@ class _Body(httpx.AsyncByteStream):
 
 
 class _Flight:
-    """One transfer under way."""
+    """One transfer in progress."""
 
     def __init__(
         self,
         method: str,
         blobs: Sequence[Blob],
-        door: Door,
+        door: BlobBroker,
         http: httpx.AsyncClient,
-        patience: Patience,
-        progress: Callable[[Progress], None] | None,
+        patience: TransferPatience,
+        progress: Callable[[TransferProgress], None] | None,
     ) -> None:
         self._method = method
         self._door = door
@@ -172,9 +173,9 @@ class _Flight:
         self._to_do: list[Blob] = []
         self._bytes_done = self._bytes_moved = self._blobs_done = 0
         self._rooms: list[bytearray] = []
-        """Memory for what comes, used again and again. What somebody may still write to or read from is not in it."""
+        """Reusable receive buffers. A buffer that may still be read or written is not in this list."""
 
-    async def run(self, wanted: Sequence[Blob], move: Move) -> Progress:
+    async def run(self, wanted: Sequence[Blob], move: Move) -> TransferProgress:
         unique = {b.sha: b for b in wanted}
         self._to_do = list(unique.values())[::-1]
         there = self._sizes.keys() - unique.keys()
@@ -201,7 +202,7 @@ class _Flight:
             self._told()
 
     async def _insist(self, blob: Blob, move: Move) -> bool:
-        """One blob, until it is moved or there is no use in trying."""
+        """Transfer one blob, with retries until it is hopeless."""
         tries = wrong = 0
         trouble: BlobError | None = None
         while True:
@@ -210,7 +211,7 @@ class _Flight:
                 async with asyncio.timeout(min(limit_s, left_s)):
                     return await move(blob)
             except LinkExpired as error:
-                self._links.clear()  # the others were made in the same moment
+                self._links.clear()  # the others expire at the same time
                 trouble = error
             except (BlobMissing, Mismatch, LinkRefused) as error:
                 wrong += 1
@@ -220,9 +221,9 @@ class _Flight:
             except (StoreFull, StoreGone, StoreSlow) as error:
                 trouble = error
             except TimeoutError:
-                # Where it was only our patience that ended, what went wrong before is the better reason.
+                # If only our patience ended, the previous error is the better reason.
                 if trouble is None or limit_s < left_s:
-                    trouble = StoreSlow(f"blob {blob.sha} was not moved within {min(limit_s, left_s):.3g} s")
+                    trouble = StoreSlow(f"blob {blob.sha} was not transferred within {min(limit_s, left_s):.3g} s")
             except httpx.TransportError as error:
                 trouble = StoreGone(f"the store did not answer: {type(error).__name__}")
             self._links.pop(blob.sha, None)
@@ -233,7 +234,7 @@ class _Flight:
             await asyncio.sleep(min(self._left(), wait_s * (0.5 + random.random() / 2)))
 
     def _left(self) -> float:
-        """Seconds of patience."""
+        """Seconds of patience left."""
         now = time.monotonic()
         left = self._patience.give_up_s - (now - self._alive)
         if self._patience.deadline_s is not None:
@@ -243,19 +244,19 @@ class _Flight:
     def _expired(self, blob: Blob, trouble: BlobError) -> TransferExpired:
         done = self._progress()
         return TransferExpired(
-            f"{done.bytes_done} of {done.bytes_total} bytes were moved; then blob {blob.sha} was not: {trouble.says}",
-            hint="Try again: what arrived is not moved twice.",
+            f"{done.bytes_done} of {done.bytes_total} bytes were transferred; blob {blob.sha} failed: {trouble.says}",
+            hint="Try again: what arrived is not sent twice.",
             code=trouble.code if isinstance(trouble, StoreFull | StoreGone | StoreSlow) else None,
         )
 
     async def link(self, blob: Blob) -> str:
-        """A signed address, used once: a further try asks for another."""
+        """A signed URL, used once: each retry asks for another."""
         async with self._asking:
             if blob.sha not in self._links:
                 upcoming = self._to_do[-LINKS_AT_ONCE + 1 :] if not self._links else []
                 self._links |= await self._door.links(self._method, [blob, *upcoming])
             if blob.sha not in self._links:
-                raise BlobMissing(f"no address was given for blob {blob.sha}")
+                raise BlobMissing(f"no URL was given for blob {blob.sha}")
             return self._links.pop(blob.sha)
 
     # --- HTTP ---
@@ -266,11 +267,12 @@ class _Flight:
         try:
             response = await self._http.put(url, content=body, headers=headers, timeout=None, follow_redirects=False)
         finally:
-            body.data = b""  # requests and responses hold each other; their bytes must not wait for that to be noticed
+            body.data = b""  # a reference cycle with the response must not keep the bytes alive
         _judge(response.status_code, url)
 
     async def get(self, url: str, blob: Blob) -> bytes | memoryview:
-        """The bytes. They may be lent: say `used` when nobody looks at them any more, and only then."""
+        """Receive the bytes. They may be in a reusable buffer: call `used` when they are no longer needed, and only
+        then."""
         room = memoryview(self._rooms.pop() if self._rooms else bytearray(CHUNK_BYTES))
         request = self._http.build_request(
             "GET", url, headers={"accept-encoding": "identity"}, timeout=None, extensions={INTO: room}
@@ -283,7 +285,7 @@ class _Flight:
             async for part in response.aiter_raw():
                 size += len(part)
                 if size > blob.size:
-                    raise Mismatch(f"more than {blob.size} bytes came for blob {blob.sha}")
+                    raise Mismatch(f"more than {blob.size} bytes were received for blob {blob.sha}")
                 parts.append(part)
         finally:
             await response.aclose()
@@ -293,8 +295,10 @@ class _Flight:
         if isinstance(data, memoryview) and isinstance(data.obj, bytearray) and len(data.obj) == CHUNK_BYTES:
             self._rooms.append(data.obj)
 
-    def _progress(self) -> Progress:
-        return Progress(self._bytes_done, self._bytes_total, self._blobs_done, len(self._sizes), self._bytes_moved)
+    def _progress(self) -> TransferProgress:
+        return TransferProgress(
+            self._bytes_done, self._bytes_total, self._blobs_done, len(self._sizes), self._bytes_moved
+        )
 
     def _told(self) -> None:
         if self._tell is not None:
@@ -302,18 +306,18 @@ class _Flight:
 
 
 def _judge(status: int, url: str) -> None:
-    """What an answer's status means for the blob. The address is shown without its signature."""
+    """Translate an answer's status into an error. The URL is shown without its signature."""
     if 200 <= status < 300:
         return
     where = shown_link(url)
     if status in (401, 403, 410):
-        raise LinkExpired(f"{where} does not open any more ({status})")
+        raise LinkExpired(f"{where} is no longer valid ({status})")
     if status == 404:
-        raise BlobMissing(f"{where} holds nothing")
+        raise BlobMissing(f"{where} has no content")
     if status == 507:
         raise StoreFull(f"the store behind {where} is full")
     if status in (408, 425, 429) or status >= 500:
         raise StoreGone(f"{where} answered {status}")
     if status in (409, 412, 413, 422):
-        raise Mismatch(f"{where} did not take the bytes ({status})")
+        raise Mismatch(f"{where} refused the bytes ({status})")
     raise LinkRefused(f"{where} answered {status}")

@@ -1,10 +1,10 @@
-"""Puts the content of a manifest into a folder, and touches nothing outside of it.
+"""Writes the content of a manifest into a folder, and touches nothing outside of it.
 
-Blobs come in any order, from any thread; none of their bytes counts before its hash is checked. A file is written under
-a name of its own and renamed when it is whole, so that an unfinished one is never taken for a finished one. What an
-earlier try left is kept where its hash is right: whole files, and whole chunks of large ones. Declared sizes are the
-bound of what is written. Modes are 644 and 755; no owner, no time, no special bit comes from a manifest. Symlinks are
-made last, when nothing is written any more. Knows no store and no network.
+Blobs arrive in any order, from any thread; their bytes count only after their hash is checked. A file is written under
+a temporary name and renamed when it is complete, so that an unfinished one is never mistaken for a finished one.
+Content that an earlier try left is kept if its hash is right: complete files, and complete chunks of large ones.
+Declared sizes limit what is written. Modes are 644 and 755; no owner, time or special bit comes from a manifest.
+Symlinks are created last, when no more files are written. Knows no store and no network.
 """
 
 import ctypes
@@ -21,49 +21,49 @@ from threading import Lock
 
 import msgspec
 
-from holdfast.blobs.beneath import Beneath, NotAFile, Seen, read_exactly, write_exactly
+from holdfast.blobs.beneath import Beneath, FileStat, NotAFile, read_exactly, write_exactly
 from holdfast.blobs.errors import BlobError, BlobMissing, DiskFull, DiskRefused, InTheWay, Mismatch
-from holdfast.blobs.index import SETTLED_HERE_NS, Index, Known, pack_key
+from holdfast.blobs.index import SETTLED_HERE_NS, BlobIndex, Known, pack_key
 from holdfast.blobs.keys import sha_of
-from holdfast.blobs.manifest import CHUNK_BYTES, PACKED_BELOW_BYTES, Blob, File, Folder, Manifest, Piece, Symlink
+from holdfast.blobs.manifest import CHUNK_BYTES, PACKED_BELOW_BYTES, Blob, EmptyFolder, File, Manifest, Piece, Symlink
 from holdfast.blobs.paths import shown
 from holdfast.blobs.source import Source
-from holdfast.blobs.verified import Verified, verify
+from holdfast.blobs.verified import VerifiedBytes, verify
 from holdfast.quantities import spoken_bytes
 
 _PART = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MANY = 8
-"""A blob of more files than these is written alone: threads that make many small calls to the kernel spend more time on
-handing the interpreter to each other than they gain (four of them took 2.7 times the processor time of one)."""
+"""A blob of more files than this is written by one thread at a time: threads that make many small system calls lose
+more to contention for the interpreter than they gain (four of them took 2.7 times the processor time of one)."""
 _WRONG_KIND = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST, errno.ENOTEMPTY, errno.ENXIO}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class _Growing(msgspec.Struct):
-    """A large file on its way."""
+    """A large file in progress."""
 
     left: set[int]
-    """Numbers of the pieces that are not there yet."""
+    """Numbers of the missing pieces."""
     hollow: bool = True
-    """It was made by us, just now: what was not written to is zero."""
+    """Created just now by us: unwritten parts are zero."""
     turn: Lock = msgspec.field(default_factory=Lock)
-    """One writer at a time: the kernel lets no second one in either, but makes it spin."""
+    """One writer at a time: the kernel admits only one as well, but makes the others spin."""
 
 
 class Unpacking:
-    """One manifest going into one folder: `prepare`, `put` each blob that it asks for, `finish`."""
+    """Unpacks one manifest into one folder: `prepare`, `put` each blob that it asks for, `finish`."""
 
     def __init__(
         self, folder: Path, manifest: Manifest, *, bytes_max: int | None = None, owner: tuple[int, int] | None = None
     ) -> None:
-        """`bytes_max`: the most that the content may take. `owner`: uid and gid of what is made, if not our own."""
+        """`bytes_max`: the maximum size of the content. `owner`: uid and gid of what is created, if not our own."""
         self._root = folder
         self._manifest = manifest
         self._bytes_max = bytes_max
         self._owner = owner
         self._files = [e for e in manifest.entries if isinstance(e, File)]
         self._uses: dict[str, list[tuple[File, int, int]]] = {b.sha: [] for b in manifest.blobs}
-        """Hash -> the files that want it, with the piece's number and its place in the file."""
+        """Hash -> the files that need it, with the piece's number and its offset in the file."""
         for file in self._files:
             offset = 0
             for number, piece in enumerate(file.pieces):
@@ -71,19 +71,20 @@ class Unpacking:
                 offset += piece.length
         self._sizes = {b.sha: b.size for b in manifest.blobs}
         self._growing: dict[str, _Growing] = {}
-        self._done: dict[str, Seen] = {}
+        self._done: dict[str, FileStat] = {}
         self._under_way: set[str] = set()
         self._many_turn = Lock()
         self._turn = Lock()
 
-    # --- before ---
+    # --- preparation ---
 
     def prepare(self) -> tuple[Blob, ...]:
-        """Make the folders, see what is there already, check that the rest has room. The blobs that are wanted."""
+        """Create the folders, find what exists already, and check that the rest fits. Returns the blobs that are
+        needed."""
         total = self._manifest.total_bytes
         if self._bytes_max is not None and total > self._bytes_max:
             raise DiskFull(
-                f"the content has {total} bytes, and {self._root} may hold {self._bytes_max}",
+                f"the content has {total} bytes; {self._root} may hold {self._bytes_max}",
                 hint="Ask for more disk, or send less.",
             )
         try:
@@ -97,8 +98,8 @@ class Unpacking:
             raise trouble(self._root, error) from None
         return self.wanted()
 
-    def _prepare(self, tree: Beneath, entry: File | Folder | Symlink, fresh: bool) -> None:
-        if isinstance(entry, Folder):
+    def _prepare(self, tree: Beneath, entry: File | EmptyFolder | Symlink, fresh: bool) -> None:
+        if isinstance(entry, EmptyFolder):
             tree.folder(entry.path, make=True)
             return
         folder, name = tree.parent(entry.path, make=True)
@@ -113,7 +114,7 @@ class Unpacking:
             self._growing[entry.path] = self._resumed(folder, entry, fresh)
 
     def _whole(self, tree: Beneath, file: File) -> bool:
-        """Whether the file is there already, byte for byte. Then it gets its mode and is left alone."""
+        """Whether the file exists with exactly this content. If so, its mode is set and nothing else is done."""
         try:
             fd = tree.open_file(file.path)
         except (FileNotFoundError, NotAFile):
@@ -123,7 +124,7 @@ class Unpacking:
             if status.st_size != file.size or status.st_nlink != 1 or not self._same(fd, file):
                 return False
             self._dress(fd, file)
-            self._done[file.path] = Seen.of(os.fstat(fd))
+            self._done[file.path] = FileStat.of(os.fstat(fd))
             return True
         finally:
             os.close(fd)
@@ -132,7 +133,7 @@ class Unpacking:
         return all(self._holds(fd, file, number) for number in range(len(file.pieces)))
 
     def _holds(self, fd: int, file: File, number: int) -> bool:
-        """Whether a piece is where it should be. A file of several pieces has whole chunks before this one."""
+        """Whether a piece is in its place. In a file of several pieces, all pieces before this one are whole chunks."""
         piece = file.pieces[number]
         buffer = memoryview(bytearray(piece.length))
         whole = read_exactly(fd, number * CHUNK_BYTES, buffer) == piece.length
@@ -161,7 +162,7 @@ class Unpacking:
         if need > free:
             raise DiskFull(
                 f"{self._root} has {spoken_bytes(free)} free, and the content needs {spoken_bytes(need)}",
-                hint="Make room there, and do it again; what arrived is kept.",
+                hint="Free some space there and try again; what arrived is kept.",
             )
 
     def wanted(self) -> tuple[Blob, ...]:
@@ -176,17 +177,17 @@ class Unpacking:
 
     # --- content ---
 
-    def put(self, sha: str, data: bytes | bytearray | Verified) -> None:
-        """One blob, into all the files that want it. Bytes that do not hash to `sha` are refused with Mismatch."""
+    def put(self, sha: str, data: bytes | bytearray | VerifiedBytes) -> None:
+        """Write one blob into all the files that need it. Raises Mismatch if the bytes do not hash to `sha`."""
         uses = self._uses.get(sha)
         if uses is None:
-            raise Mismatch(f"blob {sha[:80]} is not one of this content")
-        found = data if isinstance(data, Verified) else verify(sha, self._sizes[sha], data)
+            raise Mismatch(f"blob {sha[:80]} does not belong to this content")
+        found = data if isinstance(data, VerifiedBytes) else verify(sha, self._sizes[sha], data)
         if found.sha != sha:
-            raise Mismatch(f"the bytes of blob {found.sha} came for blob {sha}")
+            raise Mismatch(f"the bytes of blob {found.sha} were given for blob {sha}")
         with self._turn:
             if sha in self._under_way:
-                return  # the other thread writes the same bytes; `finish` tells if it failed
+                return  # another thread writes the same bytes; `finish` detects if it failed
             self._under_way.add(sha)
         try:
             with self._many_turn if len(uses) > _MANY else nullcontext():
@@ -212,7 +213,7 @@ class Unpacking:
 
     def _write_whole(self, folder: int, name: str, file: File, data: memoryview) -> None:
         if file.sha and sha_of(data) != file.sha:
-            raise Mismatch(f"{shown(file.path)} does not have the hash that its manifest gives it")
+            raise Mismatch(f"{shown(file.path)} does not have the hash in its manifest")
         fd = self._new_part(folder, file)
         try:
             write_exactly(fd, 0, data)
@@ -246,7 +247,8 @@ class Unpacking:
             self._put_in_place(folder, name, file)
 
     def _new_part(self, folder: int, file: File) -> int:
-        """A new file with a name of its own. Whatever had that name is gone: it cannot be ours and unfinished."""
+        """Create a new file under the temporary name. A file that had this name is replaced: it is not an unfinished
+        file of ours."""
         name = part_name(file.path)
         try:
             fd = os.open(name, _PART | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
@@ -264,7 +266,7 @@ class Unpacking:
         return fd
 
     def _open_part(self, folder: int, file: File) -> int:
-        """The unfinished file that we left. One that somebody else put there, or linked elsewhere, is thrown away."""
+        """Open the unfinished file that we left. One that somebody else created, or linked elsewhere, is deleted."""
         name = part_name(file.path)
         try:
             fd = os.open(name, _PART, dir_fd=folder)
@@ -286,17 +288,17 @@ class Unpacking:
 
     def _put_in_place(self, folder: int, name: str, file: File) -> None:
         os.rename(part_name(file.path), name, src_dir_fd=folder, dst_dir_fd=folder)
-        self._done[file.path] = Seen.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+        self._done[file.path] = FileStat.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
 
-    # --- after ---
+    # --- completion ---
 
-    def finish(self, *, durable: bool = False) -> Index:
-        """Check that all is there and make the symlinks. `durable`: it also survives a loss of power.
+    def finish(self, *, durable: bool = False) -> BlobIndex:
+        """Check that everything is there and create the symlinks. `durable`: it also survives a power cut.
 
-        The answer vouches for what was put there: a scan that gets it reads only what was changed afterwards.
+        The returned index describes what was written: a scan with it reads only what changed afterwards.
         """
         if missing := [f.path for f in self._files if f.path not in self._done]:
-            raise BlobMissing(f"{len(missing)} files are not whole yet, such as {shown(missing[0])}")
+            raise BlobMissing(f"{len(missing)} files are incomplete, such as {shown(missing[0])}")
         try:
             with Beneath(self._root, owner=self._owner) as tree:
                 for entry in self._manifest.entries:
@@ -313,7 +315,7 @@ class Unpacking:
             if os.readlink(name, dir_fd=folder) == link.target:
                 return
         except OSError:
-            pass  # nothing there, or no link
+            pass  # nothing there, or not a link
         part = part_name(link.path)
         try:
             os.symlink(link.target, part, dir_fd=folder)
@@ -324,7 +326,7 @@ class Unpacking:
             os.chown(part, *self._owner, dir_fd=folder, follow_symlinks=False)
         os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
 
-    def _index(self) -> Index:
+    def _index(self) -> BlobIndex:
         blobs = self._manifest.blobs
         known: dict[str, Known] = {}
         members: dict[int, list[tuple[int, str]]] = {}
@@ -334,18 +336,18 @@ class Unpacking:
             if 0 < file.size < PACKED_BELOW_BYTES:
                 members.setdefault(file.pieces[0].blob, []).append((file.pieces[0].offset, shas[0]))
         packs = {pack_key([sha for _, sha in sorted(files)]): blobs[number] for number, files in members.items()}
-        return Index(time.time_ns(), known, packs, SETTLED_HERE_NS)
+        return BlobIndex(time.time_ns(), known, packs, SETTLED_HERE_NS)
 
 
 def trouble(folder: Path | str, error: OSError) -> BlobError:
-    """What this machine said when content was to be written to a folder."""
+    """The error for an OSError while content was written to a folder."""
     what = error.strerror or str(error)
     if error.errno in _NO_ROOM:
-        return DiskFull(f"{folder} is full: {what}", hint="Make room there, and do it again; what arrived is kept.")
+        return DiskFull(f"{folder} is full: {what}", hint="Free some space there and try again; what arrived is kept.")
     if error.errno in _WRONG_KIND:
         name = f" ({shown(str(error.filename2 or error.filename))})" if error.filename else ""
         return InTheWay(
-            f"something in {folder} stands where content belongs{name}: {what}",
+            f"something in {folder} is in the way{name}: {what}",
             hint="Move it away, or choose another folder; links are never followed and folders never replaced.",
         )
     return DiskRefused(f"{folder} cannot be written to: {what}")
@@ -359,8 +361,8 @@ def unpack(
     bytes_max: int | None = None,
     owner: tuple[int, int] | None = None,
     durable: bool = False,
-) -> Index:
-    """All at once, from blobs that are at hand."""
+) -> BlobIndex:
+    """Unpack at once, from blobs that are available."""
     unpacking = Unpacking(folder, manifest, bytes_max=bytes_max, owner=owner)
     for blob in unpacking.prepare():
         unpacking.put(blob.sha, source.read(blob.sha))
@@ -368,17 +370,17 @@ def unpack(
 
 
 def part_name(path: str) -> str:
-    """What an unfinished file is called, in the folder where it will stand."""
+    """The temporary name of an unfinished file, in the same folder."""
     return f".{sha256(path.encode()).hexdigest()[:24]}.holdfast-part"
 
 
 @cache
 def _sha_of_zeros() -> str:
-    """Of a whole chunk: what the holes of large files are made of."""
+    """Of a whole chunk of zeros: the holes of large files consist of them."""
     return sha_of(bytes(CHUNK_BYTES))
 
 
 def _sync(fd: int) -> None:
-    """Everything of the file system that the folder is on: one call, where a call for each file would take minutes."""
+    """Sync the whole file system of the folder: one call, while a call for each file would take minutes."""
     if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
         raise OSError(ctypes.get_errno(), "cannot be made durable")

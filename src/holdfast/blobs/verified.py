@@ -1,4 +1,4 @@
-"""The one way from hostile bytes to content: they have the size and hash that name them, or they are a Mismatch."""
+"""The only way from untrusted bytes to content: bytes that do not have the given size and hash raise Mismatch."""
 
 import msgspec
 
@@ -6,19 +6,19 @@ from holdfast.blobs.errors import Mismatch
 from holdfast.blobs.keys import sha_of
 
 
-class Verified(msgspec.Struct, frozen=True):
-    """Bytes whose hash was compared. Only `verify` makes it, so that who gets one need not hash again.
+class VerifiedBytes(msgspec.Struct, frozen=True):
+    """Bytes whose hash was compared. Only `verify` creates it, so that receivers need not hash again.
 
-    They may be lent: whoever gets them in a call has them until the call returns, and copies what it wants to keep.
+    They may be in a reusable buffer: they are valid until the call that receives them returns, so copy what is kept.
     """
 
     sha: str
     data: bytes | bytearray | memoryview
 
 
-def verify(sha: str, size: int, data: bytes | bytearray | memoryview) -> Verified:
+def verify(sha: str, size: int, data: bytes | bytearray | memoryview) -> VerifiedBytes:
     if len(data) != size:
-        raise Mismatch(f"blob {sha} came with {len(data)} bytes instead of {size}")
+        raise Mismatch(f"blob {sha} has {len(data)} bytes instead of {size}")
     if sha_of(data) != sha:
-        raise Mismatch(f"the bytes that came for blob {sha} do not have that hash")
-    return Verified(sha, data)
+        raise Mismatch(f"the bytes for blob {sha} do not have that hash")
+    return VerifiedBytes(sha, data)

@@ -1,7 +1,7 @@
-"""Finds what lies in a folder: files, empty folders and symlinks, each as the kernel described it. Reads no content.
+"""Lists what is in a folder: files, empty folders and symlinks, each with its metadata. Reads no content.
 
-The folder may belong to somebody hostile who is at work in it. No symlink is followed; pipes, sockets and devices are
-never opened; a name that could not be unpacked elsewhere is left out with a reason.
+The folder is untrusted and may change meanwhile. No symlink is followed; pipes, sockets and devices are never opened; a
+name that could not be unpacked elsewhere is left out with a reason.
 """
 
 import os
@@ -11,31 +11,31 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.blobs.beneath import Beneath, Seen
+from holdfast.blobs.beneath import Beneath, FileStat
 from holdfast.blobs.errors import FolderRefused
 from holdfast.blobs.ignore import Ignore
-from holdfast.blobs.manifest import Folder, Limits, Symlink
+from holdfast.blobs.manifest import EmptyFolder, ManifestLimits, Symlink
 from holdfast.blobs.paths import Names, shown, why_not_a_path, why_not_a_target
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """Something in the folder that is not sent, and why. Ignored files are not among these."""
+    """Something in the folder that is not sent, and why. Does not include ignored files."""
 
     path: str
     why: str
 
 
-class Found(msgspec.Struct):
-    files: dict[str, Seen]
+class WalkedFile(msgspec.Struct):
+    files: dict[str, FileStat]
     """Sorted by path."""
-    others: list[Folder | Symlink]
+    others: list[EmptyFolder | Symlink]
     left_out: list[LeftOut]
 
 
-def walk(root: Path, ignore: Ignore | None = None, limits: Limits | None = None) -> Found:
-    """Everything in a folder. Raises FolderRefused if it cannot be entered or holds too much."""
-    limits = limits or Limits()
-    found = Found({}, [], [])
+def walk(root: Path, ignore: Ignore | None = None, limits: ManifestLimits | None = None) -> WalkedFile:
+    """Everything in a folder. Raises FolderRefused if it cannot be read or holds too much."""
+    limits = limits or ManifestLimits()
+    found = WalkedFile({}, [], [])
     names = Names()
     total = 0
     try:
@@ -47,7 +47,7 @@ def walk(root: Path, ignore: Ignore | None = None, limits: Limits | None = None)
                         f"{root} holds more than {limits.entries} files",
                         hint="Leave some out with a .holdfastignore file, or pack them.",
                     )
-                # Before anything is read: a file with a hole may claim more than any disk holds.
+                # Checked before anything is read: a sparse file may claim to be larger than any disk.
                 total += status.st_size if status is not None else 0
                 if total > limits.total_bytes:
                     raise FolderRefused(
@@ -60,7 +60,7 @@ def walk(root: Path, ignore: Ignore | None = None, limits: Limits | None = None)
     return found
 
 
-def _sort_in(found: Found, names: Names, path: str, status: os.stat_result | None, target: str) -> None:
+def _sort_in(found: WalkedFile, names: Names, path: str, status: os.stat_result | None, target: str) -> None:
     why = why_not_a_path(path)
     if not why and target:
         why = why_not_a_target(path, target)
@@ -69,17 +69,17 @@ def _sort_in(found: Found, names: Names, path: str, status: os.stat_result | Non
     if why:
         found.left_out.append(LeftOut(path, why))
     elif status is None:
-        found.others.append(Folder(path))
+        found.others.append(EmptyFolder(path))
     elif target:
         found.others.append(Symlink(path, target))
     else:
-        found.files[path] = Seen.of(status)
+        found.files[path] = FileStat.of(status)
 
 
 def _everything(
     tree: Beneath, ignore: Ignore | None, left_out: list[LeftOut]
 ) -> Iterator[tuple[str, os.stat_result | None, str]]:
-    """(path, status, symlink's target) of each thing; an empty folder has no status."""
+    """(path, status, symlink target) of each entry; an empty folder has no status."""
     to_do = [""]
     while to_do:
         folder = to_do.pop()
@@ -135,7 +135,7 @@ def _why_no_content(status: os.stat_result, path: str, is_folder: bool) -> str:
 
 
 def refuse(root: Path, left_out: list[LeftOut]) -> None:
-    """Say to a person what in their folder cannot be sent."""
+    """Raise an error that explains what in the folder cannot be sent."""
     if not left_out:
         return
     first = left_out[0]

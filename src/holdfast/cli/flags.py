@@ -5,26 +5,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli import pulse
+from holdfast.cli import connection_monitor
 
 if TYPE_CHECKING:
     from holdfast.client import Client
 
 
 def complete_job(incomplete: str) -> list[str]:
-    from holdfast.cli.completing import jobs
+    from holdfast.cli.completion_values import jobs
 
     return jobs(incomplete)
 
 
 def complete_node(incomplete: str) -> list[str]:
-    from holdfast.cli.completing import nodes
+    from holdfast.cli.completion_values import nodes
 
     return nodes(incomplete)
 
 
 def complete_context(incomplete: str) -> list[str]:
-    from holdfast.cli.completing import contexts
+    from holdfast.cli.completion_values import contexts
 
     return contexts(incomplete)
 
@@ -89,7 +89,7 @@ def connect(url: str | None, token_file: str | None, patience_s: float = SHORT_P
         raise Misuse("--url and --context both say where the network is", hint="Give one of them.")
     client = Client.find(url, token_file, patience_s=patience_s)
     asked.append(getattr(client, "url", ""))
-    pulse.feel(client)
+    connection_monitor.feel(client)
     return client
 
 

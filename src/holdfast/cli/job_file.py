@@ -85,7 +85,7 @@ def _variables(value: object) -> list[str]:
     return pairs
 
 
-class Key(NamedTuple):
+class JobFileKey(NamedTuple):
     parameter: str
     """Of `run`."""
     read: Callable[[object], Any]
@@ -93,31 +93,31 @@ class Key(NamedTuple):
     """What may stand there, for the documentation."""
 
 
-KEYS: dict[str, Key] = {
-    "command": Key("argv", _command, 'list of words, or one line: `["python3", "train.py"]`'),
-    "name": Key("name", _text, "text"),
-    "image": Key("image", _text, "text: NAME@sha256:…"),
-    "dockerfile": Key("dockerfile", _text, "path of a file in the folder"),
-    "requirements": Key("requirements", _text, "path of a file in the folder"),
-    "cpu": Key("cpu", _amount(cpu_milli), 'cores: `2`, `0.5`, `"250m"`'),
-    "memory": Key("memory", _amount(size_mib), 'size: `"512MiB"`, `"2GiB"`'),
-    "disk": Key("disk", _amount(size_mib), "size"),
-    "gpu": Key("gpu", _number(0, 64), "whole number"),
-    "gpu-memory": Key("gpu_memory", _amount(size_mib), "size"),
-    "gpu-model": Key("gpu_model", _text, "text"),
-    "network": Key("network", _truth, "true or false"),
-    "time-limit": Key("time_limit", _amount(duration_ms), 'duration: `"90s"`, `"2h"`'),
-    "queue-limit": Key("queue_limit", _amount(duration_ms), "duration"),
-    "class": Key("recovery", _class, '`"restart"`, `"resume"` or `"never"`'),
-    "attempts": Key("attempts", _number(1, 1_000_000), "whole number"),
-    "priority": Key("priority", _number(0, 9), "0 (last) to 9 (first)"),
-    "checkpoint": Key("checkpoint", _truth, "true or false"),
-    "checkpoint-every": Key("checkpoint_every", _amount(duration_ms), "duration"),
-    "folder": Key("folder", _text, "path of a folder"),
-    "no-folder": Key("no_folder", _truth, "true or false"),
-    "array": Key("array", _text, "path of a file with one item to a line"),
-    "input": Key("input", _pairs, "table: NAME = WHAT"),
-    "env": Key("env", _variables, "table: NAME = VALUE"),
+KEYS: dict[str, JobFileKey] = {
+    "command": JobFileKey("argv", _command, 'list of words, or one line: `["python3", "train.py"]`'),
+    "name": JobFileKey("name", _text, "text"),
+    "image": JobFileKey("image", _text, "text: NAME@sha256:…"),
+    "dockerfile": JobFileKey("dockerfile", _text, "path of a file in the folder"),
+    "requirements": JobFileKey("requirements", _text, "path of a file in the folder"),
+    "cpu": JobFileKey("cpu", _amount(cpu_milli), 'cores: `2`, `0.5`, `"250m"`'),
+    "memory": JobFileKey("memory", _amount(size_mib), 'size: `"512MiB"`, `"2GiB"`'),
+    "disk": JobFileKey("disk", _amount(size_mib), "size"),
+    "gpu": JobFileKey("gpu", _number(0, 64), "whole number"),
+    "gpu-memory": JobFileKey("gpu_memory", _amount(size_mib), "size"),
+    "gpu-model": JobFileKey("gpu_model", _text, "text"),
+    "network": JobFileKey("network", _truth, "true or false"),
+    "time-limit": JobFileKey("time_limit", _amount(duration_ms), 'duration: `"90s"`, `"2h"`'),
+    "queue-limit": JobFileKey("queue_limit", _amount(duration_ms), "duration"),
+    "class": JobFileKey("recovery", _class, '`"restart"`, `"resume"` or `"never"`'),
+    "attempts": JobFileKey("attempts", _number(1, 1_000_000), "whole number"),
+    "priority": JobFileKey("priority", _number(0, 9), "0 (last) to 9 (first)"),
+    "checkpoint": JobFileKey("checkpoint", _truth, "true or false"),
+    "checkpoint-every": JobFileKey("checkpoint_every", _amount(duration_ms), "duration"),
+    "folder": JobFileKey("folder", _text, "path of a folder"),
+    "no-folder": JobFileKey("no_folder", _truth, "true or false"),
+    "array": JobFileKey("array", _text, "path of a file with one item to a line"),
+    "input": JobFileKey("input", _pairs, "table: NAME = WHAT"),
+    "env": JobFileKey("env", _variables, "table: NAME = VALUE"),
 }
 PATHS = frozenset({"dockerfile", "requirements", "folder", "array"})
 NO_PATHS = ("http://", "https://", "s3://", "job:")

@@ -109,7 +109,7 @@ JsonAtEnd = Annotated[
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JobFlags:
     """A job as it was typed. The commands that take one have these flags: see `taking`."""
 
     argv: Argv
@@ -171,9 +171,9 @@ def taking(command: Callable[..., None], *, hidden: Collection[str] = ()) -> Cal
 
     @wraps(command)
     def called(**given: Any) -> None:
-        command(Wanted(**{field.name: given.pop(field.name) for field in fields(Wanted)}), **given)
+        command(JobFlags(**{field.name: given.pop(field.name) for field in fields(JobFlags)}), **given)
 
-    typed = get_type_hints(Wanted, include_extras=True)
+    typed = get_type_hints(JobFlags, include_extras=True)
     flags = [
         inspect.Parameter(
             field.name,
@@ -181,7 +181,7 @@ def taking(command: Callable[..., None], *, hidden: Collection[str] = ()) -> Cal
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
             annotation=_hidden(typed[field.name]) if field.name in hidden else typed[field.name],
         )
-        for field in fields(Wanted)
+        for field in fields(JobFlags)
     ]
     own = list(inspect.signature(command).parameters.values())[1:]
     flags += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]

@@ -1,10 +1,10 @@
 """The command's front door: what a person sees first, and what they see when something fails.
 
-The front page is shown without Typer: it is asked for most often, and by people who wait. Which commands there are
-stands in `commands`.
+The front page is shown without Typer: it is asked for most often, and by people who wait. `command_table` lists the
+commands.
 
-How an error is shown stands in `telling`. No traceback reaches a person, not even if they press Ctrl-C before anything
-is loaded: so nothing is imported here but in `main`, where it is caught.
+`error_output` shows errors. No traceback reaches a person, not even if they press Ctrl-C before anything is loaded: so
+nothing is imported here but in `main`, where it is caught.
 """
 
 import os
@@ -27,15 +27,15 @@ def _ended() -> int:
     _open_what_is_closed()
     if sys.argv[1:] in (["--help"], ["-h"], ["help"]) and "_HOLDFAST_COMPLETE" not in os.environ:
         return _front_page()
-    from holdfast.cli.telling import EXIT_BROKEN_PIPE, told
+    from holdfast.cli.error_output import EXIT_BROKEN_PIPE, told
     from holdfast.lean import spare_imports
 
     spare_imports()
     try:
-        from holdfast.cli import frame
+        from holdfast.cli import app
 
         colours = False if os.environ.get("NO_COLOR") else None
-        code = frame.app(prog_name="holdfast", standalone_mode=False, color=colours)
+        code = app.app(prog_name="holdfast", standalone_mode=False, color=colours)
         sys.stdout.flush()  # here, where a reader who went away can still be told from a fault
     except SystemExit as end:
         code = end.code
@@ -62,7 +62,7 @@ def _say_where(error: BaseException) -> None:
     flags = sys.modules.get("holdfast.cli.flags")
     if not isinstance(error, RequestError) or flags is None or not flags.asked:
         return
-    from holdfast.cli.telling import say
+    from holdfast.cli.error_output import say
     from holdfast.client.endpoint import name_of
 
     try:
@@ -74,12 +74,12 @@ def _say_where(error: BaseException) -> None:
 
 
 def _front_page() -> int:
-    from holdfast.cli.commands import front_page
+    from holdfast.cli.command_table import front_page
 
     try:
         print(front_page(), end="", flush=True)
     except BrokenPipeError:  # `| head` has seen enough
-        from holdfast.cli.telling import EXIT_BROKEN_PIPE
+        from holdfast.cli.error_output import EXIT_BROKEN_PIPE
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE

@@ -6,16 +6,16 @@
         job = client.jobs.run(["python3", "-c", "print(6 * 7)"])
         print(job.state, job.took_s)
 
-    client.py  async_client.py         what can be asked, as methods; no logic
-    questions.py  content.py  results.py  array_results.py
-                                       how it is asked, as steps; no wire
-    wishes.py  folders.py              what a job asks for, and what goes along; what nobody can mean
-    answers.py  retry.py  sse.py       what an answer means, when to ask again
+    client.py  async_client.py         the public methods; no logic
+    requests.py  content.py  results.py  array_results.py
+                                       how each request is made, as steps; no I/O
+    job_options.py  folders.py         the options of a job and the folder it sends; rejects invalid ones
+    answers.py  retry.py  sse.py       how responses are read, and when a request is repeated
     log_lines.py                       a job's output, line by line
-    transport.py  async_transport.py   the wires that carry steps out
-    objects.py  html.py                jobs and nodes as they are handed out and shown
+    transport.py  async_transport.py   run the steps over HTTP
+    objects.py  html.py                jobs and nodes as objects, and how they are shown
 
-It knows the public HTTP types and nothing of how the orchestrator or a node works.
+The package knows the public HTTP types and nothing about how the orchestrator or a node works.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ __all__ = ["Client", "Endpoint"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is first used: whoever only asks where a network is waits for no wire."""
+    """Import on first use: a caller that only looks up an address does not wait for the HTTP libraries."""
     from importlib import import_module
 
     if name not in __all__:

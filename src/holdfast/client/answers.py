@@ -1,7 +1,7 @@
-"""What an answer means, and what to do when there is none: the part of a transport that touches no wire.
+"""Interprets responses and decides what to do when none arrives: the part of a transport that does no I/O.
 
-Every call may be repeated: reads by nature, mutations because they carry an idempotency key or say how things
-shall be rather than what to change. So a lost answer and a restarting orchestrator are waited out in here.
+Every call can be repeated: reads have no effect, and mutations carry an idempotency key or set a state instead of
+changing it. So lost responses and orchestrator restarts are retried here.
 """
 
 import random
@@ -39,8 +39,8 @@ CONNECT_S = 5.0
 STEADY = Patience()
 
 
-class Line:
-    """Where to ask, as whom, and how patiently. Both transports are one of these with a wire."""
+class Connection:
+    """Address, credentials and retry patience. Both transports extend this with I/O."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Line:
         return headers
 
     def insist(self, ask: Ask) -> Steps[Any]:
-        """Ask until there is an answer, or patience ends."""
+        """Repeat the request until there is a response or patience runs out."""
         content = None if ask.body is None else msgspec.json.encode(ask.body)
         headers = {**ask.headers, **({"Content-Type": "application/json"} if content is not None else {})}
         send = Send(ask.method, ask.path, known(ask.params), content, headers)
@@ -91,12 +91,13 @@ class Line:
 
 
 class Following:
-    """One stream of events across any number of connections, until the server says `end`: each event once.
+    """One event stream over any number of connections, until the server sends `end`. Yields each event once.
 
-    The end of a connection alone proves nothing: a server that stops in good order also ends its streams in good order.
+    The end of a connection alone does not end the stream: a server that shuts down cleanly also closes its connections
+    cleanly.
     """
 
-    def __init__(self, line: Line, path: str, params: dict[str, Any], after: str = "") -> None:
+    def __init__(self, line: Connection, path: str, params: dict[str, Any], after: str = "") -> None:
         self.path = path
         self.params = known(params)
         self.ended = False
@@ -106,7 +107,7 @@ class Following:
         self._reader = EventReader()
 
     def connection(self) -> dict[str, str]:
-        """The headers of the next one: it goes on behind the last whole event."""
+        """The headers of the next connection, which continues after the last complete event."""
         self._reader = EventReader()
         headers = {"Accept": "text/event-stream"}
         if self._last is not None:
@@ -129,8 +130,8 @@ class Following:
             raise Garbled(f"the orchestrator at {self._url} sent an event without end") from None
 
     def broke(self, cause: "httpx.TransportError | httpx.DecodingError | Answer | None") -> float:
-        """The connection is over: seconds to the next one. `cause`: what was answered instead, or None if the server
-        ended it. Raises where there is no use in another one."""
+        """The connection has ended: the seconds to wait before the next one. `cause`: the error or the response
+        received instead, or None if the server closed it. Raises if another connection would not help."""
         at_least_s = 0.0
         if cause is None:
             error: RequestError = Unreachable(f"the orchestrator at {self._url} keeps ending {self.path}")
@@ -150,18 +151,18 @@ class Following:
 
 def trust(endpoint: Endpoint) -> ssl.SSLContext | bool:
     if not endpoint.url.startswith("https:"):
-        # Nothing is encrypted there; reading all authorities of the system would take longer than most calls.
+        # Plain HTTP uses no certificates, and loading all system authorities would take longer than most calls.
         return False
     if not endpoint.certificate:
         return True
     context = ssl.create_default_context(cadata=endpoint.certificate)
-    # The pinned certificate is the identity: it is the only one trusted here, whatever name the address has.
+    # The pinned certificate is the identity: only it is trusted, whatever host name the address has.
     context.check_hostname = False
     return context
 
 
 def known(params: dict[str, Any]) -> dict[str, str]:
-    """Only what was given; truth values as the API writes them."""
+    """The parameters that are set; booleans as the API writes them."""
     given = {k: v for k, v in params.items() if v is not None}
     return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in given.items()}
 
@@ -193,7 +194,7 @@ def parsed(kind: Any, event: ServerEvent) -> Any:
 
 
 def error_of(status: int, body: bytes) -> RequestError:
-    """The exception that stands for an error answer."""
+    """The exception for an error response."""
     try:
         view = msgspec.json.decode(body, type=ErrorView)
     except msgspec.DecodeError:
@@ -213,11 +214,11 @@ def error_of(status: int, body: bytes) -> RequestError:
 
 
 def garbled(url: str, cause: httpx.DecodingError) -> Garbled:
-    return Garbled(f"what {url} answers cannot be read: {cause}", hint="Is something else listening there?")
+    return Garbled(f"the response of {url} cannot be read: {cause}", hint="Is something else listening there?")
 
 
 def checked(endpoint: Endpoint) -> Endpoint:
-    """Misconfigured where nobody could be asked at this address, or not safely."""
+    """Raises Misconfigured if the address is invalid or unsafe."""
     try:
         url = httpx.URL(endpoint.url)
     except httpx.InvalidURL:
@@ -234,7 +235,7 @@ def unreachable(url: str, cause: httpx.TransportError) -> RequestError:
     if "CERTIFICATE_VERIFY_FAILED" in str(cause):
         return Untrusted(
             f"{url} answers with another certificate than the one pinned",
-            hint="If the orchestrator was set up anew, take its new certificate; if not, trust nothing.",
+            hint="If the orchestrator was set up again, pin its new certificate; if not, do not trust it.",
         )
     if isinstance(cause, httpx.TimeoutException):
         why = "it did not answer in time"

@@ -1,15 +1,14 @@
-"""What an array left, brought to one folder: the results of each item by its index, and one file about them all.
+"""Downloads the results of an array to one folder: one folder for each item by its index, and one index file.
 
     results/<array>/          <array>: its name if it has one, else its id
-        0/ 1/ 2/ …            what each item left, as `holdfast.client.results` lays it out
-        2-<job>/              an earlier run of item 2, which was run again since
+        0/ 1/ 2/ …            the results of each item, laid out as in `holdfast.client.results`
+        2-<job>/              an earlier run of item 2, which has been run again since
         index.json            every item: its job, command, verdict, failure, folder; `complete` once all are here
 
-An item that cannot be brought keeps no other one from coming, and is named. What was cut goes on where it was: an item
-that the index names as brought is not asked for again.
+An item that cannot be downloaded does not stop the others; it is reported. An interrupted download resumes: items that
+the index lists as downloaded are not requested again.
 """
 
-import os
 import re
 import time
 from collections.abc import Callable
@@ -21,16 +20,17 @@ import msgspec
 
 from holdfast.blobs.errors import InTheWay
 from holdfast.blobs.unpacking import trouble
-from holdfast.client import questions
-from holdfast.client.results import HOME, belongs_to, make
+from holdfast.client import requests
+from holdfast.client.results import HOME, PART, belongs_to, is_empty, make
 from holdfast.client.steps import Steps, Together, Work
+from holdfast.durable import durable_write
 from holdfast.errors import HoldfastError, NotEnded
 from holdfast.wire.http import ArrayItem, ArrayView, JobView
 
 INDEX = "index.json"
 INDEX_BYTES_MAX = 256 << 20
 AT_ONCE = 4
-"""Items that are brought at the same time: most have a few small files, and waiting is all that takes long."""
+"""Items downloaded at the same time. Most have a few small files, so nearly all the time is latency."""
 NOTED_EVERY_S = 2.0
 """How often the index is written while items arrive."""
 
@@ -42,17 +42,17 @@ class ItemRecord(msgspec.Struct, frozen=True):
     job: str
     verdict: str | None
     failure: str | None
-    """Its code."""
+    """The failure code."""
     command: list[str]
     exit_code: int | None
     folder: str | None
-    """Within the array's; None: nothing of it was brought."""
+    """Relative to the array's folder; None: nothing of the item was downloaded."""
     files: int = 0
     bytes: int = 0
 
 
-class Index(msgspec.Struct, frozen=True):
-    """What `index.json` says."""
+class ArrayIndex(msgspec.Struct, frozen=True):
+    """The content of `index.json`."""
 
     array: str
     complete: bool
@@ -63,21 +63,21 @@ class Index(msgspec.Struct, frozen=True):
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """An array's results, as they lie here now."""
+    """The local state of an array's results."""
 
     array: str
     folder: str
     index: str
     items: int
-    """Of which something is here."""
+    """Items of which something is here."""
     files: int
     bytes: int
     missing: dict[int, str]
-    """Items whose results did not arrive, by index, and why."""
+    """Items that could not be downloaded, by index, with the reason."""
 
 
 class ArrayResults:
-    """Those of one array that has ended."""
+    """The results of one array that has ended."""
 
     def __init__(self, array: ArrayView) -> None:
         if not array.ended:
@@ -89,7 +89,7 @@ class ArrayResults:
         self._array = array
 
     def sync(self, to: str | Path | None, told: Callable[[int, int], None]) -> Steps[Collected]:
-        """Bring everything to `to`, or to `results/<array>/` here."""
+        """Download everything to `to`, or to `results/<array>/` in the current folder."""
         folder = Path(to) if to is not None else place_for(self._array, Path(HOME))
         yield Work(lambda: self._claim(folder))
         found = dict(self._before)
@@ -134,18 +134,19 @@ class ArrayResults:
         before = self._before.get(item.index)
         place = folder / str(item.index)
         yield Work(lambda: self._make_way(place, item))
-        view = yield from questions.job(item.job)
+        view = yield from requests.job(item.job)
         if before is not None and before.job == item.job and before.folder is not None and place.is_dir():
             if view.files is not None and not view.files.received:
-                yield from questions.received(item.job)  # they arrived earlier, and then the word of it did not
+                yield from requests.received(item.job)  # downloaded earlier, but the confirmation was lost
             return before
         if item.verdict == "cancelled" or not view.attempts:
             return _item(item, view)
-        yield from questions.results(item.job, to=place)
+        yield from requests.results(item.job, to=place)
         return _item(item, view, place.name)
 
     def _make_way(self, place: Path, item: ArrayItem) -> None:
-        """An earlier run of the same item moves aside, whole: what somebody may have read is not written over."""
+        """Move an earlier run of the same item aside as a whole: files that somebody may have read are not
+        overwritten."""
         before = self._before.get(item.index)
         earlier = before.job if before else item.job
         if earlier == item.job or not place.is_dir() or not belongs_to(place, earlier):
@@ -162,11 +163,11 @@ class ArrayResults:
     # --- the folder ---
 
     def _claim(self, folder: Path) -> None:
-        """Mark it as this array's before anything else is put there, so that a sync that was cut can go on."""
+        """Mark the folder as this array's before anything else is written, so that an interrupted sync can resume."""
         before = index_of(folder)
         try:
             make(folder)
-            if any(folder.iterdir()) and (before is None or before.array != self._array.id):
+            if not is_empty(folder, INDEX) and (before is None or before.array != self._array.id):
                 raise InTheWay(
                     f"{folder} holds something else: the results of {self._array.id} are not mixed into it",
                     hint="Name an empty folder with --to, or move away what is there.",
@@ -174,13 +175,13 @@ class ArrayResults:
         except OSError as wrong:
             raise trouble(folder, wrong) from None
         self._before = {item.index: item for item in before.items} if before else {}
-        """What each item's folder was made for."""
+        """The job that each item's folder was made for."""
         self._note(folder, self._before, complete=False)
 
     def _note(self, folder: Path, found: dict[int, ItemRecord], *, complete: bool) -> list[ItemRecord]:
         array = self._array
         items = [found[index] for index in sorted(found)]
-        _write(folder / INDEX, Index(array.id, complete, array.name, array.counts, array.submitted_ms, items))
+        _write(folder / INDEX, ArrayIndex(array.id, complete, array.name, array.counts, array.submitted_ms, items))
         return items
 
 
@@ -199,25 +200,25 @@ def _item(item: ArrayItem, view: JobView | None = None, folder: str | None = Non
     )
 
 
-def index_of(folder: Path) -> Index | None:
-    """What an earlier sync wrote there."""
+def index_of(folder: Path) -> ArrayIndex | None:
+    """The index that an earlier sync wrote there."""
     path = folder / INDEX
     try:
         if path.stat().st_size > INDEX_BYTES_MAX:
             return None
-        return msgspec.json.decode(path.read_bytes(), type=Index)
+        return msgspec.json.decode(path.read_bytes(), type=ArrayIndex)
     except (OSError, msgspec.DecodeError):
         return None
 
 
 def place_for(array: ArrayView, home: Path) -> Path:
-    """Where an array's results go if nobody says otherwise. A name that was used before gets the id behind it."""
+    """The default folder for an array's results. If another array of the same name used it, the id is appended."""
     plain = re.sub(r"[^\w.-]+", "-", array.name).strip(".-")[:80]
     folder = home / (plain or array.id)
     if not plain:
         return folder
     try:
-        free = not folder.exists() or not any(folder.iterdir())
+        free = not folder.exists() or is_empty(folder, INDEX)
     except OSError:
         free = False
     before = index_of(folder)
@@ -226,14 +227,9 @@ def place_for(array: ArrayView, home: Path) -> Path:
     return home / f"{plain}-{array.id.removeprefix('arr_')}"
 
 
-def _write(path: Path, index: Index) -> None:
-    draft = path.with_name(f".{path.name}.holdfast-part")
+def _write(path: Path, index: ArrayIndex) -> None:
+    draft = path.with_name(f".{path.name}{PART}")
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        with open(fd, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
-            file.flush()
-            os.fsync(fd)
-        draft.replace(path)
+        durable_write(path, msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n", mode=0o644, draft=draft)
     except OSError as wrong:
         raise trouble(path.parent, wrong) from None

@@ -5,7 +5,7 @@
         async for line in job.logs(follow=True):
             print(line.text, end="")
 
-It runs in the event loop of whoever calls it and starts no other. How to ask is written once, in `questions`.
+It runs in the caller's event loop and starts no other. The requests themselves are defined once, in `requests`.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -13,15 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Unpack, overload
 
-from holdfast.client import questions
+from holdfast.client import requests
 from holdfast.client.answers import parsed
 from holdfast.client.async_transport import AsyncTransport
 from holdfast.client.endpoint import Endpoint, find
+from holdfast.client.job_options import Command, JobOptions
 from holdfast.client.log_lines import Lines, LogLine
-from holdfast.client.objects import AsyncArray, AsyncJob, AsyncNode, Event, Explanation, NotTaken, Page, bound
-from holdfast.client.objects import Nodes as NodeList
+from holdfast.client.objects import AsyncArray, AsyncJob, AsyncNode, Event, Explanation, NodeList, NotTaken, Page, bound
 from holdfast.client.retry import Patience
-from holdfast.client.wishes import Command, Wishes
 from holdfast.wire.http import (
     ArrayView,
     CheckView,
@@ -41,10 +40,11 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """A connection to one network, one for each event loop it is used in. Use it with `async with`, or await `close`.
+    """A client of one network, with separate connections for each event loop. Use it with `async with`, or await
+    `close`.
 
-    `AsyncClient()` asks the network that the command line would ask here: HOLDFAST_URL, or the `holdfast up` of this
-    machine.
+    `AsyncClient()` connects to the network that the command line would use here: HOLDFAST_URL, or the `holdfast up` of
+    this machine.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class AsyncClient:
 
     @classmethod
     def over(cls, transport: AsyncTransport) -> "AsyncClient":
-        """A client over a transport made elsewhere."""
+        """A client over an existing transport."""
         client = cls.__new__(cls)
         client._transport = transport
         client._made()
         return client
 
     def _made(self) -> None:
-        self.jobs = Jobs(self, self._transport)
-        self.arrays = Arrays(self, self._transport)
-        self.nodes = Nodes(self, self._transport)
-        self.tokens = Tokens(self._transport)
-        self.content = Content(self._transport)
+        self.jobs = AsyncJobs(self, self._transport)
+        self.arrays = AsyncArrays(self, self._transport)
+        self.nodes = AsyncNodes(self, self._transport)
+        self.tokens = AsyncTokens(self._transport)
+        self.content = AsyncContent(self._transport)
 
     @property
     def url(self) -> str:
@@ -98,35 +98,35 @@ class AsyncClient:
         node: str | None = None,
         tail: int | None = None,
     ) -> AsyncIterator[Event]:
-        """What happened, oldest first; with `follow`, also what happens from now on, without end. `tail`: from so many
-        before the newest on."""
+        """Journal entries, oldest first. With `follow`, also new ones as they occur, without end. `tail`: start this
+        many entries before the newest."""
         params = {"after": after, "job": job, "node": node, "follow": follow, "tail": tail}
         async for event in self._transport.follow("/v1/events", params):
             yield parsed(Event, event)
 
-    async def check(self, command: Command, *, node: str | None = None, **wishes: Unpack[Wishes]) -> CheckView:
-        """What a submission of this job would meet now: where it would run, whether that machine answers this second,
-        or what it would wait for. Nothing is sent, stored or started. `node`: ask of this machine only."""
-        return await self._transport.run(questions.check(command, wishes, node))
+    async def check(self, command: Command, *, node: str | None = None, **options: Unpack[JobOptions]) -> CheckView:
+        """What would happen if this job were submitted now: where it would run, whether that machine responds right
+        now, or what the job would wait for. Nothing is sent, stored or started. `node`: consider this machine only."""
+        return await self._transport.run(requests.check(command, options, node))
 
     async def watch_check(
-        self, command: Command, *, node: str | None = None, **wishes: Unpack[Wishes]
+        self, command: Command, *, node: str | None = None, **options: Unpack[JobOptions]
     ) -> AsyncIterator[CheckView]:
-        """The same again and again: as soon as something changes, and every second, without end."""
-        asked = questions.checked(command, wishes)
+        """Repeats the check whenever something changes and at least every second, without end."""
+        asked = requests.checked(command, options)
         async for event in self._transport.follow("/v1/check/watch", {"node": node}, asked):
             yield parsed(CheckView, event)
 
     async def estimates(self) -> EstimatesView:
-        """How often estimates of starts and ends were right."""
-        return await self._transport.run(questions.estimates())
+        """How often estimates of start and end times were right."""
+        return await self._transport.run(requests.estimates())
 
     async def ping(self, *, patience_s: float | None = None) -> None:
-        """Return if somebody answers there. `patience_s`: how long that is waited for, if not as long as usual."""
-        await self._transport.run(questions.ping(patience_s))
+        """Returns if the orchestrator responds. `patience_s`: how long to wait for that, in place of the usual time."""
+        await self._transport.run(requests.ping(patience_s))
 
     async def doctor(self) -> DoctorView:
-        return await self._transport.run(questions.doctor())
+        return await self._transport.run(requests.doctor())
 
     async def close(self) -> None:
         await self._transport.close()
@@ -140,7 +140,7 @@ class AsyncClient:
         await self.close()
 
 
-class Jobs:
+class AsyncJobs:
     def __init__(self, client: AsyncClient, transport: AsyncTransport) -> None:
         self._client = client
         self._transport = transport
@@ -148,33 +148,33 @@ class Jobs:
     def _job(self, view: JobView) -> AsyncJob:
         return bound(AsyncJob, view, self._client)
 
-    async def submit(self, command: Command, **wishes: Unpack[Wishes]) -> AsyncJob:
-        """Send a job and return as soon as it stands: `submit(["python", "train.py"], cpu=4, folder=".")`.
+    async def submit(self, command: Command, **options: Unpack[JobOptions]) -> AsyncJob:
+        """Submit a job and return as soon as it is stored: `submit(["python", "train.py"], cpu=4, folder=".")`.
 
-        The idempotency key is made once per call, before the first try: however often the answer gets lost
-        on the way, there is one job. `key=…` for one of your own.
+        The idempotency key is made once per call, before the first try, so lost responses never create a second job.
+        Pass `key=…` to use your own.
         """
-        return self._job(await self._transport.run(questions.submit(command, wishes)))
+        return self._job(await self._transport.run(requests.submit(command, options)))
 
     async def submit_many(self, commands: Iterable[Command]) -> list[AsyncJob | NotTaken]:
-        """Up to 1,000 jobs in one call; each stands or is refused by itself, in the order given."""
-        views = await self._transport.run(questions.submit_many(commands))
+        """Up to 1,000 jobs in one call. Each is accepted or rejected on its own; results are in the order given."""
+        views = await self._transport.run(requests.submit_many(commands))
         return [self._job(view) if isinstance(view, JobView) else view for view in views]
 
     async def run(
-        self, command: Command, *, timeout_s: float | None = None, check: bool = True, **wishes: Unpack[Wishes]
+        self, command: Command, *, timeout_s: float | None = None, check: bool = True, **options: Unpack[JobOptions]
     ) -> AsyncJob:
         """Submit and wait for the end. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
-        return self._job(await self._transport.run(questions.run(command, wishes, timeout_s, check)))
+        return self._job(await self._transport.run(requests.run(command, options, timeout_s, check)))
 
     async def rerun(self, job: str, *, key: str | None = None) -> AsyncJob:
-        """The same again, as a new job. `key`: the same key is the same new job, however often it is sent."""
-        return self._job(await self._transport.run(questions.rerun(job, key)))
+        """Submit the same work as a new job. Repeating the call with the same `key` returns the same new job."""
+        return self._job(await self._transport.run(requests.rerun(job, key)))
 
     async def get(self, job: str, *, live: bool = False) -> AsyncJob:
-        """One job, by its id, the beginning of it, or its name: the newest of that name, or with `live` the one that
-        has not ended. Refused (`ambiguous`) where several have not."""
-        return self._job(await self._transport.run(questions.job(job, live)))
+        """One job, by its id, a prefix of its id, or its name. A name finds the newest job of that name; with `live`,
+        the one that has not ended. Raises `Refused` (`ambiguous`) if several have not ended."""
+        return self._job(await self._transport.run(requests.job(job, live)))
 
     async def list(
         self,
@@ -184,31 +184,31 @@ class Jobs:
         limit: int | None = None,
         after: str | None = None,
     ) -> Page[AsyncJob]:
-        """One page, newest first. Pass `after=page.next` for the one behind it."""
-        page = await self._transport.run(questions.jobs(owner, phase, limit, after))
+        """One page, newest first. Pass `after=page.next` for the next page."""
+        page = await self._transport.run(requests.jobs(owner, phase, limit, after))
         return Page([self._job(view) for view in page.jobs], page.next)
 
     async def wait(self, job: str, *, timeout_s: float | None = None, check: bool = True) -> AsyncJob:
-        """The job as it ended. Raises `WaitExpired` after `timeout_s`; the job itself goes on."""
-        return self._job(await self._transport.run(questions.wait(job, timeout_s, check)))
+        """The job once it has ended. Raises `WaitExpired` after `timeout_s`; the job itself continues."""
+        return self._job(await self._transport.run(requests.wait(job, timeout_s, check)))
 
     async def stop(self, job: str) -> AsyncJob:
-        """Stopping what has ended changes nothing and is no error."""
-        return self._job(await self._transport.run(questions.stop(job)))
+        """Stop a job. Stopping a job that has ended changes nothing and is no error."""
+        return self._job(await self._transport.run(requests.stop(job)))
 
     async def move(self, job: str, to: str, *, key: str | None = None) -> AsyncJob:
-        """Have it run on the node `to`, and stop where it is once it runs there; returns as soon as that is under way.
-        Refused at once where it cannot be. `key`: the same key is the same request, however often it is sent."""
-        return self._job(await self._transport.run(questions.move(job, to, key)))
+        """Run the job on the node `to`, and stop it where it is once it runs there. Returns as soon as the move has
+        started; refused at once if the job cannot move. Repeating the call with the same `key` is one request."""
+        return self._job(await self._transport.run(requests.move(job, to, key)))
 
     async def wait_moved(self, job: str, *, timeout_s: float | None = None) -> AsyncJob:
         """The job once its last move is over. Raises `Refused` (`not_moved`) if it could not be moved; the job itself
-        goes on."""
-        return self._job(await self._transport.run(questions.wait_moved(job, timeout_s)))
+        continues."""
+        return self._job(await self._transport.run(requests.wait_moved(job, timeout_s)))
 
     async def explain(self, job: str) -> Explanation:
         """What it waits for, until when, and what happens then."""
-        return await self._transport.run(questions.explain(job))
+        return await self._transport.run(requests.explain(job))
 
     @overload
     def logs(
@@ -233,13 +233,13 @@ class Jobs:
         after: LogLine | str | None = None,
         pieces: bool = False,
     ) -> AsyncIterator[LogLine | Piece]:
-        """The output of all attempts, line by line, with what the platform saw; with `follow`, until the job ends.
-        `stream`: only `stdout` or `stderr`. `after`: only what comes behind that line, or behind its `cursor`.
-        `pieces`: what is there at once, as soon as it is, also if that is a part of a line; with what the platform
-        saw in any case. It has no `cursor`: nobody can go on behind a part of a line."""
+        """The output of all attempts, line by line, with messages of the platform; with `follow`, until the job ends.
+        `stream`: only `stdout` or `stderr`. `after`: only what follows that line, or its `cursor`. `pieces`: return
+        output as soon as it arrives, even parts of lines, always with the messages of the platform. Pieces have no
+        `cursor`: it is not possible to continue in the middle of a line."""
         lines = Lines(after, stream, pieces=pieces)
         params = {"stream": stream, "follow": follow}
-        async for event in self._transport.follow(questions.logs_path(job), params, after=lines.begin):
+        async for event in self._transport.follow(requests.logs_path(job), params, after=lines.begin):
             for line in [parsed(Piece, event)] if pieces else lines.heard(event):
                 yield line
         for line in lines.rest():
@@ -248,17 +248,17 @@ class Jobs:
     async def results(
         self, job: str, *, to: str | Path | None = None, told: "Told" = lambda progress: None, receive: bool = True
     ) -> "Synced":
-        """Bring what a job left to a folder: `to`, or `results/<its name or id>/` here. Verified; what was cut goes on
-        where it was. With `receive`, the network is then told that it need not keep the files any longer."""
-        return await self._transport.run(questions.results(job, to=to, told=told, receive=receive))
+        """Download a job's results to a folder: `to`, or `results/<its name or id>/` here. Content is verified, and an
+        interrupted download resumes. With `receive`, the network is then told that it need not keep the files."""
+        return await self._transport.run(requests.results(job, to=to, told=told, receive=receive))
 
     async def received(self, job: str) -> AsyncJob:
-        """Say that the files of a job have arrived; the network may forget them."""
-        return self._job(await self._transport.run(questions.received(job)))
+        """Confirm that the files of a job have arrived; the network may then delete them."""
+        return self._job(await self._transport.run(requests.received(job)))
 
 
-class Arrays:
-    """Many jobs from one: the same command over a list of items."""
+class AsyncArrays:
+    """Arrays: many jobs from one command and a list of items."""
 
     def __init__(self, client: AsyncClient, transport: AsyncTransport) -> None:
         self._client = client
@@ -267,74 +267,74 @@ class Arrays:
     def _array(self, view: ArrayView) -> AsyncArray:
         return bound(AsyncArray, view, self._client)
 
-    async def submit(self, command: Command, items: Iterable[str], **wishes: Unpack[Wishes]) -> AsyncArray:
+    async def submit(self, command: Command, items: Iterable[str], **options: Unpack[JobOptions]) -> AsyncArray:
         """`submit(["python", "work.py", "{item}"], ["a", "b"])`: one job for each item, which replaces `{item}`.
 
-        The same `key` is the same array, however often it is sent."""
-        return self._array(await self._transport.run(questions.submit_array(command, items, wishes)))
+        Repeating the call with the same `key` returns the same array."""
+        return self._array(await self._transport.run(requests.submit_array(command, items, options)))
 
     async def get(self, array: str) -> AsyncArray:
-        return self._array(await self._transport.run(questions.array(array)))
+        return self._array(await self._transport.run(requests.array(array)))
 
     async def wait(
         self, array: str, *, timeout_s: float | None = None, told: Callable[[AsyncArray], None] = lambda view: None
     ) -> AsyncArray:
-        """The array once every item has ended. `told` hears of it on the way."""
-        view = await self._transport.run(questions.wait_array(array, timeout_s, lambda view: told(self._array(view))))
+        """The array once every item has ended. `told` is called with its progress."""
+        view = await self._transport.run(requests.wait_array(array, timeout_s, lambda view: told(self._array(view))))
         return self._array(view)
 
     async def stop(self, array: str) -> AsyncArray:
-        return self._array(await self._transport.run(questions.stop_array(array)))
+        return self._array(await self._transport.run(requests.stop_array(array)))
 
     async def retry(self, array: str) -> AsyncArray:
-        """Run the items again that did not succeed."""
-        return self._array(await self._transport.run(questions.retry_array(array)))
+        """Run the items that did not succeed again."""
+        return self._array(await self._transport.run(requests.retry_array(array)))
 
     async def results(
         self, array: str, *, to: str | Path | None = None, told: Callable[[int, int], None] = lambda done, total: None
     ) -> "Collected":
-        """Bring what the items left to a folder: `to`, or `results/<its name or id>/` here, one folder for each item
-        by its index and `index.json` about them all. What was cut goes on where it was. `told` hears how many items
-        of how many are here."""
-        return await self._transport.run(questions.array_results(array, to, told))
+        """Download the items' results to a folder: `to`, or `results/<its name or id>/` here, one folder for each item
+        by its index, and `index.json` for all of them. An interrupted download resumes. `told` is called with the
+        number of items that are here and the total."""
+        return await self._transport.run(requests.array_results(array, to, told))
 
 
-class Nodes:
+class AsyncNodes:
     def __init__(self, client: AsyncClient, transport: AsyncTransport) -> None:
         self._client = client
         self._transport = transport
 
     async def list(self) -> NodeList[AsyncNode]:
-        return NodeList([bound(AsyncNode, view, self._client) for view in await self._transport.run(questions.nodes())])
+        return NodeList([bound(AsyncNode, view, self._client) for view in await self._transport.run(requests.nodes())])
 
     async def get(self, node: str) -> AsyncNode:
-        """One node with what happened to it lately, by its id, the beginning of it, or its name."""
-        return bound(AsyncNode, await self._transport.run(questions.node(node)), self._client)
+        """One node with its recent events, by its id, a prefix of its id, or its name."""
+        return bound(AsyncNode, await self._transport.run(requests.node(node)), self._client)
 
     async def drain(self, node: str, *, on: bool = True) -> AsyncNode:
-        """Give it nothing new and move what it holds; `on=False` takes it back."""
-        return bound(AsyncNode, await self._transport.run(questions.drain(node, on)), self._client)
+        """Place no new work on the node and move what it holds; `on=False` undoes that."""
+        return bound(AsyncNode, await self._transport.run(requests.drain(node, on)), self._client)
 
 
-class Tokens:
+class AsyncTokens:
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
     async def create(self, *, ttl_ms: int = 86_400_000, uses: int = -1, note: str = "", key: str = "") -> TokenView:
-        """A join token. The idempotency key is made once per call: whatever answers get lost, it is one token."""
-        return await self._transport.run(questions.create_token(ttl_ms, uses, note, key))
+        """A join token. The idempotency key is made once per call, so lost responses never create a second token."""
+        return await self._transport.run(requests.create_token(ttl_ms, uses, note, key))
 
     async def list(self) -> Sequence[JoinTokenView]:
-        """All that were ever made, newest first, without what lets anyone in."""
-        return await self._transport.run(questions.tokens())
+        """All tokens ever made, newest first, without their secrets."""
+        return await self._transport.run(requests.tokens())
 
     async def revoke(self, token: str) -> None:
-        """End it, by its id or the beginning of it. Nodes that joined with it stay."""
-        await self._transport.run(questions.revoke_token(token))
+        """Revoke a token, by its id or a prefix of it. Nodes that joined with it stay."""
+        await self._transport.run(requests.revoke_token(token))
 
 
-class Content:
-    """Folders to and from the network. What that takes is loaded when it is used: most questions move no files."""
+class AsyncContent:
+    """Folders to and from the network. The code for this is loaded on first use: most requests move no files."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -348,9 +348,9 @@ class Content:
         told: "Told" = lambda progress: None,
         read: Callable[[int], None] | None = None,
     ) -> "Sent":
-        """Send a folder; what the network has already is not sent. `index_file`: remembers what was read, so that
-        unchanged files are not read the next time. `read` is told of bytes as they are read, from several threads;
-        `told` of those that are sent."""
+        """Send a folder; content that the network already has is not sent. `index_file`: a cache of what was read, so
+        that unchanged files are not read again. `read` is called with the bytes read, from several threads; `told` with
+        the bytes sent."""
         from holdfast.client import content
 
         return await self._transport.run(
@@ -360,14 +360,14 @@ class Content:
     async def fetch(
         self, manifest: str, into: str | Path, *, only: str = "", told: "Told" = lambda progress: None
     ) -> "Manifest":
-        """Put the content of a manifest into a folder: verified, nothing outside of it touched, resumed where an
-        earlier try was cut. `only`: what lies in this folder of it, and nothing else."""
+        """Write the content of a manifest to a folder. Content is verified, nothing outside the folder is touched, and
+        an interrupted download resumes. `only`: nothing but this subfolder."""
         from holdfast.client import content
 
         return await self._transport.run(content.fetch(manifest, into, only=only, told=told))
 
     async def manifest(self, name: str) -> "Manifest":
-        """The list of a folder's content: verified to be what the hash names, and to keep every rule."""
+        """The manifest of a folder, verified against its hash and against the rules for manifests."""
         from holdfast.client import content
 
         return await self._transport.run(content.manifest(name))

@@ -1,7 +1,7 @@
-"""The wire of `AsyncClient`: carries out steps over httpx in the running event loop.
+"""The transport of `AsyncClient`: runs steps over httpx in the running event loop.
 
-It decides nothing: what is asked, when it is asked again and what an answer means stands in `steps`, `answers` and the
-questions. Only disks are waited for in threads.
+It makes no decisions: what is requested, when it is repeated and what a response means is defined in `steps`,
+`answers` and `requests`. Only disk I/O runs in threads.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
-from holdfast.client.answers import CONNECT_S, QUIET_S, STEADY, Following, Line, retry_after_s, trust
+from holdfast.client.answers import CONNECT_S, QUIET_S, STEADY, Connection, Following, retry_after_s, trust
 from holdfast.client.endpoint import Endpoint
 from holdfast.client.retry import Patience
 from holdfast.client.sse import ServerEvent
-from holdfast.client.steps import Answer, Ask, Move, NewKey, Now, Pause, Send, Steps, Together, Work
+from holdfast.client.steps import Answer, Ask, MoveContent, NewKey, Now, Pause, Send, Steps, Together, Work
 from holdfast.errors import HoldfastError, Misuse
 
 T = TypeVar("T")
@@ -28,13 +28,13 @@ _Place = tuple[int, asyncio.AbstractEventLoop]
 
 
 def _here() -> _Place:
-    """A process and its loop: a fork has the parent's loop, and must not use what that one opened."""
+    """The process and its loop: a forked process has the parent's loop, and must not use connections of the parent."""
     return os.getpid(), asyncio.get_running_loop()
 
 
-class AsyncTransport(Line):
-    """Each event loop that it is used in gets connections of its own. `wire`: in place of httpx's own. `local`: it
-    answers for every address, those of content too."""
+class AsyncTransport(Connection):
+    """Each event loop gets its own connections. `wire`: an httpx transport to use in place of the default. `local`: it
+    serves every address, including those of content."""
 
     def __init__(
         self,
@@ -59,11 +59,12 @@ class AsyncTransport(Line):
 
     @property
     def _http(self) -> httpx.AsyncClient:
-        """Of the loop that runs. A connection lives in the loop that opened it, and is dead when that one is closed."""
+        """The HTTP client of the running loop. A connection belongs to the loop that opened it and dies with that
+        loop."""
         place = _here()
         pool = self._pools.get(place)
         if pool is None:
-            # In place: loops of other threads do the same.
+            # Changed in place: loops of other threads do the same.
             for other in [one for one in list(self._pools) if one[1].is_closed()]:
                 self._pools.pop(other, None)
             pool = self._pools[place] = httpx.AsyncClient(
@@ -89,7 +90,7 @@ class AsyncTransport(Line):
             await self._wire.aclose()
 
     async def run(self, steps: Steps[T]) -> T:
-        """Carry out a question and return its answer."""
+        """Run the steps of a request and return its result."""
         go: Callable[[Any], Any] = steps.send
         given: Any = None
         while True:
@@ -100,7 +101,7 @@ class AsyncTransport(Line):
             try:
                 go, given = steps.send, await self._do(step)
             except BaseException as wrong:
-                # Whatever happened, a cancellation too, is the question's to judge.
+                # The steps handle every exception, including a cancellation.
                 go, given = steps.throw, wrong
 
     async def _do(self, step: Any) -> Any:
@@ -119,7 +120,7 @@ class AsyncTransport(Line):
                 return self._new_key()
             case Work(do):
                 return await asyncio.to_thread(do)
-            case Move(carry):
+            case MoveContent(carry):
                 return await carry(self)
             case Together():
                 return await self._together(step)
@@ -132,8 +133,8 @@ class AsyncTransport(Line):
     async def follow(
         self, path: str, params: dict[str, Any], body: Any = None, after: str = ""
     ) -> AsyncIterator[ServerEvent]:
-        """The events of a stream, each once, across any number of connections. `body`: what is asked for with POST.
-        `after`: the id of the event before the first."""
+        """The events of a stream, each once, over any number of connections. `body`: sent with POST. `after`: the id of
+        the event before the first."""
         method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
         self._need_open()
         stream = Following(self, path, params, after)
@@ -177,10 +178,11 @@ class AsyncTransport(Line):
 
     def _need_open(self) -> None:
         if self._closed:
-            raise Misuse("this client was closed", hint="Ask before it is closed, or make another one.")
+            raise Misuse("this client is closed", hint="Use it before it is closed, or make another one.")
 
     def mover(self) -> httpx.AsyncClient:
-        """For signed addresses: at the orchestrator with its certificate, elsewhere with those the world trusts."""
+        """For signed addresses: trusts the orchestrator's certificate at its own address, and public authorities
+        elsewhere."""
         from holdfast.blobs.lines import ThreadTransport
 
         if self._local:
@@ -192,7 +194,7 @@ class AsyncTransport(Line):
 
 
 class _Lent(httpx.AsyncBaseTransport):
-    """Somebody else's wire, which is not closed here."""
+    """A transport that belongs to the caller and is not closed here."""
 
     def __init__(self, wire: httpx.AsyncBaseTransport | None) -> None:
         assert wire is not None

@@ -1,4 +1,4 @@
-"""`Client`: what a person or a program can ask of a network, under names they can guess.
+"""`Client`: everything that a person or a program can do with a network.
 
 client.jobs      run · submit · submit_many · rerun · get · list · wait · stop · move · wait_moved · explain · logs ·
                  results · received
@@ -8,7 +8,7 @@ client.tokens    create · list · revoke
 client.content   send · fetch · manifest
 client.check()  client.watch_check()  client.estimates()  client.events()  client.ping()  client.doctor()
 
-`AsyncClient` is the same with `await`. Neither knows how to ask: that is written once, in `questions`.
+`AsyncClient` is the same with `await`. Neither contains the requests themselves: they are defined once, in `requests`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,15 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Unpack, overload
 
-from holdfast.client import questions
+from holdfast.client import requests
 from holdfast.client.answers import parsed
 from holdfast.client.endpoint import Endpoint, find
+from holdfast.client.job_options import Command, JobOptions
 from holdfast.client.log_lines import Lines, LogLine
-from holdfast.client.objects import Array, Event, Explanation, Job, Node, NotTaken, Page, bound
-from holdfast.client.objects import Nodes as NodeList
+from holdfast.client.objects import Array, Event, Explanation, Job, Node, NodeList, NotTaken, Page, bound
 from holdfast.client.retry import Patience
 from holdfast.client.transport import Transport
-from holdfast.client.wishes import Command, Wishes
 from holdfast.wire.http import (
     ArrayView,
     CheckView,
@@ -44,9 +43,10 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A connection to one network, safe to share between threads and with forks. Use it with `with`, or call `close`.
+    """A client of one network, safe to share between threads and with forks. Use it with `with`, or call `close`.
 
-    `Client()` asks the network that the command line would ask here: HOLDFAST_URL, or this machine's `holdfast up`.
+    `Client()` connects to the network that the command line would use here: HOLDFAST_URL, or this machine's `holdfast
+    up`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Client:
 
     @classmethod
     def over(cls, transport: Transport) -> "Client":
-        """A client over a transport made elsewhere."""
+        """A client over an existing transport."""
         client = cls.__new__(cls)
         client._transport = transport
         client._made()
@@ -100,35 +100,35 @@ class Client:
         node: str | None = None,
         tail: int | None = None,
     ) -> Iterator[Event]:
-        """What happened, oldest first; with `follow`, also what happens from now on, without end. `tail`: from so many
-        before the newest on."""
+        """Journal entries, oldest first. With `follow`, also new ones as they occur, without end. `tail`: start this
+        many entries before the newest."""
         params = {"after": after, "job": job, "node": node, "follow": follow, "tail": tail}
         for event in self._transport.follow("/v1/events", params):
             yield parsed(Event, event)
 
-    def check(self, command: Command, *, node: str | None = None, **wishes: Unpack[Wishes]) -> CheckView:
-        """What a submission of this job would meet now: where it would run, whether that machine answers this second,
-        or what it would wait for. Nothing is sent, stored or started. `node`: ask of this machine only."""
-        return self._transport.run(questions.check(command, wishes, node))
+    def check(self, command: Command, *, node: str | None = None, **options: Unpack[JobOptions]) -> CheckView:
+        """What would happen if this job were submitted now: where it would run, whether that machine responds right
+        now, or what the job would wait for. Nothing is sent, stored or started. `node`: consider this machine only."""
+        return self._transport.run(requests.check(command, options, node))
 
     def watch_check(
-        self, command: Command, *, node: str | None = None, **wishes: Unpack[Wishes]
+        self, command: Command, *, node: str | None = None, **options: Unpack[JobOptions]
     ) -> Iterator[CheckView]:
-        """The same again and again: as soon as something changes, and every second, without end."""
-        asked = questions.checked(command, wishes)
+        """Repeats the check whenever something changes and at least every second, without end."""
+        asked = requests.checked(command, options)
         for event in self._transport.follow("/v1/check/watch", {"node": node}, asked):
             yield parsed(CheckView, event)
 
     def estimates(self) -> EstimatesView:
-        """How often estimates of starts and ends were right."""
-        return self._transport.run(questions.estimates())
+        """How often estimates of start and end times were right."""
+        return self._transport.run(requests.estimates())
 
     def ping(self, *, patience_s: float | None = None) -> None:
-        """Return if somebody answers there. `patience_s`: how long that is waited for, if not as long as usual."""
-        self._transport.run(questions.ping(patience_s))
+        """Returns if the orchestrator responds. `patience_s`: how long to wait for that, in place of the usual time."""
+        self._transport.run(requests.ping(patience_s))
 
     def doctor(self) -> DoctorView:
-        return self._transport.run(questions.doctor())
+        return self._transport.run(requests.doctor())
 
     def close(self) -> None:
         self._transport.close()
@@ -150,33 +150,33 @@ class Jobs:
     def _job(self, view: JobView) -> Job:
         return bound(Job, view, self._client)
 
-    def submit(self, command: Command, **wishes: Unpack[Wishes]) -> Job:
-        """Send a job and return as soon as it stands: `submit(["python", "train.py"], cpu=4, folder=".")`.
+    def submit(self, command: Command, **options: Unpack[JobOptions]) -> Job:
+        """Submit a job and return as soon as it is stored: `submit(["python", "train.py"], cpu=4, folder=".")`.
 
-        The idempotency key is made once per call, before the first try: however often the answer gets lost
-        on the way, there is one job. `key=…` for one of your own.
+        The idempotency key is made once per call, before the first try, so lost responses never create a second job.
+        Pass `key=…` to use your own.
         """
-        return self._job(self._transport.run(questions.submit(command, wishes)))
+        return self._job(self._transport.run(requests.submit(command, options)))
 
     def submit_many(self, commands: Iterable[Command]) -> list[Job | NotTaken]:
-        """Up to 1,000 jobs in one call; each stands or is refused by itself, in the order given."""
-        views = self._transport.run(questions.submit_many(commands))
+        """Up to 1,000 jobs in one call. Each is accepted or rejected on its own; results are in the order given."""
+        views = self._transport.run(requests.submit_many(commands))
         return [self._job(view) if isinstance(view, JobView) else view for view in views]
 
     def run(
-        self, command: Command, *, timeout_s: float | None = None, check: bool = True, **wishes: Unpack[Wishes]
+        self, command: Command, *, timeout_s: float | None = None, check: bool = True, **options: Unpack[JobOptions]
     ) -> Job:
         """Submit and wait for the end. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
-        return self._job(self._transport.run(questions.run(command, wishes, timeout_s, check)))
+        return self._job(self._transport.run(requests.run(command, options, timeout_s, check)))
 
     def rerun(self, job: str, *, key: str | None = None) -> Job:
-        """The same again, as a new job. `key`: the same key is the same new job, however often it is sent."""
-        return self._job(self._transport.run(questions.rerun(job, key)))
+        """Submit the same work as a new job. Repeating the call with the same `key` returns the same new job."""
+        return self._job(self._transport.run(requests.rerun(job, key)))
 
     def get(self, job: str, *, live: bool = False) -> Job:
-        """One job, by its id, the beginning of it, or its name: the newest of that name, or with `live` the one that
-        has not ended. Refused (`ambiguous`) where several have not."""
-        return self._job(self._transport.run(questions.job(job, live)))
+        """One job, by its id, a prefix of its id, or its name. A name finds the newest job of that name; with `live`,
+        the one that has not ended. Raises `Refused` (`ambiguous`) if several have not ended."""
+        return self._job(self._transport.run(requests.job(job, live)))
 
     def list(
         self,
@@ -186,31 +186,31 @@ class Jobs:
         limit: int | None = None,
         after: str | None = None,
     ) -> Page[Job]:
-        """One page, newest first. Pass `after=page.next` for the one behind it."""
-        page = self._transport.run(questions.jobs(owner, phase, limit, after))
+        """One page, newest first. Pass `after=page.next` for the next page."""
+        page = self._transport.run(requests.jobs(owner, phase, limit, after))
         return Page([self._job(view) for view in page.jobs], page.next)
 
     def wait(self, job: str, *, timeout_s: float | None = None, check: bool = True) -> Job:
-        """The job as it ended. Raises `WaitExpired` after `timeout_s`; the job itself goes on."""
-        return self._job(self._transport.run(questions.wait(job, timeout_s, check)))
+        """The job once it has ended. Raises `WaitExpired` after `timeout_s`; the job itself continues."""
+        return self._job(self._transport.run(requests.wait(job, timeout_s, check)))
 
     def stop(self, job: str) -> Job:
-        """Stopping what has ended changes nothing and is no error."""
-        return self._job(self._transport.run(questions.stop(job)))
+        """Stop a job. Stopping a job that has ended changes nothing and is no error."""
+        return self._job(self._transport.run(requests.stop(job)))
 
     def move(self, job: str, to: str, *, key: str | None = None) -> Job:
-        """Have it run on the node `to`, and stop where it is once it runs there; returns as soon as that is under way.
-        Refused at once where it cannot be. `key`: the same key is the same request, however often it is sent."""
-        return self._job(self._transport.run(questions.move(job, to, key)))
+        """Run the job on the node `to`, and stop it where it is once it runs there. Returns as soon as the move has
+        started; refused at once if the job cannot move. Repeating the call with the same `key` is one request."""
+        return self._job(self._transport.run(requests.move(job, to, key)))
 
     def wait_moved(self, job: str, *, timeout_s: float | None = None) -> Job:
         """The job once its last move is over. Raises `Refused` (`not_moved`) if it could not be moved; the job itself
-        goes on."""
-        return self._job(self._transport.run(questions.wait_moved(job, timeout_s)))
+        continues."""
+        return self._job(self._transport.run(requests.wait_moved(job, timeout_s)))
 
     def explain(self, job: str) -> Explanation:
         """What it waits for, until when, and what happens then."""
-        return self._transport.run(questions.explain(job))
+        return self._transport.run(requests.explain(job))
 
     @overload
     def logs(
@@ -235,30 +235,30 @@ class Jobs:
         after: LogLine | str | None = None,
         pieces: bool = False,
     ) -> Iterator[LogLine | Piece]:
-        """The output of all attempts, line by line, with what the platform saw; with `follow`, until the job ends.
-        `stream`: only `stdout` or `stderr`. `after`: only what comes behind that line, or behind its `cursor`.
-        `pieces`: what is there at once, as soon as it is, also if that is a part of a line; with what the platform
-        saw in any case. It has no `cursor`: nobody can go on behind a part of a line."""
+        """The output of all attempts, line by line, with messages of the platform; with `follow`, until the job ends.
+        `stream`: only `stdout` or `stderr`. `after`: only what follows that line, or its `cursor`. `pieces`: return
+        output as soon as it arrives, even parts of lines, always with the messages of the platform. Pieces have no
+        `cursor`: it is not possible to continue in the middle of a line."""
         lines = Lines(after, stream, pieces=pieces)
         params = {"stream": stream, "follow": follow}
-        for event in self._transport.follow(questions.logs_path(job), params, after=lines.begin):
+        for event in self._transport.follow(requests.logs_path(job), params, after=lines.begin):
             yield from [parsed(Piece, event)] if pieces else lines.heard(event)
         yield from lines.rest()
 
     def results(
         self, job: str, *, to: str | Path | None = None, told: "Told" = lambda progress: None, receive: bool = True
     ) -> "Synced":
-        """Bring what a job left to a folder: `to`, or `results/<its name or id>/` here. Verified; what was cut goes on
-        where it was. With `receive`, the network is then told that it need not keep the files any longer."""
-        return self._transport.run(questions.results(job, to=to, told=told, receive=receive))
+        """Download a job's results to a folder: `to`, or `results/<its name or id>/` here. Content is verified, and an
+        interrupted download resumes. With `receive`, the network is then told that it need not keep the files."""
+        return self._transport.run(requests.results(job, to=to, told=told, receive=receive))
 
     def received(self, job: str) -> Job:
-        """Say that the files of a job have arrived; the network may forget them."""
-        return self._job(self._transport.run(questions.received(job)))
+        """Confirm that the files of a job have arrived; the network may then delete them."""
+        return self._job(self._transport.run(requests.received(job)))
 
 
 class Arrays:
-    """Many jobs from one: the same command over a list of items."""
+    """Arrays: many jobs from one command and a list of items."""
 
     def __init__(self, client: Client, transport: Transport) -> None:
         self._client = client
@@ -267,36 +267,36 @@ class Arrays:
     def _array(self, view: ArrayView) -> Array:
         return bound(Array, view, self._client)
 
-    def submit(self, command: Command, items: Iterable[str], **wishes: Unpack[Wishes]) -> Array:
+    def submit(self, command: Command, items: Iterable[str], **options: Unpack[JobOptions]) -> Array:
         """`submit(["python", "work.py", "{item}"], ["a", "b"])`: one job for each item, which replaces `{item}`.
 
-        The same `key` is the same array, however often it is sent."""
-        return self._array(self._transport.run(questions.submit_array(command, items, wishes)))
+        Repeating the call with the same `key` returns the same array."""
+        return self._array(self._transport.run(requests.submit_array(command, items, options)))
 
     def get(self, array: str) -> Array:
-        return self._array(self._transport.run(questions.array(array)))
+        return self._array(self._transport.run(requests.array(array)))
 
     def wait(
         self, array: str, *, timeout_s: float | None = None, told: Callable[[Array], None] = lambda view: None
     ) -> Array:
-        """The array once every item has ended. `told` hears of it on the way."""
-        view = self._transport.run(questions.wait_array(array, timeout_s, lambda view: told(self._array(view))))
+        """The array once every item has ended. `told` is called with its progress."""
+        view = self._transport.run(requests.wait_array(array, timeout_s, lambda view: told(self._array(view))))
         return self._array(view)
 
     def stop(self, array: str) -> Array:
-        return self._array(self._transport.run(questions.stop_array(array)))
+        return self._array(self._transport.run(requests.stop_array(array)))
 
     def retry(self, array: str) -> Array:
-        """Run the items again that did not succeed."""
-        return self._array(self._transport.run(questions.retry_array(array)))
+        """Run the items that did not succeed again."""
+        return self._array(self._transport.run(requests.retry_array(array)))
 
     def results(
         self, array: str, *, to: str | Path | None = None, told: Callable[[int, int], None] = lambda done, total: None
     ) -> "Collected":
-        """Bring what the items left to a folder: `to`, or `results/<its name or id>/` here, one folder for each item
-        by its index and `index.json` about them all. What was cut goes on where it was. `told` hears how many items
-        of how many are here."""
-        return self._transport.run(questions.array_results(array, to, told))
+        """Download the items' results to a folder: `to`, or `results/<its name or id>/` here, one folder for each item
+        by its index, and `index.json` for all of them. An interrupted download resumes. `told` is called with the
+        number of items that are here and the total."""
+        return self._transport.run(requests.array_results(array, to, told))
 
 
 class Nodes:
@@ -305,15 +305,15 @@ class Nodes:
         self._transport = transport
 
     def list(self) -> NodeList[Node]:
-        return NodeList([bound(Node, view, self._client) for view in self._transport.run(questions.nodes())])
+        return NodeList([bound(Node, view, self._client) for view in self._transport.run(requests.nodes())])
 
     def get(self, node: str) -> Node:
-        """One node with what happened to it lately, by its id, the beginning of it, or its name."""
-        return bound(Node, self._transport.run(questions.node(node)), self._client)
+        """One node with its recent events, by its id, a prefix of its id, or its name."""
+        return bound(Node, self._transport.run(requests.node(node)), self._client)
 
     def drain(self, node: str, *, on: bool = True) -> Node:
-        """Give it nothing new and move what it holds; `on=False` takes it back."""
-        return bound(Node, self._transport.run(questions.drain(node, on)), self._client)
+        """Place no new work on the node and move what it holds; `on=False` undoes that."""
+        return bound(Node, self._transport.run(requests.drain(node, on)), self._client)
 
 
 class Tokens:
@@ -321,20 +321,20 @@ class Tokens:
         self._transport = transport
 
     def create(self, *, ttl_ms: int = 86_400_000, uses: int = -1, note: str = "", key: str = "") -> TokenView:
-        """A join token. The idempotency key is made once per call: whatever answers get lost, it is one token."""
-        return self._transport.run(questions.create_token(ttl_ms, uses, note, key))
+        """A join token. The idempotency key is made once per call, so lost responses never create a second token."""
+        return self._transport.run(requests.create_token(ttl_ms, uses, note, key))
 
     def list(self) -> Sequence[JoinTokenView]:
-        """All that were ever made, newest first, without what lets anyone in."""
-        return self._transport.run(questions.tokens())
+        """All tokens ever made, newest first, without their secrets."""
+        return self._transport.run(requests.tokens())
 
     def revoke(self, token: str) -> None:
-        """End it, by its id or the beginning of it. Nodes that joined with it stay."""
-        self._transport.run(questions.revoke_token(token))
+        """Revoke a token, by its id or a prefix of it. Nodes that joined with it stay."""
+        self._transport.run(requests.revoke_token(token))
 
 
 class Content:
-    """Folders to and from the network. What that takes is loaded when it is used: most questions move no files."""
+    """Folders to and from the network. The code for this is loaded on first use: most requests move no files."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -348,9 +348,9 @@ class Content:
         told: "Told" = lambda progress: None,
         read: Callable[[int], None] | None = None,
     ) -> "Sent":
-        """Send a folder; what the network has already is not sent. `index_file`: remembers what was read, so that
-        unchanged files are not read the next time. `read` is told of bytes as they are read, from several threads;
-        `told` of those that are sent."""
+        """Send a folder; content that the network already has is not sent. `index_file`: a cache of what was read, so
+        that unchanged files are not read again. `read` is called with the bytes read, from several threads; `told` with
+        the bytes sent."""
         from holdfast.client import content
 
         return self._transport.run(content.send(folder, index_file=index_file, ignore=ignore, told=told, read=read))
@@ -358,14 +358,14 @@ class Content:
     def fetch(
         self, manifest: str, into: str | Path, *, only: str = "", told: "Told" = lambda progress: None
     ) -> "Manifest":
-        """Put the content of a manifest into a folder: verified, nothing outside of it touched, resumed where an
-        earlier try was cut. `only`: what lies in this folder of it, and nothing else."""
+        """Write the content of a manifest to a folder. Content is verified, nothing outside the folder is touched, and
+        an interrupted download resumes. `only`: nothing but this subfolder."""
         from holdfast.client import content
 
         return self._transport.run(content.fetch(manifest, into, only=only, told=told))
 
     def manifest(self, name: str) -> "Manifest":
-        """The list of a folder's content: verified to be what the hash names, and to keep every rule."""
+        """The manifest of a folder, verified against its hash and against the rules for manifests."""
         from holdfast.client import content
 
         return self._transport.run(content.manifest(name))

@@ -1,5 +1,5 @@
-"""Folders to and from the network: sends what is missing, fetches what is new, resumes what was cut. Questions only:
-the clients carry them out."""
+"""Folders to and from the network: sends missing content, downloads new content, resumes interrupted transfers. As
+steps, which the clients run."""
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,14 +11,14 @@ import msgspec
 
 from holdfast.blobs import (
     Blob,
+    BlobIndex,
     BytesSource,
     FirstOf,
     FolderSource,
     Ignore,
-    Index,
     LeftOut,
-    Limits,
     Manifest,
+    ManifestLimits,
     Unpacking,
     scan,
     sha_of,
@@ -27,25 +27,26 @@ from holdfast.blobs import (
 from holdfast.blobs.errors import BlobMissing
 from holdfast.client.async_transport import AsyncTransport
 from holdfast.client.folders import Going, check, there
-from holdfast.client.steps import Ask, Move, Steps, Work
+from holdfast.client.steps import Ask, MoveContent, Steps, Work
+from holdfast.durable import atomic_write
 from holdfast.wire.http import BlobRef, BlobsRequest, LinksRequest, ManifestView, Missing, TakeRequest, Urls
 
 SENDINGS_MAX = 3
-"""How often what did not arrive whole is sent again."""
+"""How often content that arrived damaged or incomplete is sent again."""
 
-Told = Callable[[transfer.Progress], None]
+Told = Callable[[transfer.TransferProgress], None]
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A folder that the network now has."""
+    """A folder that the network now holds."""
 
     manifest: str
     files: int
     bytes: int
     moved: int
-    """Over the wire; the rest was there already."""
+    """Bytes sent; the network already had the rest."""
     left_out: tuple[LeftOut, ...] = ()
-    """Folders with keys of Holdfast, which stay here. What an ignore file names is not among these."""
+    """Folders that hold keys of Holdfast and are not sent. Paths that an ignore file names are not listed."""
 
 
 def send(
@@ -64,13 +65,13 @@ def send(
         return msgspec.structs.replace(found, left_out=(*found.left_out, *going.kept.values()))
 
     found = yield Work(look)
-    sent = yield Move(lambda line: _send(line, root, found.manifest, told))
+    sent = yield MoveContent(lambda line: _send(line, root, found.manifest, told))
     yield Work(lambda: _write_index(index_file, found.index))
     return msgspec.structs.replace(sent, left_out=found.left_out)
 
 
 def send_along(folder: str | Path, instead: str) -> Steps[Sent]:
-    """The folder of a job. Refused where it was surely taken by accident; `instead` says what to do if it was not."""
+    """Send the folder of a job. Rejects a folder that was surely given by accident; `instead` says what to do then."""
     yield Work(lambda: check(Path(folder), instead))
     sent = yield from send(folder)
     for kept in sent.left_out:
@@ -97,7 +98,7 @@ async def _send(line: AsyncTransport, root: Path, manifest: Manifest, told: Told
 
 def manifest(name: str) -> Steps[Manifest]:
     data = yield Ask(bytes, "GET", f"/v1/manifests/{quote(name, safe='') or '-'}")
-    return Manifest.from_bytes(data, Limits(), name=name)
+    return Manifest.from_bytes(data, ManifestLimits(), name=name)
 
 
 def fetch(name: str, into: str | Path, *, only: str = "", told: Told = lambda progress: None) -> Steps[Manifest]:
@@ -106,7 +107,7 @@ def fetch(name: str, into: str | Path, *, only: str = "", told: Told = lambda pr
         found = Manifest.of((one for one in found.entries if one.path.startswith(f"{only}/")), found.blobs)
     unpacking = Unpacking(Path(into), found)
     wanted = yield Work(unpacking.prepare)
-    yield Move(lambda line: _fetch(line, name, unpacking, wanted, told))
+    yield MoveContent(lambda line: _fetch(line, name, unpacking, wanted, told))
     yield Work(lambda: unpacking.finish(durable=True))
     return found
 
@@ -153,22 +154,20 @@ def _refs(blobs: Sequence[Blob]) -> BlobsRequest:
     return BlobsRequest([BlobRef(blob.sha, blob.size) for blob in blobs])
 
 
-def _read_index(file: str | Path | None) -> Index:
+def _read_index(file: str | Path | None) -> BlobIndex:
     try:
-        return Index.from_bytes(Path(file).read_bytes()) if file is not None else Index()
+        return BlobIndex.from_bytes(Path(file).read_bytes()) if file is not None else BlobIndex()
     except OSError:
-        return Index()
+        return BlobIndex()
 
 
-def _write_index(file: str | Path | None, index: Index) -> None:
-    """A short cut for the next time: not worth an error."""
+def _write_index(file: str | Path | None, index: BlobIndex) -> None:
+    """Only a cache for the next call: failing to write it is no error."""
     if file is None:
         return
     path = Path(file)
-    draft = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(index.to_bytes())
-        draft.replace(path)
+        atomic_write(path, index.to_bytes())
     except OSError:
         return

@@ -1,10 +1,10 @@
-"""Networks by name: where each is and how to prove who asks, kept in one private file.
+"""Networks by name: the address and credentials of each, kept in one private file.
 
     HOLDFAST_HOME/contexts.json     0600, replaced as a whole, changed under a lock
     {"current": "lab", "contexts": {"lab": {"url": …, "token": …, "certificate": …}, "local": {"folder": …}}}
 
-A context's token goes to that context's address and to no other. `local` is the orchestrator of this machine: what
-`holdfast up` left in HOLDFAST_HOME, or in the folder that it wrote down here. Talks to nobody.
+A context's token is sent to that context's address only. `local` is the orchestrator of this machine: the files that
+`holdfast up` left in HOLDFAST_HOME, or in the folder that it recorded here. This module uses no network.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.durable import durable_write
 from holdfast.errors import Misconfigured, Misuse
 
 LOCAL = "local"
@@ -30,7 +31,7 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True):
     certificate: str = ""
     """PEM of the one certificate to trust; empty: the system's authorities."""
     folder: str = ""
-    """Of an orchestrator on this machine: address, token and certificate are what lies there."""
+    """The folder of an orchestrator on this machine; its address, token and certificate are read from there."""
 
     def __repr__(self) -> str:
         return f"Context({self.url or self.folder!r})"
@@ -38,7 +39,7 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Contexts(msgspec.Struct, omit_defaults=True):
     current: str = ""
-    """The one that counts where nobody names another; empty: the local one."""
+    """The context to use if none is named; empty: the local one."""
     contexts: dict[str, Context] = {}
 
     def get(self, name: str) -> Context:
@@ -63,7 +64,7 @@ def checked_name(name: str) -> str:
 
 
 def read(home: Path) -> Contexts:
-    """What is kept in HOLDFAST_HOME; nothing, if nothing is."""
+    """The contexts stored in HOLDFAST_HOME; none if there is no file."""
     path = home / FILE
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -85,28 +86,20 @@ def read(home: Path) -> Contexts:
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as cause:
             raise Misconfigured(
                 f"{path} cannot be understood: {cause}",
-                hint="Put it right, or remove it and add the contexts anew.",
+                hint="Correct it, or remove it and add the contexts again.",
                 code="bad_contexts",
             ) from None
 
 
 @contextlib.contextmanager
 def changing(home: Path) -> Iterator[Contexts]:
-    """The contexts, to be changed in place: written when the block ends well, and not otherwise."""
+    """The contexts, to be changed in place; written if the block ends without an exception."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = home / FILE
     lock = os.open(home / f"{FILE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         contexts = read(home)
         yield contexts
-        beside = path.with_name(f"{FILE}.new")
-        beside.unlink(missing_ok=True)
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(contexts)) + b"\n")
-            file.flush()
-            os.fsync(descriptor)
-        beside.replace(path)
+        durable_write(home / FILE, msgspec.json.format(msgspec.json.encode(contexts)) + b"\n", mode=0o600)
     finally:
         os.close(lock)

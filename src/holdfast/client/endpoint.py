@@ -1,17 +1,17 @@
-"""Where the network is and how to prove who asks: flags, then environment, then the context in use, then what
-`holdfast up` left here.
+"""Finds the address of the network and the credentials: flags first, then the environment, then the current context,
+then the files that `holdfast up` left here.
 
     address      --url           HOLDFAST_URL                                     orchestrator/endpoint.json
     admin token  --token-file    HOLDFAST_ADMIN_TOKEN, HOLDFAST_ADMIN_TOKEN_FILE  orchestrator/admin.token
     certificate  --certificate   HOLDFAST_CERTIFICATE (a PEM file)                orchestrator/endpoint.json
 
-HOLDFAST_CONTEXT, or `holdfast context use`, names a network of `contexts`, which has all three. An address that is
-given by itself counts more than a context.
+HOLDFAST_CONTEXT, or `holdfast context use`, selects a network of `contexts`, which has all three. An address that is
+given directly takes precedence over a context.
 
-`HOLDFAST_HOME` takes the place of ~/.holdfast. The token and certificate of this machine's orchestrator, or of a
-context, are used for its own address only: they are never sent or applied to an address that came from somewhere
-else. Nor does a context get the token of the environment, which was meant for another; and where HOLDFAST_URL says for
-which, no address gets it but that one. Over plain HTTP a token goes to this machine only (`guarded`).
+`HOLDFAST_HOME` replaces ~/.holdfast. The token and certificate of this machine's orchestrator, or of a context, are
+used for its own address only: they are never sent or applied to an address from another source. A context never gets
+the token from the environment, which was meant for another network; and if HOLDFAST_URL is set, that token goes only to
+that address. Over plain HTTP a token is sent only to this machine (`guarded`).
 """
 
 import os
@@ -31,7 +31,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     certificate: str = ""
     """PEM of the one certificate to trust; empty: the system's authorities."""
     context: str = ""
-    """What this network is called here; empty: it was given by its address."""
+    """The name of this network here; empty: it was given by its address."""
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url!r})"
@@ -57,10 +57,10 @@ def find(
     if not address:
         address = str(known["url"])
         if name != LOCAL:
-            # What the environment says of tokens and certificates was said of another network.
+            # The token and certificate in the environment belong to another network.
             environ = {}
     elif typed and typed != said and (said or known.get("token")):
-        # They were said of HOLDFAST_URL; and where that is not set, a network with a token of its own needs no other.
+        # They belong to HOLDFAST_URL; and if that is not set, a network with its own token needs no other.
         environ = {}
     pem_file = certificate_file or environ.get("HOLDFAST_CERTIFICATE")
     certificate = _text(pem_file, "certificate") if pem_file else str(known.get("certificate") or "")
@@ -68,10 +68,11 @@ def find(
 
 
 def guarded(endpoint: Endpoint, host: str) -> Endpoint:
-    """Misconfigured where its token could be read on the way. Called by all that send one; `host`: as they dial it."""
+    """Raises Misconfigured if the token could be read in transit. Every sender calls this; `host`: as it will
+    connect."""
     if endpoint.token and not endpoint.url.lower().startswith("https:") and not _is_here(host):
         raise Misconfigured(
-            f"{endpoint.url[:200]} is plain HTTP to another machine: all on the way could read the admin token",
+            f"{endpoint.url[:200]} is plain HTTP to another machine: the admin token could be read in transit",
             hint="Write https://, and pin the orchestrator's certificate.pem with HOLDFAST_CERTIFICATE=FILE; or "
             "go through `ssh -L 7420:127.0.0.1:7420 HOST` to http://127.0.0.1:7420.",
             code="plain_http",
@@ -91,14 +92,14 @@ def _is_here(host: str) -> bool:
 
 
 def local_folder(contexts: Contexts, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this machine's orchestrator keeps everything: where it usually does, or where `up` said it does."""
+    """The data folder of this machine's orchestrator: the default one, or the one that `up` recorded."""
     usual = home(environ) / "orchestrator"
     said = contexts.get(LOCAL).folder
     return Path(said) if said and not (usual / "endpoint.json").exists() else usual
 
 
 def known_as(name: str, environ: Mapping[str, str] = os.environ) -> tuple[Endpoint, str]:
-    """The network that is called so here, without an address where it does not run; and its folder, if it is on this
+    """The network with this local name, without an address if it is not running; and its folder, if it is on this
     machine."""
     contexts = read(home(environ))
     context = contexts.get(name)
@@ -112,20 +113,20 @@ def known_as(name: str, environ: Mapping[str, str] = os.environ) -> tuple[Endpoi
 
 
 def name_of(url: str, environ: Mapping[str, str] = os.environ) -> str:
-    """What the network at this address is called here; empty if it is not known, or if no other is either."""
+    """The local name of the network at this address; empty if it has none, or if no contexts are stored."""
     contexts = read(home(environ))
     return _named(url, contexts, environ) if contexts.contexts else ""
 
 
 def _named(address: str, contexts: Contexts, environ: Mapping[str, str]) -> str:
-    """What the network at this address is called here; empty if it is not known."""
+    """The local name of the network at this address; empty if it has none."""
     if address == _local(local_folder(contexts, environ)).get("url"):
         return LOCAL
     return next((name for name, known in sorted(contexts.contexts.items()) if known.url == address), "")
 
 
 def _known(name: str, contexts: Contexts, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Address, certificate, and token or its file, of a network that is known by name."""
+    """Address, certificate, and token or token file, of a network known by name."""
     context = contexts.get(name)
     if context.url:
         return {"url": context.url, "certificate": context.certificate, "token": context.token}
@@ -160,7 +161,7 @@ def _local(folder: Path) -> dict[str, Any]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError) as cause:
         raise Misconfigured(
-            f"{path} cannot be read: {cause}", hint="Restart `holdfast up`; it writes the file anew."
+            f"{path} cannot be read: {cause}", hint="Restart `holdfast up`; it writes the file again."
         ) from None
 
 

@@ -1,7 +1,8 @@
-"""What of a folder goes along with a job, and which folder nobody can mean: a whole home, a whole disk, keys.
+"""Decides which files of a folder are sent with a job, and rejects folders that are surely a mistake: a whole home
+folder, a whole disk, keys.
 
-Said before anything is read or sent. Whoever does mean a large one sends it by itself (`client.content.send`), which
-refuses nothing for its size, and gives the job what that returns. Holdfast's own keys never go, however they are named.
+The check runs before anything is read or sent. To send a large folder on purpose, use `client.content.send`, which has
+no size limit, and give the job what it returns. Holdfast's own keys are never sent, whatever their names are.
 """
 
 import os
@@ -18,20 +19,20 @@ from holdfast.quantities import counted, spoken_bytes
 
 FILES_MAX = 10_000
 BYTES_MAX = 1 << 30
-"""What is sent without being asked for by itself: more than any folder of code, less than what somebody regrets."""
+"""Limits for a folder sent with a job: more than any folder of code, less than a costly mistake."""
 LEAVE_OUT = f"Leave things out with a {IGNORE_FILE} file in it, which is written like .gitignore"
 KEYS = ("admin.token", "blobs.key")
-"""What lies in the folder of an orchestrator, and in each copy of it: whoever has one of these acts for the network."""
+"""Files in the folder of an orchestrator and in each copy of it. Each of them gives authority over the network."""
 BESIDE_KEYS = ("certificate.key", "state.db", "endpoint.json")
-"""What lies there as well, under names that others use too."""
+"""Further files there, with names that other programs use too."""
 NODE_KEY = "key"
-"""What lies in the folder of a node. Others call a file so too: it counts only if a private key is in it."""
+"""A file in the folder of a node. Other programs use this name too: it counts only if it contains a private key."""
 _PRIVATE = b"-----BEGIN PRIVATE KEY"
 
 
 class Going(Ignore):
-    """Leaves out what `ignore` says, or else the folder's ignore file; and folders with keys of Holdfast, wherever they
-    lie and whoever says otherwise. Refuses a folder that is one of these, or lies in one."""
+    """Leaves out what `ignore` says, or else the folder's ignore file; and always folders with keys of Holdfast,
+    wherever they are. Rejects a folder that is one of these or lies inside one."""
 
     def __init__(self, folder: Path, ignore: Ignore | None = None) -> None:
         super().__init__(())
@@ -40,7 +41,7 @@ class Going(Ignore):
         refuse_keys(folder)
         self._ignore = ignore or Ignore.of_folder(folder)
         self.kept: dict[str, LeftOut] = {}
-        """By path, the folders that stay here for their keys."""
+        """Folders that are not sent because of their keys, by path."""
 
     @classmethod
     def of_folder(cls, folder: Path) -> Self:
@@ -56,24 +57,24 @@ class Going(Ignore):
 
     def _keys_in(self, folder: Path) -> str:
         if folder == self._own:
-            return "holds what Holdfast keeps for you"
+            return "holds Holdfast's own data"
         name = _key_in(folder)
         return f"holds a key of Holdfast ({name})" if name else ""
 
 
 def refuse_keys(folder: Path) -> None:
-    """FolderRefused for a folder that holds keys of Holdfast, or lies where Holdfast or an orchestrator keeps its own.
-    In a node's folder lie those of its jobs, which may send what is theirs."""
+    """Raises FolderRefused for a folder that holds keys of Holdfast, or is inside the data folder of Holdfast or of an
+    orchestrator. A node's data folder is allowed: it contains the folders of jobs, which may send their own files."""
     place, own = folder.resolve(), _own_home()
     if own is not None and place.is_relative_to(own):
-        says = f"{place} belongs to {own}, where Holdfast keeps what is yours alone"
+        says = f"{place} belongs to {own}, where Holdfast keeps your private data"
     elif name := _key_in(place):
         says = f"{place} holds a key of Holdfast ({name})"
     elif above := next((one for one in place.parents if _is_orchestrators(one)), None):
-        says = f"{place} lies in {above}, where an orchestrator keeps its own"
+        says = f"{place} is inside {above}, the data folder of an orchestrator"
     else:
         return
-    raise FolderRefused(f"{says}: that is never sent", hint="Put what the job needs into a folder apart from it.")
+    raise FolderRefused(f"{says}: that is never sent", hint="Put what the job needs into another folder.")
 
 
 def _key_in(folder: Path) -> str:
@@ -81,22 +82,22 @@ def _key_in(folder: Path) -> str:
 
 
 def _is_orchestrators(folder: Path) -> bool:
-    """One file by itself may be a copy that somebody made to use it."""
+    """A single file may be a copy that somebody made to use it."""
     return sum(os.path.isfile(folder / name) for name in (*KEYS, *BESIDE_KEYS)) > 1
 
 
 def _nodes_key(folder: Path) -> str:
     try:
-        if not os.path.isfile(folder / NODE_KEY):  # a pipe would be waited for
+        if not os.path.isfile(folder / NODE_KEY):  # opening a pipe would block
             return ""
         with (folder / NODE_KEY).open("rb") as file:
             return NODE_KEY if file.read(len(_PRIVATE)) == _PRIVATE else ""
     except OSError:
-        return ""  # what is not to be read cannot be sent either
+        return ""  # an unreadable file cannot be sent either
 
 
 def _users_home() -> Path | None:
-    """None: this user has none, so there is nothing to compare with."""
+    """None: this user has no home folder to compare with."""
     try:
         return Path.home().resolve()
     except RuntimeError:
@@ -104,7 +105,7 @@ def _users_home() -> Path | None:
 
 
 def _own_home() -> Path | None:
-    """What Holdfast keeps for this user; None: there is nowhere that it could."""
+    """Holdfast's data folder of this user; None: there is no place for one."""
     try:
         return home().resolve()
     except RuntimeError:
@@ -121,12 +122,12 @@ def there(folder: Path) -> Path:
 
 
 class _Counting(Going):
-    """Stops at the first file that is one too many: who is in the wrong folder need not wait until all is counted."""
+    """Stops at the first file over the limit: a caller in the wrong folder need not wait for a full count."""
 
     def __init__(self, folder: Path, ignore: Ignore | None = None) -> None:
         super().__init__(folder, ignore)
         self.tops: Counter[str] = Counter()
-        """How many files lie under each name at the top."""
+        """The number of files under each top-level name."""
 
     def leaves_out(self, path: str, folder: bool) -> bool:
         if super().leaves_out(path, folder):
@@ -143,7 +144,7 @@ class _TooMany(Exception):
 
 
 def check(folder: Path, instead: str) -> None:
-    """FolderRefused where a folder was surely taken by accident. `instead`: what to do for one that was not."""
+    """Raises FolderRefused if a folder was surely given by accident. `instead`: what to do if it was not."""
     place = there(folder).resolve()
     own = _users_home()
     if own is not None and own.is_relative_to(place):
@@ -169,8 +170,8 @@ def check(folder: Path, instead: str) -> None:
 
 def _too_large(much: str, place: Path, most: str, instead: str) -> FolderRefused:
     return FolderRefused(
-        f"{much} would be sent from {place}{most}; no more than {FILES_MAX:,} files, {spoken_bytes(BYTES_MAX)}, "
-        "go along unasked",
+        f"{much} would be sent from {place}{most}; the limit for a job's folder is {FILES_MAX:,} files, "
+        f"{spoken_bytes(BYTES_MAX)}",
         hint=f"{LEAVE_OUT}. {instead}",
         code="folder_too_large",
     )
@@ -182,6 +183,6 @@ def _top(path: str) -> str:
 
 
 def _most(weights: Counter[str], spoken: Callable[[int], str]) -> str:
-    """Where most of it lies."""
+    """The top-level name with the most."""
     name, weight = weights.most_common(1)[0]
     return f" ({spoken(weight)} in {name})" if len(weights) > 1 else ""

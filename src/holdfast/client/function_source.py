@@ -1,8 +1,8 @@
-"""A function that was typed into a notebook, as source: its own text and that of what it uses, in one small file.
+"""Turns a function typed into a notebook into source: its own text and the text of what it uses, in one small file.
 
-Whatever it names is looked up here, now: modules become imports, functions and classes that were typed in too come
-along as text, data comes along as data. What is none of these is refused by name. Nothing is compiled or pickled, so
-the Python that reads it may be another one, and a person can read it too.
+Every name it uses is resolved here and now: modules become imports, functions and classes that were also typed in are
+included as text, data is included as data. Anything else is rejected by name. Nothing is compiled or pickled, so
+another Python version can read the file, and so can a person.
 """
 
 import ast
@@ -28,16 +28,18 @@ class Cell(msgspec.Struct, frozen=True):
 
     source: str
     values: dict[str, Any]
-    """Data that it names, which is set before its first line is run."""
+    """Data that the function refers to; set before its first line runs."""
 
 
 def cell_of(body: Callable[..., Any], arguments: Any = ()) -> Cell:
-    """The function and all that it needs, the classes of its arguments too. Misuse where something cannot come."""
+    """The function and everything it needs, including the classes of its arguments. Raises Misuse if a part cannot be
+    sent.
+    """
     names = inspect.unwrap(body).__globals__
     gathering = _Gathering(names)
     gathering.take(body.__name__, body)
     for kind in _kinds(arguments):
-        # One within another class comes with that: as it was typed.
+        # A nested class is included with the class around it, as it was typed.
         first = kind.__qualname__.partition(".")[0]
         if kind.__module__ == body.__module__:
             gathering.take(first, names.get(first, kind))
@@ -50,7 +52,7 @@ class _Gathering:
         self._names = names
         self.imports: set[str] = set()
         self.texts: dict[str, str] = {}
-        """By name, what is needed first standing first."""
+        """By name, dependencies first."""
         self.values: dict[str, Any] = {}
 
     def take(self, name: str, thing: Any) -> None:
@@ -68,8 +70,8 @@ class _Gathering:
                 check(thing)
             except NotAValue as wrong:
                 raise Misuse(
-                    f"the function uses {name}, which cannot come along: {wrong}",
-                    hint="Make it inside of the function, or put both into a file.",
+                    f"the function uses {name}, which cannot be sent: {wrong}",
+                    hint="Create it inside the function, or put both into a file.",
                 ) from None
             self.values[name] = thing
 
@@ -78,14 +80,14 @@ class _Gathering:
             text = textwrap.dedent(_class_text(thing) if isinstance(thing, type) else inspect.getsource(thing))
         except (OSError, TypeError):
             raise Misuse(
-                f"the source of {name} is not to be found: Python keeps that of files and of notebooks' cells only",
+                f"the source of {name} is not available: Python keeps it only for files and notebook cells",
                 hint="Put it into a file, and run or import that.",
             ) from None
         tree = ast.parse(text).body[0]
         assert isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if isinstance(tree, ast.FunctionDef):
             tree.decorator_list = [one for one in tree.decorator_list if not _ours(one, self._names)]
-        self.texts[name] = ""  # it may name itself
+        self.texts[name] = ""  # it may refer to itself
         for used in sorted(_used(tree)):
             if used in self._names and not hasattr(builtins, used):
                 self.take(used, self._names[used])
@@ -94,11 +96,11 @@ class _Gathering:
 
 
 def _class_text(kind: type) -> str:
-    """As it was typed. Python knows the text of a function by its lines, but that of a class by its file only: the cell
-    is that of its methods; where it has none, the newest that has a class like it."""
+    """The class as it was typed. Python finds the text of a function by its lines, but that of a class only by its
+    file. So the cell is that of the class's methods; if it has none, the newest cell with a matching class."""
     files = {code.co_filename for code in _codes(kind)}
     for name, cached in reversed(list(linecache.cache.items())):
-        # What never was on a disk was typed: it has no time.
+        # Entries without a modification time were typed in; they were never on a disk.
         if len(cached) < 3 or cached[1] is not None or (files and name not in files):
             continue
         text = "".join(cached[2])
@@ -114,7 +116,7 @@ def _class_text(kind: type) -> str:
 
 
 def _codes(kind: type) -> Iterator[types.CodeType]:
-    """Of what was typed in the class itself. Decorators and dataclasses write methods too: those have no cell."""
+    """Code of the methods typed in the class itself. Methods generated by decorators and dataclasses have no cell."""
     for thing in vars(kind).values():
         if isinstance(thing, property):
             thing = thing.fget
@@ -128,7 +130,7 @@ def _codes(kind: type) -> Iterator[types.CodeType]:
 
 
 def _fields(tree: ast.ClassDef) -> set[str]:
-    """As Python calls them: a name with two underscores before it is the class's own."""
+    """With Python's name mangling: a name with two leading underscores is private to the class."""
     names = [one.target.id for one in tree.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
     own = f"_{tree.name.lstrip('_')}"
     return {f"{own}{name}" if name.startswith("__") and not name.endswith("__") else name for name in names}
@@ -138,7 +140,7 @@ _PLAIN = (int, float, str, bytes, type(None))
 
 
 def _kinds(value: Any) -> list[type]:
-    """The dataclasses in a value. What is nested too deep to travel is refused where it is written."""
+    """The dataclasses in a value. Values nested too deeply to be sent are rejected when they are written."""
     seen: set[int] = set()
     found: dict[type, None] = {}
     waiting = [(value, 0)]

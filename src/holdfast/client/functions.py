@@ -6,16 +6,16 @@
     def simulate(seed: int) -> float:
         ...
 
-    simulate(7)                      # runs here, as ever
+    simulate(7)                      # runs here, as usual
     simulate.remote(7)               # runs on the network; returns the value, or raises
     call = simulate.spawn(7)         # returns at once: call.id, call.result(), call.stop()
     simulate.map(range(100))         # one job each; the values in order
     await simulate.remote_async(7)   # the same where an event loop runs; also map_async
 
-The function is found by name in the folder that goes along, so what it is and what it calls is the code that lies
-there; a function typed into a notebook goes as its source. Arguments and what is returned travel as data
-(`holdfast.callee` says what can): what a strange machine returns is read, never run. The job is repeated elsewhere if
-its machine dies, so by default the function should be safe to run twice; else say `recovery="never"`.
+The job finds the function by name in the folder that is sent with it, so it runs the code in that folder. A function
+typed into a notebook is sent as source. Arguments and return values travel as data (`holdfast.callee` says what is
+supported): a value from an untrusted machine is parsed, never executed. The job is repeated elsewhere if its machine
+dies, so by default the function should be safe to run twice; otherwise use `recovery="never"`.
 """
 
 import functools
@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, over
 import msgspec
 
 from holdfast import callee
-from holdfast.client import content, questions
+from holdfast.client import content, requests
 from holdfast.client.function_source import Cell, cell_of
+from holdfast.client.job_options import FOLDER, Amount, CommonOptions, requested, unknown
 from holdfast.client.log_lines import LogLine
 from holdfast.client.steps import Steps
-from holdfast.client.wishes import FOLDER, Amount, Asked, requested, unknown
 from holdfast.errors import FunctionRaised, Garbled, JobFailed, Misuse
 from holdfast.wire.http import ArrayView, InputRequest, JobRequest, JobView
 
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 TRACE_BYTES_MAX = 64 * 1024
-"""Of what a function printed before it failed: the end is what matters."""
+"""Bytes of stderr shown after a failure: the end is what matters."""
 _PYTHON = ("python3", "inputs/call/callee.py")
 APART = 'Or give the folder that the function needs: @holdfast.function(folder="…").'
 Calls = Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
-"""The arguments of each call: by place, and by name."""
+"""The arguments of each call: positional, and by name."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a function's jobs ask for. Amounts as the command line takes them."""
+    """The options of a function's jobs. Amounts are written as on the command line."""
 
     cpu: Amount = 1
     memory: Amount = "512MiB"
@@ -65,7 +65,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory: Amount = 0
     image: str = ""
     requirements: str = ""
-    """Path of a requirements file, in the folder."""
+    """Path of a requirements file in the folder."""
     network: bool = False
     time_limit: Amount = ""
     queue_limit: Amount = ""
@@ -75,19 +75,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     name: str = ""
     folder: str | os.PathLike[str] = ""
-    """What goes along; by default the folder that the function's module is imported from."""
+    """The folder to send; by default the one that the function's module is imported from."""
 
     def request(self, fallback_name: str) -> JobRequest:
-        wishes = msgspec.structs.asdict(self)
-        del wishes[FOLDER]
-        wishes["name"] = self.name or fallback_name
+        options = msgspec.structs.asdict(self)
+        del options[FOLDER]
+        options["name"] = self.name or fallback_name
         for span in ("time_limit", "queue_limit"):
-            wishes[span] = wishes[span] or None
-        return requested(_PYTHON, wishes)
+            options[span] = options[span] or None
+        return requested(_PYTHON, options)
 
 
 class Home(msgspec.Struct, frozen=True):
-    """Where a function lives, and what has to go along for it to be found."""
+    """Where a function is defined, and what must be sent so that the job finds it."""
 
     call: dict[str, Any]
     folder: Path | None = None
@@ -95,10 +95,10 @@ class Home(msgspec.Struct, frozen=True):
 
 
 class Function(Generic[P, R]):
-    """A function that can also run elsewhere. Made by `holdfast.function`."""
+    """A function that can also run on the network. Made by `holdfast.function`."""
 
     def __init__(self, body: Callable[P, R], options: Options, client: "Client | None" = None) -> None:
-        # First: it takes over what stands on the function, which may be one of these.
+        # First: this copies attributes of the function, which may itself be a Function.
         functools.update_wrapper(self, body)
         self._body = body
         self._options = options
@@ -111,17 +111,17 @@ class Function(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<holdfast function {self._body.__module__}.{self._body.__qualname__}>"
 
-    def with_options(self, *, client: "Client | None" = None, **options: Unpack[Asked]) -> "Function[P, R]":
-        """The same function with other wishes, or on another network."""
+    def with_options(self, *, client: "Client | None" = None, **options: Unpack[CommonOptions]) -> "Function[P, R]":
+        """The same function with other options, or on another network."""
         return Function(self._body, _replaced(self._options, options), client or self._client)
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it on the network, wait, and return its value. Raises `FunctionRaised` if it raised, `JobFailed` if it
-        could not be run."""
+        could not run."""
         return self._network()._transport.run(self._ran(args, kwargs))
 
     async def remote_async(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same in an event loop, which goes on meanwhile."""
+        """The same without blocking the event loop."""
         line = self._network()._transport.awaited()
         try:
             return await line.run(self._ran(args, kwargs))
@@ -129,17 +129,17 @@ class Function(Generic[P, R]):
             await line.close()
 
     def spawn(self, *args: P.args, **kwargs: P.kwargs) -> "Call[R]":
-        """Send it and return at once. The arguments are checked against the function's own first."""
+        """Submit it and return at once. The arguments are first checked against the function's signature."""
         client = self._network()
         return Call(client, client._transport.run(self._sent(args, kwargs)), self._own_names())
 
     def map(self, items: Iterable[Any], *, timeout_s: float | None = None) -> list[R]:
-        """One job for each item, which is the function's only argument; the values in the order of the items. Raises
-        what the first failed item raised, after all have ended: the others' values are on its `values`."""
+        """One job for each item, which is the function's only argument; the values in the order of the items. After all
+        have ended, raises the error of the first failed item; the values of the others are in its `values`."""
         return self._network()._transport.run(self._mapped(list(items), timeout_s))
 
     async def map_async(self, items: Iterable[Any], *, timeout_s: float | None = None) -> list[R]:
-        """The same in an event loop, which goes on meanwhile."""
+        """The same without blocking the event loop."""
         line = self._network()._transport.awaited()
         try:
             return await line.run(self._mapped(list(items), timeout_s))
@@ -151,7 +151,7 @@ class Function(Generic[P, R]):
     def _sent(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[str]:
         inspect.signature(self._body).bind(*args, **kwargs)
         request = yield from self._prepared([(args, dict(kwargs))])
-        view = yield from questions.submit(request, {})
+        view = yield from requests.submit(request, {})
         return view.id
 
     def _ran(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Any]:
@@ -163,11 +163,11 @@ class Function(Generic[P, R]):
             return []
         request = yield from self._prepared([((item,), {}) for item in given])
         request = msgspec.structs.replace(request, argv=[*_PYTHON, "{index}"])
-        array = yield from questions.submit_array(request, [str(index) for index in range(len(given))], {})
-        ended = yield from questions.wait_array(array.id, timeout_s, lambda view: None)
+        array = yield from requests.submit_array(request, [str(index) for index in range(len(given))], {})
+        ended = yield from requests.wait_array(array.id, timeout_s, lambda view: None)
         return (yield from _gathered(ended, self._own_names()))
 
-    # --- what goes along ---
+    # --- what is sent ---
 
     def _network(self) -> "Client":
         if self._client is None:
@@ -183,7 +183,7 @@ class Function(Generic[P, R]):
         home = home_of(self._body, self._options, calls)
         package = ""
         with tempfile.TemporaryDirectory(prefix="holdfast-call-") as folder:
-            # Written first: arguments that cannot travel are refused before anything is sent.
+            # Written first: arguments that cannot be sent are rejected before anything is sent.
             lay_out(Path(folder), home, calls, self._body)
             if home.folder is not None:
                 package = (yield from content.send_along(home.folder, APART)).manifest
@@ -194,13 +194,13 @@ class Function(Generic[P, R]):
 
 
 class Call(Generic[R]):
-    """A function that runs somewhere, or has run."""
+    """A call of a function that runs or has run on the network."""
 
     def __init__(self, client: "Client", job: str, own: dict[str, Any] | None = None) -> None:
         self._client = client
         self._own = own or {}
         self.id = job
-        """The job's: every command and call that takes one takes this."""
+        """The id of its job; every command and method that takes a job accepts it."""
 
     def __repr__(self) -> str:
         return f"<holdfast call {self.id}>"
@@ -215,11 +215,11 @@ class Call(Generic[R]):
         self._client.jobs.stop(self.id)
 
     def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
-        """What it prints."""
+        """Its output."""
         return self._client.jobs.logs(self.id, follow=follow)
 
     def result(self, *, timeout_s: float | None = None) -> R:
-        """Its value, once it is there. Raises `FunctionRaised`, `JobFailed`, `JobCancelled` or `WaitExpired`."""
+        """Wait for its value. Raises `FunctionRaised`, `JobFailed`, `JobCancelled` or `WaitExpired`."""
         return self._client._transport.run(_result(self.id, self._own, timeout_s))
 
 
@@ -227,15 +227,15 @@ class Call(Generic[R]):
 def function(body: Callable[P, R], /) -> Function[P, R]: ...
 @overload
 def function(
-    *, client: "Client | None" = None, **options: Unpack[Asked]
+    *, client: "Client | None" = None, **options: Unpack[CommonOptions]
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
-def function(body: Any = None, /, *, client: "Client | None" = None, **options: Unpack[Asked]) -> Any:
-    """Make a function one that can run on the network. Options: see `Options`."""
+def function(body: Any = None, /, *, client: "Client | None" = None, **options: Unpack[CommonOptions]) -> Any:
+    """Make a function that can run on the network. Options: see `Options`."""
     wanted = _replaced(Options(), options)
 
     def made(given: Any) -> Any:
         if isinstance(given, Function):
-            return given.with_options(client=client, **options)  # what it is already, with these wishes on top
+            return given.with_options(client=client, **options)  # already a Function: these options are added
         if not callable(given):
             raise Misuse(f"{given!r:.60} is no function", hint="Write `@holdfast.function` above one.")
         return Function(given, wanted, client)
@@ -244,11 +244,13 @@ def function(body: Any = None, /, *, client: "Client | None" = None, **options: 
 
 
 def _replaced(options: Options, changes: Mapping[str, Any]) -> Options:
-    """Misuse where a wish is unknown or makes no sense: said where it is written, not where it is used."""
+    """Raises Misuse if an option is unknown or invalid: when it is given, not when it is used."""
     for word in changes:
         if word not in Options.__struct_fields__:
             raise unknown(f"a function has no option {word!r}", word, Options.__struct_fields__)
-    changed = msgspec.structs.replace(options, **{word: wish for word, wish in changes.items() if wish is not None})
+    changed = msgspec.structs.replace(
+        options, **{word: option for word, option in changes.items() if option is not None}
+    )
     changed.request("it")
     return changed
 
@@ -257,7 +259,7 @@ def _replaced(options: Options, changes: Mapping[str, Any]) -> Options:
 
 
 def home_of(body: Callable[..., Any], options: Options, calls: Calls = ()) -> Home:
-    """Where the function will be found by the job. Misuse where it could not be. `calls`: the arguments it will get."""
+    """Where the job will find the function. Raises Misuse if it could not. `calls`: the arguments it will get."""
     name = body.__qualname__
     if "<locals>" in name or "<lambda>" in name or not inspect.isfunction(body):
         raise Misuse(
@@ -277,14 +279,14 @@ def home_of(body: Callable[..., Any], options: Options, calls: Calls = ()) -> Ho
     if body.__module__ == "__main__":
         folder = Path(options.folder).resolve() if options.folder else file.parent
         if not file.is_relative_to(folder):
-            raise Misuse(f"{file} is not in {folder}, the folder that goes along", hint="Give another `folder`.")
+            raise Misuse(f"{file} is not in {folder}, the folder that is sent", hint="Give another `folder`.")
         return Home({"file": file.relative_to(folder).as_posix(), "name": name}, folder)
     parts = body.__module__.split(".")
     depth = len(parts) if file.name == "__init__.py" else len(parts) - 1
     root = file.parents[depth]
     if not options.folder and root in _installed():
         raise Misuse(
-            f"{body.__module__} is installed in {root}, and all that is installed there would go along",
+            f"{body.__module__} is installed in {root}, and everything installed there would be sent",
             hint="Give the `folder` that holds the module, or name its package in the `requirements`.",
         )
     return Home({"module": body.__module__, "name": name}, Path(options.folder).resolve() if options.folder else root)
@@ -302,7 +304,7 @@ def _installed() -> set[Path]:
 
 
 def lay_out(folder: Path, home: Home, calls: Calls, body: Callable[..., Any]) -> None:
-    """Write what `holdfast.callee` needs: itself, where the function is, and the arguments of each call."""
+    """Write what `holdfast.callee` needs: itself, the location of the function, and the arguments of each call."""
     source = inspect.getsource(callee)
     (folder / "callee.py").write_text(source, encoding="utf-8")
     call = dict(home.call)
@@ -324,7 +326,7 @@ def lay_out(folder: Path, home: Home, calls: Calls, body: Callable[..., Any]) ->
 
 
 def _by_name(wrong: str, signature: inspect.Signature) -> str:
-    """What is wrong with the arguments, which are written as `[[positional …], {named …}]`, in the caller's words."""
+    """The error about the arguments, which are encoded as `[[positional …], {named …}]`, with the parameters' names."""
     kinds = {name: one.kind for name, one in signature.parameters.items()}
     placed = [
         name for name, kind in kinds.items() if kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -341,12 +343,12 @@ def _by_name(wrong: str, signature: inspect.Signature) -> str:
     return re.sub(r"\bit\[1\]\['(\w+)'\]", r"\1", wrong)
 
 
-# --- what came back ---
+# --- return values ---
 
 
 def _result(job: str, own: dict[str, Any], timeout_s: float | None) -> Steps[Any]:
     try:
-        view = yield from questions.wait(job, timeout_s, check=True)
+        view = yield from requests.wait(job, timeout_s, check=True)
     except JobFailed as wrong:
         if wrong.code != "exit_code":
             raise
@@ -363,7 +365,7 @@ def _value_of(view: JobView, own: dict[str, Any]) -> Steps[Any]:
             value = callee.read(str(Path(folder) / callee.RETURNED), own)
         except callee.NotAValue as wrong:
             raise Garbled(f"what {view.id} returned cannot be used: {wrong}") from None
-    yield from questions.received(view.id)
+    yield from requests.received(view.id)
     return value
 
 
@@ -382,11 +384,11 @@ def _gathered(array: ArrayView, own: dict[str, Any]) -> Steps[list[Any]]:
 
 
 def _last_words(job: JobView) -> Steps[str]:
-    """The end of what the last attempt wrote to stderr."""
+    """The end of the last attempt's stderr."""
     if not job.attempts:
         return ""
     said, offset = b"", 0
-    while data := (yield from questions.output(job.id, job.attempts[-1].id, "stderr", offset)):
+    while data := (yield from requests.output(job.id, job.attempts[-1].id, "stderr", offset)):
         offset += len(data)
         said = (said + data)[-TRACE_BYTES_MAX:]
     return said.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Jobs and nodes as a notebook shows them. Everything is escaped: names, commands and reasons are strangers' words."""
+"""Jobs and nodes as HTML for notebooks. Everything is escaped: names, commands and reasons are untrusted."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ _COLOUR = {
     "quarantined": "#9a6700",
 }
 ROWS_MAX = 200
-"""More than that nobody reads in a notebook, and a page with all of them is slow."""
+"""Nobody reads more rows in a notebook, and a page with all of them is slow."""
 WORDS_MAX = 120
 
 

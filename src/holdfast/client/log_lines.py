@@ -1,8 +1,8 @@
-"""A job's output as whole lines: the server sends what has arrived, which may end in the middle of one.
+"""A job's output as whole lines: the server sends output as it arrives, which may end in the middle of a line.
 
-A line waits for its end. What has none is handed out when another attempt begins, or when nothing more is told. Each
-line says where to go on behind it, also if that is in the middle of what the server sent at once: a place that the
-server gave, and how many lines behind it were seen already.
+A line is held until its end arrives. An unfinished line is returned when another attempt begins or the stream ends.
+Each line has a cursor for continuing after it, even in the middle of a piece that the server sent: a position of the
+server, and the number of lines seen after it.
 """
 
 import re
@@ -15,44 +15,44 @@ from holdfast.errors import Misuse
 from holdfast.wire.http import LogLine as Piece
 
 LINE_MAX = 1 << 20
-"""Characters. What is longer is handed out in parts: a program need not print any ends of lines."""
+"""Characters. Longer lines are returned in parts: a program need not print any newlines."""
 _PLACE = re.compile(r"\S*(?: [^\s=]+=\d+)*")
 _Stream = tuple[str, str]
 """An attempt and one of its streams."""
 
 
 class LogLine(Piece, frozen=True):
-    """One line of output with its end, or something the platform saw (stream `platform`)."""
+    """One line of output with its newline, or a message of the platform (stream `platform`)."""
 
     cursor: str = ""
-    """Where it goes on behind this line: `logs(after=line)`, or `logs(after=line.cursor)` in another program."""
+    """The position after this line: `logs(after=line)`, or `logs(after=line.cursor)` in another program."""
 
     def __repr__(self) -> str:
         return f"<LogLine {self.stream} {self.text!r}>"
 
 
 class Lines:
-    """Puts the pieces of one story together. `after`: where an earlier one was left. `stream`: of one of the job's own,
-    what the platform saw is no part. `pieces`: somebody wants them as they are."""
+    """Assembles lines from the pieces of one stream. `after`: where an earlier one stopped. `stream`: if it is one of
+    the job's own, messages of the platform are left out. `pieces`: return the pieces as they are."""
 
     def __init__(self, after: "LogLine | str | None" = None, stream: str = "both", *, pieces: bool = False) -> None:
         if pieces and after is not None:
             raise Misuse(
                 "`pieces` and `after` do not go together: a line begins and ends within pieces",
-                hint="Leave `pieces` out, and get whole lines behind that one.",
+                hint="Leave `pieces` out, and get whole lines after that one.",
             )
         self._shows_platform = stream == "both"
         place = after.cursor if isinstance(after, LogLine) else after or ""
         if not isinstance(place, str) or not _PLACE.fullmatch(place):
-            raise Misuse(f"{after!r:.60} is no line to go on behind", hint="Give one that `logs` handed out, whole.")
+            raise Misuse(f"{after!r:.60} is no line to continue after", hint="Give a whole line that `logs` returned.")
         self.begin, *seen = place.split(" ")
-        """The server's name for the place to begin at."""
+        """The server's position to start at."""
         self._from = self._heard_to = self.begin
-        """A place where no line was cut, that all lines handed out since then are counted from; and the newest one."""
+        """A position at a line boundary, from which the returned lines are counted; and the newest position."""
         self._since: Counter[str] = Counter()
         self._skip = Counter({name: int(count) for name, _, count in (one.partition("=") for one in seen)})
         self._cut: dict[_Stream, Piece] = {}
-        """The beginnings of lines whose ends have not come."""
+        """The beginnings of lines whose ends have not arrived."""
         self._newest = 0
 
     def heard(self, event: ServerEvent) -> Iterator[LogLine]:
@@ -69,7 +69,7 @@ class Lines:
             self._count_from_here()
 
     def rest(self) -> Iterator[LogLine]:
-        """What has no end. Should more of it come after all, that is a line by itself: it goes on right behind this."""
+        """Unfinished lines. If more of one arrives later, it is a line of its own that directly continues this one."""
         cut = list(self._cut.values())
         self._cut.clear()
         for number, piece in enumerate(cut, start=1):
@@ -106,7 +106,7 @@ class Lines:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """With their ends; the last may have none. Split at newlines only, as `sse` does."""
+    """With their newlines; the last may have none. Split at newlines only, as in `sse`."""
     for line in re.findall(r"[^\n]*\n|[^\n]+", text):
         for begin in range(0, len(line), LINE_MAX):
             yield line[begin : begin + LINE_MAX]

@@ -1,8 +1,8 @@
-"""What the clients hand out: jobs and nodes as they were when they were asked for, with what can be done to them.
+"""The objects that clients return: snapshots of jobs and nodes, with methods.
 
-A `Job` is the API's `JobView` with methods, so it has all its fields and is written as the same JSON. It does not
-change behind your back: what asks again (`refresh`, `wait`, `stop` …) returns a new one. `AsyncJob` and `AsyncNode` are
-the same for `AsyncClient`.
+A `Job` is the API's `JobView` with methods, so it has the same fields and is encoded as the same JSON. It never
+changes: methods that query again (`refresh`, `wait`, `stop` …) return a new object. `AsyncJob` and `AsyncNode` are the
+same for `AsyncClient`.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 Event = EventView
 Explanation = ExplainView
 NotTaken = ErrorView
-"""Of several jobs that were sent at once, one that was refused."""
+"""A rejected job among several that were submitted together."""
 
 V = TypeVar("V", bound=msgspec.Struct)
 
 
 def asker(of: msgspec.Struct) -> Any:
-    """The client that handed it out."""
+    """The client that returned it."""
     client = of.__dict__.get("client")
     if client is None:
-        raise Misuse(f"no client handed out this {type(of).__name__}", hint="Ask one for it: `client.jobs.get(id)`.")
+        raise Misuse(f"no client returned this {type(of).__name__}", hint="Ask one for it: `client.jobs.get(id)`.")
     return client
 
 
 def bound(kind: type[V], view: msgspec.Struct, client: Any) -> V:
-    """What was answered, with the client to ask further."""
+    """A view with the client that it came from."""
     made = kind(*(getattr(view, name) for name in view.__struct_fields__))
     msgspec.structs.force_setattr(made, "client", client)
     return made
 
 
 def state_of(job: JobView) -> str:
-    """One word: how it ended, or how far it is."""
+    """One word: how it ended, or its current phase."""
     return job.verdict or job.phase
 
 
@@ -57,7 +57,7 @@ def took_ms(job: JobView) -> int | None:
 
 
 class JobShown(JobView, frozen=True, dict=True):
-    """How a job looks, whoever asked for it."""
+    """How a job is displayed, for both clients."""
 
     @property
     def state(self) -> str:
@@ -70,7 +70,7 @@ class JobShown(JobView, frozen=True, dict=True):
 
     @property
     def took_s(self) -> float | None:
-        """From submission to end."""
+        """Seconds from submission to end."""
         took = took_ms(self)
         return None if took is None else took / 1_000
 
@@ -93,17 +93,17 @@ class Job(JobShown, frozen=True, dict=True):
         return asker(self)
 
     def refresh(self) -> "Job":
-        """It as it is now."""
+        """The job as it is now."""
         return self._client.jobs.get(self.id)
 
     def wait(self, *, timeout_s: float | None = None, check: bool = True) -> "Job":
-        """It as it ended. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
+        """The job once it has ended. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
         return self._client.jobs.wait(self.id, timeout_s=timeout_s, check=check)
 
     def logs(
         self, *, stream: str = "both", follow: bool = False, after: "LogLine | str | None" = None
     ) -> "Iterator[LogLine]":
-        """Its output line by line, and what the platform saw. `after`: only what comes behind that line."""
+        """Its output line by line, with messages of the platform. `after`: only what follows that line."""
         return self._client.jobs.logs(self.id, stream=stream, follow=follow, after=after)
 
     def results(self, to: str | Path | None = None, *, told: "Told" = lambda progress: None) -> "Synced":
@@ -128,17 +128,17 @@ class AsyncJob(JobShown, frozen=True, dict=True):
         return asker(self)
 
     async def refresh(self) -> "AsyncJob":
-        """It as it is now."""
+        """The job as it is now."""
         return await self._client.jobs.get(self.id)
 
     async def wait(self, *, timeout_s: float | None = None, check: bool = True) -> "AsyncJob":
-        """It as it ended. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
+        """The job once it has ended. Raises `JobFailed` or `JobCancelled` unless `check` is false."""
         return await self._client.jobs.wait(self.id, timeout_s=timeout_s, check=check)
 
     def logs(
         self, *, stream: str = "both", follow: bool = False, after: "LogLine | str | None" = None
     ) -> "AsyncIterator[LogLine]":
-        """Its output line by line, and what the platform saw. `after`: only what comes behind that line."""
+        """Its output line by line, with messages of the platform. `after`: only what follows that line."""
         return self._client.jobs.logs(self.id, stream=stream, follow=follow, after=after)
 
     async def results(self, to: str | Path | None = None, *, told: "Told" = lambda progress: None) -> "Synced":
@@ -158,7 +158,7 @@ class AsyncJob(JobShown, frozen=True, dict=True):
 
 
 class ArrayShown(ArrayView, frozen=True, dict=True):
-    """How an array looks, whoever asked for it."""
+    """How an array is displayed, for both clients."""
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
@@ -177,11 +177,11 @@ class Array(ArrayShown, frozen=True, dict=True):
         return asker(self)
 
     def refresh(self) -> "Array":
-        """It as it is now."""
+        """The array as it is now."""
         return self._client.arrays.get(self.id)
 
     def wait(self, *, timeout_s: float | None = None) -> "Array":
-        """It once every item has ended."""
+        """The array once every item has ended."""
         return self._client.arrays.wait(self.id, timeout_s=timeout_s)
 
     def results(self, to: str | Path | None = None) -> "Collected":
@@ -191,7 +191,7 @@ class Array(ArrayShown, frozen=True, dict=True):
         return self._client.arrays.stop(self.id)
 
     def retry(self) -> "Array":
-        """Run the items again that did not succeed."""
+        """Run the items that did not succeed again."""
         return self._client.arrays.retry(self.id)
 
 
@@ -201,11 +201,11 @@ class AsyncArray(ArrayShown, frozen=True, dict=True):
         return asker(self)
 
     async def refresh(self) -> "AsyncArray":
-        """It as it is now."""
+        """The array as it is now."""
         return await self._client.arrays.get(self.id)
 
     async def wait(self, *, timeout_s: float | None = None) -> "AsyncArray":
-        """It once every item has ended."""
+        """The array once every item has ended."""
         return await self._client.arrays.wait(self.id, timeout_s=timeout_s)
 
     async def results(self, to: str | Path | None = None) -> "Collected":
@@ -215,7 +215,7 @@ class AsyncArray(ArrayShown, frozen=True, dict=True):
         return await self._client.arrays.stop(self.id)
 
     async def retry(self) -> "AsyncArray":
-        """Run the items again that did not succeed."""
+        """Run the items that did not succeed again."""
         return await self._client.arrays.retry(self.id)
 
 
@@ -259,7 +259,7 @@ N = TypeVar("N", Node, AsyncNode)
 
 
 class Page(JobList, Generic[J], frozen=True):
-    """Some jobs, newest first; `next` leads to those behind them."""
+    """Some jobs, newest first; `next` is the cursor of the next page."""
 
     def __iter__(self) -> Iterator[J]:
         return iter(self.jobs)  # type: ignore[arg-type]
@@ -279,7 +279,7 @@ class Page(JobList, Generic[J], frozen=True):
         return html.job_table(self.jobs, more=self.next is not None)
 
 
-class Nodes(list[N]):
+class NodeList(list[N]):
     """The machines of a network."""
 
     def _repr_html_(self) -> str:

@@ -1,15 +1,15 @@
-"""What a job left, brought to a folder: its files, its output, and a small record of how it ended.
+"""Downloads the results of a job to a folder: its files, its output, and a small record of how it ended.
 
     results/<job>/            <job>: its name if it has one, else its id
         …                     the files it made, as it left them in its working folder
-        stdout.log            what the attempt that counts printed; of a job that failed, the last one
+        stdout.log            output of the accepted attempt; if the job failed, of the last one
         stderr.log
-        stdout.attempt-1.log  what the other attempts printed, where they printed anything
+        stdout.attempt-1.log  output of the other attempts, if they printed anything
         result.json           verdict, hashes, attempts, times; `complete` once everything is here
 
-A file of the job's own that has one of these names keeps it, and ours is called `holdfast-…` instead. Nothing is taken
-for granted: files are verified against their manifest and stdout against the hash of the result. What was cut goes on
-where it was. A folder that holds something else is left alone.
+If a file of the job itself has one of these names, it keeps the name and ours is called `holdfast-…`. Files are
+verified against their manifest, and stdout against the hash of the result. An interrupted download resumes. A folder
+that holds something else is not touched.
 """
 
 import hashlib
@@ -23,15 +23,18 @@ from pathlib import Path
 import msgspec
 
 from holdfast.blobs.errors import InTheWay, Mismatch
-from holdfast.blobs.transfer import Progress
+from holdfast.blobs.transfer import TransferProgress
 from holdfast.blobs.unpacking import trouble
-from holdfast.client import content, questions
+from holdfast.client import content, requests
 from holdfast.client.steps import Steps, Work
+from holdfast.durable import durable_write
 from holdfast.errors import NotEnded
 from holdfast.wire.http import AttemptView, FailureView, JobView
 
 HOME = "results"
 RECORD = "result.json"
+PART = ".holdfast-part"
+"""The suffix of incomplete files."""
 RECORD_BYTES_MAX = 1 << 20
 STREAMS = ("stdout", "stderr")
 _DRAFT = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,15 +46,15 @@ class Output(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Files(msgspec.Struct, frozen=True):
+class ResultFiles(msgspec.Struct, frozen=True):
     manifest: str
-    """Its hash vouches for every name and byte."""
+    """The manifest's hash, which covers every name and byte."""
     files: int
     bytes: int
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What `result.json` says."""
+    """The content of `result.json`."""
 
     job: str
     complete: bool
@@ -64,12 +67,12 @@ class Record(msgspec.Struct, frozen=True):
     ended_ms: int | None
     accepted: str | None
     attempts: list[AttemptView]
-    files: Files | None
+    files: ResultFiles | None
     output: dict[str, Output]
 
 
 class Synced(msgspec.Struct, frozen=True):
-    """A job's results, as they lie here now."""
+    """The local state of a job's results."""
 
     job: str
     verdict: str | None
@@ -77,13 +80,13 @@ class Synced(msgspec.Struct, frozen=True):
     files: int
     bytes: int
     moved: int
-    """Of the files, over the wire, this time."""
+    """Bytes of files downloaded this time."""
     record: str
     output: dict[str, Output]
 
 
 class Results:
-    """Those of one job that has ended."""
+    """The results of one job that has ended."""
 
     def __init__(self, job: JobView) -> None:
         if job.phase != "ended":
@@ -93,19 +96,19 @@ class Results:
             )
         self._job = job
         self._made: set[str] = set()
-        """What the job itself has at the top, letters folded: some file systems do not tell them apart."""
+        """The job's own top-level names, case-folded: some file systems ignore case."""
 
-    def sync(self, to: str | Path | None, told: Callable[[Progress], None]) -> Steps[Synced]:
-        """Bring everything to `to`, or to `results/<job>/` here."""
+    def sync(self, to: str | Path | None, told: Callable[[TransferProgress], None]) -> Steps[Synced]:
+        """Download everything to `to`, or to `results/<job>/` in the current folder."""
         job = self._job
         if job.files is not None:
             manifest = yield from content.manifest(job.files.manifest)
             self._made = {entry.path.partition("/")[0].casefold() for entry in manifest.entries}
         folder = Path(to) if to is not None else place_for(job, Path(HOME))
         yield Work(lambda: self._claim(folder))
-        last = Progress(0, 0, 0, 0, 0)
+        last = TransferProgress(0, 0, 0, 0, 0)
 
-        def heard(progress: Progress) -> None:
+        def heard(progress: TransferProgress) -> None:
             nonlocal last
             last = progress
             told(progress)
@@ -132,10 +135,10 @@ class Results:
     # --- the folder ---
 
     def _claim(self, folder: Path) -> None:
-        """Mark it as this job's before anything else is put there, so that a sync that was cut can go on."""
+        """Mark the folder as this job's before anything else is written, so that an interrupted sync can resume."""
         try:
             make(folder)
-            if any(folder.iterdir()) and not belongs_to(folder, self._job.id):
+            if not is_empty(folder, RECORD) and not belongs_to(folder, self._job.id):
                 raise InTheWay(
                     f"{folder} holds something else: the results of {self._job.id} are not mixed into it",
                     hint="Name an empty folder with --to, or move away what is there.",
@@ -145,18 +148,13 @@ class Results:
             raise trouble(folder, wrong) from None
 
     def _free(self, name: str) -> str:
-        """The name, or one like it, that nothing of the job's own has."""
+        """The name, or a similar one that no file of the job itself has."""
         variants = (name if n == 0 else f"holdfast-{name}" if n == 1 else f"holdfast-{n}-{name}" for n in count())
         return next(variant for variant in variants if variant.casefold() not in self._made)
 
     def _write(self, path: Path, data: bytes) -> None:
-        draft = path.with_name(self._free(f".{path.name}.holdfast-part"))
-        fd = os.open(draft, _DRAFT | os.O_TRUNC, 0o644)
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
-        draft.replace(path)
+        draft = path.with_name(self._free(f".{path.name}{PART}"))
+        durable_write(path, data, mode=0o644, draft=draft)
 
     def _record(self, output: dict[str, Output], *, complete: bool) -> bytes:
         job, files = self._job, self._job.files
@@ -172,7 +170,7 @@ class Results:
             ended_ms=job.ended_ms,
             accepted=job.accepted,
             attempts=job.attempts,
-            files=Files(files.manifest, files.files, files.bytes) if files else None,
+            files=ResultFiles(files.manifest, files.files, files.bytes) if files else None,
             output=output,
         )
         return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
@@ -196,7 +194,7 @@ class Results:
         return found
 
     def _fetch(self, attempt: str, stream: str, folder: Path, name: str, expected: str | None) -> Steps[Output]:
-        draft = folder / self._free(f".{name}.holdfast-part")
+        draft = folder / self._free(f".{name}{PART}")
         output = yield from self._appended(attempt, stream, draft, name)
         if expected is not None and output.sha256 != expected:
             draft.unlink(missing_ok=True)  # perhaps of something else, or damaged here
@@ -223,7 +221,7 @@ class Results:
                 os.fsync(file.fileno())
 
             yield Work(read)
-            while data := (yield from questions.output(self._job.id, attempt, stream, file.tell())):
+            while data := (yield from requests.output(self._job.id, attempt, stream, file.tell())):
                 yield Work(partial(write, data))
             size = file.tell()
             yield Work(kept)
@@ -231,7 +229,7 @@ class Results:
 
 
 def make(folder: Path) -> None:
-    """The folder, unless it is there."""
+    """Create the folder unless it exists."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -242,7 +240,7 @@ def make(folder: Path) -> None:
 
 
 def place_for(job: JobView, home: Path) -> Path:
-    """Where a job's results go if nobody says otherwise. A name that an earlier job used gets the id behind it."""
+    """The default folder for a job's results. If another job of the same name used it, the id is appended."""
     plain = re.sub(r"[^\w.-]+", "-", job.name).strip(".-")[:80]
     folder = home / (plain or job.id)
     if not plain or _free_or_of(folder, job.id):
@@ -252,9 +250,14 @@ def place_for(job: JobView, home: Path) -> Path:
 
 def _free_or_of(folder: Path, job: str) -> bool:
     try:
-        return not folder.exists() or not any(folder.iterdir()) or belongs_to(folder, job)
+        return not folder.exists() or is_empty(folder, RECORD) or belongs_to(folder, job)
     except OSError:
         return False
+
+
+def is_empty(folder: Path, record: str) -> bool:
+    """Whether the folder is empty, apart from the draft of a record that an earlier sync left when it died."""
+    return all(path.name.endswith(f"{record}{PART}") for path in folder.iterdir())
 
 
 def belongs_to(folder: Path, job: str) -> bool:

@@ -1,4 +1,5 @@
-"""How long to wait before asking again, and when to give up. Knows no transport; clock and randomness are passed in."""
+"""How long to wait before the next try, and when to give up. Independent of the transport; clock and randomness are
+passed in."""
 
 from collections.abc import Callable
 
@@ -6,10 +7,10 @@ import msgspec
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """`give_up_s` counts from the last sign of life: a stream that worked for a day has all of it left."""
+    """`give_up_s` counts from the last sign of life: a stream that worked for a day still has all of it."""
 
     give_up_s: float = 30.0
-    """Longer than an orchestrator needs to restart; short enough that a person is told."""
+    """Longer than an orchestrator needs to restart, and short enough for an interactive user."""
     first_s: float = 0.05
     longest_s: float = 2.0
 
@@ -24,16 +25,16 @@ class Retries:
         self.alive()
 
     def alive(self) -> None:
-        """The other side did what was asked: start over."""
+        """The server did what was requested: reset both the delay and the patience."""
         self.heard()
         self._ceiling = self._patience.first_s
 
     def heard(self) -> None:
-        """The other side gave a sign of life, if only that: be patient anew, but do not hurry."""
+        """The server gave a sign of life only: reset the patience, but keep the delay."""
         self._since = self._clock()
 
     def next(self, at_least_s: float = 0.0) -> float | None:
-        """Seconds to wait before the next try. None: patience is over, do not try again."""
+        """Seconds to wait before the next try. None: patience has run out."""
         left = self._patience.give_up_s - (self._clock() - self._since)
         if left <= 0:
             return None

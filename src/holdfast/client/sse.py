@@ -1,4 +1,4 @@
-"""Server-sent events, read from bytes: what the standard says, and no more than that.
+"""A parser for server-sent events, as the standard defines them.
 
 Lines are split at newlines only. Splitting as Python's `splitlines` does would cut a line of a job's output
 at every Unicode line separator in it.
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 EVENT_BYTES_MAX = 4 * 1024 * 1024
-"""No event comes near this; without a bound a faulty server could fill the memory of its reader."""
+"""Far larger than any event. Without a bound, a faulty server could fill the reader's memory."""
 
 
 class ServerEvent(msgspec.Struct, frozen=True):
@@ -19,11 +19,11 @@ class ServerEvent(msgspec.Struct, frozen=True):
 
 
 class TooLong(Exception):
-    """One event grew beyond every bound."""
+    """An event exceeded the size limit."""
 
 
 class EventReader:
-    """The complete events of one connection. What was cut off before its blank line does not count."""
+    """Parses the complete events of one connection. An event that is cut off before its blank line is dropped."""
 
     def __init__(self) -> None:
         self._rest = b""

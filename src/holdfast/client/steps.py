@@ -1,12 +1,12 @@
-"""What the SDK does, as steps: each question is written once, and both clients carry it out.
+"""The requests of the SDK as steps: each request is written once, and both clients run it.
 
-A question is a generator. It yields what has to be done and is handed what came of it; it opens no connection, reads no
-clock and sleeps nowhere. `Transport.run` does the steps one after the other, `AsyncTransport.run` awaits them. So one
-place says what is asked, when it is asked again, and what an answer means.
+A request is a generator. It yields what has to be done and receives the result; it does no I/O, reads no clock and
+never sleeps. `Transport.run` performs the steps one after the other, `AsyncTransport.run` awaits them. So one place
+defines what is requested, when it is repeated, and what a response means.
 
-    def wait(job):                                  # a question
+    def wait(job):                                  # a request
         while True:
-            view = yield Ask(JobView, "GET", ...)   # all its retries inside; an error answer is raised here
+            view = yield Ask(JobView, "GET", ...)   # including all retries; raises error responses
             if view.phase == "ended":
                 return view
             yield Pause(0.5)
@@ -27,7 +27,7 @@ Steps = Generator[Any, Any, T]
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One call with all its retries. `kind`: the type of the answer; None for no answer, bytes for a raw one."""
+    """One call with all its retries. `kind`: the type of the response; None for no content, bytes for a raw one."""
 
     kind: Any
     method: str
@@ -36,11 +36,11 @@ class Ask(msgspec.Struct, frozen=True):
     body: Any = None
     headers: dict[str, str] = {}
     patience: Patience | None = None
-    """For this call, in place of the usual one."""
+    """For this call, in place of the default."""
 
 
 class Send(msgspec.Struct, frozen=True):
-    """One request over the wire. Comes back as an `Answer`; raises what the wire raises."""
+    """One HTTP request. The result is an `Answer`; raises the errors of the transport."""
 
     method: str
     path: str
@@ -58,32 +58,32 @@ class Answer(msgspec.Struct, frozen=True):
 class Pause(msgspec.Struct, frozen=True):
     seconds: float
     idle_s: float | None = None
-    """How long it may become if nothing happens at all meanwhile; only a virtual clock can know that."""
+    """An upper bound for the pause if nothing else happens meanwhile; only a virtual clock can use it."""
 
 
 class Now(msgspec.Struct, frozen=True):
-    """Seconds on a clock that never runs back."""
+    """Seconds on a monotonic clock."""
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """An idempotency key that nobody used before."""
+    """A new idempotency key."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Something that may keep a disk busy for a while."""
+    """Work that may block on a disk for a while."""
 
     do: Callable[[], Any]
 
 
-class Move(msgspec.Struct, frozen=True):
-    """Content to be moved, many pieces at a time, over a transport made for that."""
+class MoveContent(msgspec.Struct, frozen=True):
+    """A transfer of content, many pieces at a time, over a transport made for that."""
 
     carry: "Callable[[AsyncTransport], Coroutine[Any, Any, Any]]"
 
 
 class Together(msgspec.Struct, frozen=True):
-    """Questions that do not depend on each other, some at a time. `heard` is told of each as it is answered, one at a
-    time: its place, and its answer or the error that came instead."""
+    """Requests that do not depend on each other, some at a time. `heard` is called for each as it completes, one at a
+    time, with its index and its result or error."""
 
     questions: Sequence[Callable[[], Steps[Any]]]
     at_once: int

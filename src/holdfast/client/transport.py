@@ -1,8 +1,8 @@
-"""The wire of `Client`: carries out steps over httpx, one after the other, in the thread that asks.
+"""The transport of `Client`: runs steps over httpx, one after the other, in the caller's thread.
 
-It decides nothing: what is asked, when it is asked again and what an answer means stands in `steps`, `answers` and the
-questions. It runs no event loop, so it works where one runs already (a notebook). Moving a folder is the exception:
-that engine is asynchronous for everybody, and gets a loop of its own for as long as it takes.
+It makes no decisions: what is requested, when it is repeated and what a response means is defined in `steps`, `answers`
+and `requests`. It runs no event loop, so it works where one is already running (a notebook). Moving a folder is the
+exception: that code is asynchronous for both clients, and gets its own loop for as long as it takes.
 """
 
 import os
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 import msgspec
 
-from holdfast.client.answers import CONNECT_S, QUIET_S, STEADY, Following, Line, retry_after_s, trust
+from holdfast.client.answers import CONNECT_S, QUIET_S, STEADY, Connection, Following, retry_after_s, trust
 from holdfast.client.endpoint import Endpoint
 from holdfast.client.retry import Patience
 from holdfast.client.sse import ServerEvent
-from holdfast.client.steps import Answer, Ask, Move, NewKey, Now, Pause, Send, Steps, Together, Work
+from holdfast.client.steps import Answer, Ask, MoveContent, NewKey, Now, Pause, Send, Steps, Together, Work
 from holdfast.errors import HoldfastError, Misuse
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_UP_S = 0.2
-"""Whoever waits for a thread looks up this often: a signal that comes just before a wait without end is not seen."""
+"""How often a wait for a thread is interrupted: a signal just before an unlimited wait would not be noticed."""
 
 
-class Transport(Line):
-    """Safe to share between threads, and with a process that was forked: that gets connections of its own. `wire`: in
-    place of a connection, for tests and networks in this process."""
+class Transport(Connection):
+    """Safe to share between threads, and with forked processes, which get connections of their own. `wire`: an httpx
+    transport in place of a connection, for tests and networks in this process."""
 
     def __init__(
         self,
@@ -68,10 +68,11 @@ class Transport(Line):
 
     @property
     def _http(self) -> httpx.Client:
-        """Of this process. Two that read from one connection would get each other's answers."""
+        """The HTTP client of this process. Two processes that read from one connection would get each other's
+        responses."""
         owner, http = self._pool
         if owner != os.getpid():
-            # What the parent opened is left alone: a lock in it may be held by a thread that was not forked along.
+            # The parent's connections are left alone: a lock in them may be held by a thread that was not forked.
             self._pool = _, http = self._new_pool()
         return http
 
@@ -82,7 +83,7 @@ class Transport(Line):
             http.close()
 
     def run(self, steps: Steps[T]) -> T:
-        """Carry out a question and return its answer."""
+        """Run the steps of a request and return its result."""
         go: Callable[[Any], Any] = steps.send
         given: Any = None
         while True:
@@ -93,7 +94,7 @@ class Transport(Line):
             try:
                 go, given = steps.send, self._do(step)
             except BaseException as wrong:
-                # Whatever happened, an interruption too, is the question's to judge.
+                # The steps handle every exception, including an interruption.
                 go, given = steps.throw, wrong
 
     def _do(self, step: Any) -> Any:
@@ -112,7 +113,7 @@ class Transport(Line):
                 return self._new_key()
             case Work(do):
                 return do()
-            case Move(carry):
+            case MoveContent(carry):
                 return _in_a_loop(self._moved(carry))
             case Together():
                 return self._together(step)
@@ -120,8 +121,8 @@ class Transport(Line):
                 raise TypeError(f"no step: {step!r}")
 
     def follow(self, path: str, params: dict[str, Any], body: Any = None, after: str = "") -> Iterator[ServerEvent]:
-        """The events of a stream, each once, across any number of connections. `body`: what is asked for with POST.
-        `after`: the id of the event before the first."""
+        """The events of a stream, each once, over any number of connections. `body`: sent with POST. `after`: the id of
+        the event before the first."""
         method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
         self._need_open()
         stream = Following(self, path, params, after)
@@ -149,7 +150,7 @@ class Transport(Line):
 
     def _need_open(self) -> None:
         if self._closed:
-            raise Misuse("this client was closed", hint="Ask before it is closed, or make another one.")
+            raise Misuse("this client is closed", hint="Use it before it is closed, or make another one.")
 
     def _together(self, step: Together) -> None:
         from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -168,7 +169,8 @@ class Transport(Line):
                 raise
 
     def awaited(self, wire: httpx.AsyncBaseTransport | None = None) -> "AsyncTransport":
-        """One for the same network that is used with `await`. `wire`: over this one, if none is given for tests."""
+        """An asynchronous transport for the same network. `wire`: the httpx transport to use, unless a test has set
+        one."""
         from holdfast.client.async_transport import AsyncTransport
 
         if isinstance(self._wire, httpx.AsyncBaseTransport):
@@ -178,7 +180,8 @@ class Transport(Line):
     async def _moved(self, carry: "Callable[[AsyncTransport], Coroutine[Any, Any, T]]") -> T:
         from holdfast.blobs.lines import ThreadTransport
 
-        # What moves the content is loaded anyway; httpx's own wire would take longer to load than most folders to move.
+        # The code that moves content is loaded anyway; httpx's default transport would take longer to load than most
+        # folders to move.
         pinned = trust(self.endpoint)
         line = self.awaited(ThreadTransport(None if isinstance(pinned, bool) else pinned))
         try:
@@ -188,8 +191,8 @@ class Transport(Line):
 
 
 def _in_a_loop(work: Coroutine[Any, Any, T]) -> T:
-    """From code that is not asynchronous, also where a loop runs already (a notebook): then in a thread, whose work
-    ends as soon as whoever waits for it is interrupted."""
+    """Run a coroutine from synchronous code. If a loop is already running (a notebook), in a thread, whose work is
+    cancelled as soon as the waiting caller is interrupted."""
     import asyncio
 
     try:
@@ -211,7 +214,7 @@ def _in_a_loop(work: Coroutine[Any, Any, T]) -> T:
                 pass
             return running.result()
         except BaseException:
-            # What has not begun cannot any more; what has is cancelled, unless it has ended by itself.
+            # Work that has not begun can no longer begin; work that has is cancelled, unless it has already ended.
             if not begun.cancel():
                 loop, task = begun.result()
                 with suppress(RuntimeError):

@@ -1,32 +1,32 @@
-"""What the owner of a job can do about each way in which jobs fail. What happened and whose fault it was stands in
-`holdfast.model.failure`; this must name every code of it and no other.
+"""What the owner of a job can do about each way in which jobs fail. What happened and the blame are in
+`holdfast.model.failure`; this table must have exactly its codes.
 """
 
 WHAT_TO_DO = {
     "exit_code": "Its output says more: `holdfast logs ID`. The exit code is the program's own.",
-    "oom_job": "Ask for more memory: --memory. `holdfast job show ID` says how far it came.",
+    "oom_job": "Ask for more memory: --memory. `holdfast job show ID` shows how far it came.",
     "oom_node": "Nothing: it is run again elsewhere. If it happens often, tell the operator of that machine.",
     "time_limit": "Give it more time: --time-limit; or let it save its state: --checkpoint.",
     "disk_quota": "Ask for more disk: --disk; or delete what is no longer needed while it runs.",
     "node_disk_full": "Nothing: it is run again elsewhere.",
     "image": "Look at the name, the tag and the registry; the detail is the engine's own answer.",
-    "build": "The detail is the last thing the build said; build it on this machine first.",
-    "data": "Look at the address, the hash and the size of the input that is named.",
+    "build": "The detail is the end of the build's output; build it on this machine first.",
+    "data": "Look at the address, the hash and the size of the input that the detail names.",
     "node_lost": "Nothing: it is run again elsewhere, from its last checkpoint where it has one (--checkpoint).",
-    "network": "Nothing: it is tried again. If it happens often, look at that machine's line with `holdfast doctor`.",
+    "network": "Nothing: it is tried again. If it happens often, check its connection with `holdfast doctor`.",
     "runtime_fault": "Nothing: it is run again elsewhere. The node's own log says more to its operator.",
     "invalid_result": "Nothing: it is run again elsewhere, and that machine is watched.",
     "offer_unanswered": "Nothing: it is offered to another machine.",
     "refused": "Nothing: it is offered to another machine.",
-    "prepare_timeout": "If it happens everywhere, what it needs is too large for the lines: its inputs, its image.",
-    "upload_timeout": "If it happens everywhere, it makes more than the lines carry: leave less in its folder.",
+    "prepare_timeout": "If it happens everywhere, its inputs or its image are too large for the connections.",
+    "upload_timeout": "If it happens everywhere, its results are too large to upload: leave less in its folder.",
     "orphaned": "Nothing: it is run again elsewhere.",
-    "lease_lost": "It may have begun, so it was not begun again. See what it did, then: `holdfast rerun ID`.",
+    "lease_lost": "It may have started, so it was not started again. Check what it did, then: `holdfast rerun ID`.",
     "node_unhealthy": "Nothing: it is run again elsewhere.",
     "drained": "Nothing: it is run again elsewhere.",
     "superseded": "Nothing: another attempt of the same job is the one that counts.",
     "cancelled": "Run it again if it was stopped by mistake: `holdfast rerun ID`.",
     "queue_expired": "Ask for less, wait longer (--queue-limit) or add a machine; `holdfast nodes` lists them.",
     "no_fit": "Ask for less, or add a machine that is large enough; `holdfast nodes` shows what there is.",
-    "poison": "Try it where nobody else is hurt: `holdfast rehearse -- CMD`; its output says more: `holdfast logs ID`.",
+    "poison": "Test it without harm: `holdfast rehearse -- CMD`; its output says more: `holdfast logs ID`.",
 }

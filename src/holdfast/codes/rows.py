@@ -8,9 +8,9 @@ class Row(NamedTuple):
     exit_code: int
     """Of the command line."""
     status: int | None
-    """Of the answer, where an orchestrator says it over HTTP."""
+    """Of the HTTP answer, if an orchestrator sends it."""
     what: str
     why: str
     do: str
     inside: str = ""
-    """Why no person can cause it by what they type, send or set; empty: they can."""
+    """Why a person cannot cause it by what they type, send or set; empty: they can."""

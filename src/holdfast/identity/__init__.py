@@ -1,1 +1,1 @@
-"""Who is speaking: node keys and their proofs, join tokens, certificates and pins, the local admin token."""
+"""Identity and trust: node keys and their proofs, join tokens, certificates and pins, the local admin token."""

@@ -1,4 +1,4 @@
-"""The local admin token: whoever can read one file on the orchestrator's machine may administer it."""
+"""The local admin token: anyone who can read one file on the orchestrator's machine may administer it."""
 
 import hmac
 import secrets
@@ -12,7 +12,7 @@ PREFIX = "hfa_"
 
 
 class AdminToken:
-    """The token itself is in `text`; it is never part of the object's printed form."""
+    """`text` is the token itself; it is not part of the object's repr."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -20,12 +20,12 @@ class AdminToken:
 
     @staticmethod
     def load_or_make(path: Path) -> "AdminToken":
-        """The token in the file, mode 0600; made on the first start."""
+        """The token in the file, mode 0600; generated at the first start."""
         content = private_files.make_once(
             path, "admin token", lambda: f"{PREFIX}{secrets.token_urlsafe(32)}\n".encode()
         )
         text = content.decode("ascii", "replace").strip()
-        # A short or empty file would be an open door.
+        # An empty or short token would let anyone in.
         if len(text) < 24 or not text.isascii() or not text.isprintable():
             raise Misconfigured(
                 f"the admin token {path} holds no usable token",
@@ -35,12 +35,12 @@ class AdminToken:
         return AdminToken(text)
 
     def matches(self, presented: str) -> bool:
-        """In constant time. Digests are compared, so that not even the length of the token can be learnt."""
+        """Compares in constant time, and compares digests, so that not even the length of the token leaks."""
         digest = sha256(presented.encode("utf-8", "surrogatepass")).digest()
         return hmac.compare_digest(digest, self._digest)
 
     def derived(self, purpose: str, *parts: str) -> bytes:
-        """32 bytes that only who has the token can know, always the same for the same words."""
+        """32 bytes that only a holder of the token can compute; the same for the same arguments."""
         words = "".join(f"{len(part)}:{part}" for part in (purpose, *parts))
         return hmac.digest(self.text.encode(), words.encode("utf-8", "surrogatepass"), "sha256")
 

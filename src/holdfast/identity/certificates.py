@@ -1,8 +1,8 @@
-"""The orchestrator's certificate and the trust in it: made once, self-signed, known to others by its SHA-256.
+"""The orchestrator's certificate: generated once, self-signed, and trusted by its SHA-256.
 
-There is no authority: a node trusts exactly the certificate whose hash stands in its join token. Names and
-dates in it carry no trust, so the name is always the same (`SERVER_NAME`, put there for gRPC, which insists
-on one) and the dates are wide open: a machine with a dead clock battery can still join.
+There is no certificate authority: a node trusts exactly the certificate whose hash is in its join token. Names and
+dates in it carry no trust. So the name is always the same (`SERVER_NAME`, because gRPC requires one), and the validity
+is unlimited: a machine with a dead clock battery can still join.
 
 TLS is the default for anything but loopback (`needs_tls`). Blocking; call from a thread where a loop runs.
 """
@@ -34,14 +34,14 @@ from holdfast.errors import Misconfigured, Unreachable, Untrusted
 from holdfast.identity import private_files
 
 SERVER_NAME = "holdfast"
-"""Every certificate answers to this name, whatever the address it is reached by."""
+"""The name in every certificate, whatever the address."""
 _NOT_BEFORE = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _NOT_AFTER = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
-"""RFC 5280's way to say: no end."""
+"""RFC 5280's value for no expiry."""
 
 
 class Certificate(msgspec.Struct, frozen=True):
-    """The orchestrator's own. `key_pem` is secret."""
+    """The orchestrator's own certificate. `key_pem` is secret."""
 
     pem: bytes
     key_pem: bytes
@@ -52,13 +52,13 @@ class Certificate(msgspec.Struct, frozen=True):
 
     @staticmethod
     def load_or_make(folder: Path, hosts: Iterable[str] = ()) -> "Certificate":
-        """`certificate.pem` and `certificate.key` in the folder; made on the first start, naming `hosts`.
+        """`certificate.pem` and `certificate.key` in the folder; generated at the first start for `hosts`.
 
-        Later starts keep them, whatever the hosts: a new certificate would lock out every node that pinned
-        the old one.
+        Later starts keep them even if the hosts change: a new certificate would lock out every node that pinned the old
+        one.
         """
         cert_path, key_path = folder / "certificate.pem", folder / "certificate.key"
-        # The key first: after a crash between the two, the certificate is made for the key that is there.
+        # The key first: after a crash between the two, the certificate is generated for the existing key.
         key_pem = private_files.make_once(key_path, "certificate key", _new_key_pem)
         try:
             key = load_pem_private_key(key_pem, password=None)
@@ -89,11 +89,11 @@ def pin_of(pem: bytes | str) -> str:
 def fetch_pinned(host: str, port: int, pin: str, timeout_s: float = 10.0) -> bytes:
     """The PEM of the certificate at an address, if it is the pinned one; to be used as gRPC's only root.
 
-    A bare TLS handshake: nothing is sent, so a stranger on the port learns nothing. The handshake proves
-    that the peer holds the key, and the calls that follow accept this one certificate only.
+    Only a TLS handshake: nothing is sent, so an attacker on the port learns nothing. The handshake proves that the peer
+    holds the key, and the calls that follow accept only this certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # No authority is asked and no name compared: the comparison with the pin below is the whole check.
+    # No authority and no name is checked: the comparison with the pin below is the whole check.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -106,7 +106,7 @@ def fetch_pinned(host: str, port: int, pin: str, timeout_s: float = 10.0) -> byt
                 der = secure.getpeercert(binary_form=True)
     except ssl.SSLError:
         raise Untrusted(
-            f"whoever answers at {where} does not speak TLS as an orchestrator does",
+            f"the server at {where} does not speak TLS like an orchestrator",
             hint="Check address and port; a plain (loopback) orchestrator hands out tokens without a pin.",
             code="not_tls",
         ) from None
@@ -118,7 +118,7 @@ def fetch_pinned(host: str, port: int, pin: str, timeout_s: float = 10.0) -> byt
     if der is None or not hmac.compare_digest(sha256(der).hexdigest(), pin.lower()):
         raise Untrusted(
             f"the orchestrator at {where} shows another certificate than the one the token pins",
-            hint="The address is wrong, or someone stands in between, or the orchestrator was set up anew: "
+            hint="The address is wrong, or someone intercepts the connection, or the orchestrator was set up anew: "
             "ask its operator for a new token. No secret was sent.",
             code="pin_mismatch",
         )
@@ -130,14 +130,14 @@ def server_credentials(certificate: Certificate) -> grpc.ServerCredentials:
 
 
 def client_credentials(pem: bytes) -> grpc.ChannelCredentials:
-    """Trusts this one certificate. To be used with `wire.limits.client_options(SERVER_NAME)`."""
+    """Trusts only this certificate. To be used with `wire.limits.client_options(SERVER_NAME)`."""
     return grpc.ssl_channel_credentials(root_certificates=pem)
 
 
 def https_context(pem: bytes | str) -> ssl.SSLContext:
-    """For HTTPS clients: trusts this one certificate, at whatever address it is found."""
+    """For HTTPS clients: trusts only this certificate, at any address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # The certificate itself is the trust; the address may be one that was unknown when it was made.
+    # The certificate itself is trusted; the address may have been unknown when it was generated.
     context.check_hostname = False
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -152,7 +152,7 @@ def https_context(pem: bytes | str) -> ssl.SSLContext:
 
 
 def needs_tls(host: str) -> bool:
-    """True for every address but loopback. A name other than `localhost` may lead anywhere: it needs TLS."""
+    """True for every address except loopback. A name other than `localhost` may resolve to anything: it needs TLS."""
     bare = host.strip("[]").lower()
     if bare == "localhost":
         return False
@@ -179,7 +179,7 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, hosts: Iterable[str]) -> bytes
         .not_valid_before(_NOT_BEFORE)
         .not_valid_after(_NOT_AFTER)
         .add_extension(x509.SubjectAlternativeName(_names(hosts)), critical=False)
-        # Not an authority: its key can vouch for nothing but itself.
+        # Not a certificate authority: its key can sign for no other certificate.
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
@@ -200,7 +200,7 @@ def _names(hosts: Iterable[str]) -> list[x509.GeneralName]:
                 names.append(x509.DNSName(bare))
             except ValueError:
                 raise Misconfigured(
-                    f"{host!r} cannot stand in a certificate",
+                    f"{host!r} cannot be used in a certificate",
                     hint="Give host names in ASCII (punycode) or addresses.",
                     code="bad_host",
                 ) from None

@@ -1,6 +1,6 @@
-"""A node's identity: its id, and the Ed25519 key made on its first start that proves it.
+"""A node's identity: its id, and the Ed25519 key, generated at its first start, that proves it.
 
-The first key that joins under an id keeps it, so whoever copies an id without the key is refused.
+The first key that joins with an id keeps it, so a copied id without the key is refused.
 """
 
 import uuid
@@ -21,7 +21,7 @@ from holdfast.model import NodeId
 
 
 def node_id(text: str) -> NodeId:
-    """`node_<32 hex>`, for a UUID in any usual spelling (`PNODE_UUID`) or for an id as it is shown."""
+    """`node_<32 hex>`, from a UUID in any usual notation (`PNODE_UUID`) or from an id as it is shown."""
     plain = text.strip().removeprefix("node_")
     try:
         return NodeId("node_" + uuid.UUID(plain).hex)
@@ -50,7 +50,7 @@ class NodeKey:
 
     @staticmethod
     def load_or_make(path: Path) -> "NodeKey":
-        """The key in the file, mode 0600; made on the first start."""
+        """The key in the file, mode 0600; generated at the first start."""
         content = private_files.make_once(path, "node key", lambda: NodeKey.make()._pem())
         try:
             private = load_pem_private_key(content, password=None)

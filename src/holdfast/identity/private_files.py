@@ -1,6 +1,6 @@
-"""Files made on the first start: written once, whole, never half-made by a crash; secret where it matters.
+"""Files that are generated at the first start: written once and atomically; with mode 0600 if they are secret.
 
-Knows nothing of what the files hold.
+Knows nothing about what the files contain.
 """
 
 import contextlib
@@ -10,11 +10,12 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.durable import durable_create
 from holdfast.errors import Misconfigured
 
 
 def read(path: Path, what: str, secret: bool = True) -> bytes:
-    """The content of the file. A secret that others can read is refused: it is no secret any more."""
+    """The content of the file. A secret that others can read is refused, because it may be compromised."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -33,7 +34,7 @@ def read(path: Path, what: str, secret: bool = True) -> bytes:
 
 
 def make_once(path: Path, what: str, make: Callable[[], bytes], secret: bool = True) -> bytes:
-    """The content of the file; made if there is none. Two processes that start together get the same."""
+    """The content of the file, which is created if it does not exist. Processes that start together get the same."""
     if not path.exists():
         with contextlib.suppress(FileExistsError):
             _create(path, what, make(), 0o600 if secret else 0o644)
@@ -44,17 +45,7 @@ def _create(path: Path, what: str, content: bytes, mode: int) -> None:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            # A link, not a rename: a rename would replace what another process made a moment ago.
-            os.link(draft, path)
-        finally:
-            draft.unlink()
-        _sync_folder(path.parent)
+        durable_create(path, content, mode=mode, draft=draft)
     except FileExistsError:
         raise
     except OSError as cause:
@@ -62,11 +53,3 @@ def _create(path: Path, what: str, content: bytes, mode: int) -> None:
             f"the {what} {path} cannot be written: {cause.strerror}",
             hint="Check that the folder exists, is yours and has space.",
         ) from None
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The exact bytes a node signs to prove, in one session with one orchestrator, that it is who it says.
+"""The exact bytes that a node signs to prove its identity, in one session with one orchestrator.
 
     message = "holdfast node proof v1"          22 bytes of ASCII
             ‖ field(nonce)                      as in the orchestrator's Challenge
@@ -8,8 +8,8 @@
                                                 or "plain" where there is no TLS
     field(x) = length of x as 4 bytes, big endian ‖ x
 
-The nonce makes a recorded answer worthless; the channel keeps an orchestrator from passing the answer on to
-another one as its own. Nothing here does I/O.
+The nonce makes a recorded answer useless; the channel prevents an orchestrator from replaying the answer to another
+one. Nothing here does I/O.
 """
 
 import secrets
@@ -37,5 +37,5 @@ def prove(key: keys.NodeKey, nonce: bytes, node: NodeId, instance: str, pin: str
 
 
 def proven(public_hex: str, signature: bytes, nonce: bytes, node: NodeId, instance: str, pin: str) -> bool:
-    """Whether the node answered this challenge, on this channel, with the key it names."""
+    """Whether the node signed this challenge, on this channel, with the key it names."""
     return keys.verify(public_hex, proof_bytes(nonce, node, instance, pin), signature)

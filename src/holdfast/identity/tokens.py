@@ -1,13 +1,13 @@
-"""Join tokens: one piece of text that lets a node in and tells it whom to trust.
+"""Join tokens: a text that lets a node join and pins the orchestrator's certificate.
 
     hf1_<base64url, no padding>  of  field(token id) ‖ field(secret) ‖ field(pin) ‖ checksum
     field(x) = length of x as 1 byte ‖ x
     pin      = SHA-256 of the orchestrator's certificate, 32 bytes; empty for plain loopback
     checksum = first 4 bytes of SHA-256("holdfast join token v1" ‖ everything before it)
 
-The checksum tells a mistyped token (said at once, nothing is sent) from a wrong one (which is refused).
-An invitation is a token without id and secret: it only carries the pin, for networks open to anyone.
-Orchestrators keep model.JoinToken, which has the hash of the secret and not the secret.
+The checksum distinguishes a mistyped token (reported at once, nothing is sent) from a wrong one (which is refused). An
+invitation is a token without id and secret: it only carries the pin, for networks that are open to anyone.
+Orchestrators store model.JoinToken, which has the hash of the secret and not the secret.
 """
 
 import base64
@@ -32,17 +32,17 @@ _is_token_id = re.compile(r"tok_[0-9a-z]{8,32}").fullmatch
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """What a join token's text says."""
+    """A parsed join token."""
 
     id: TokenId
-    """Empty: an invitation."""
+    """Empty for an invitation."""
     secret: bytes
     pin: str
     """SHA-256 of the orchestrator's certificate in hex; empty: plain, loopback only."""
 
     @property
     def secret_sha256(self) -> str:
-        """What Hello.token_sha256 and JoinToken.secret_sha256 hold; empty for an invitation."""
+        """The value of Hello.token_sha256 and JoinToken.secret_sha256; empty for an invitation."""
         return sha256(self.secret).hexdigest() if self.secret else ""
 
     @property
@@ -56,7 +56,7 @@ class Ticket(msgspec.Struct, frozen=True):
 
 
 class Drawn(NamedTuple):
-    """What a token is made from, 32 bytes each: random, or secret and the same again where a call is repeated."""
+    """The random parts of a token, 32 bytes each: random, or derived, so that a repeated call gives the same token."""
 
     id: bytes
     secret: bytes
@@ -65,7 +65,7 @@ class Drawn(NamedTuple):
 def make(
     pin: str, made_ms: Instant, expires_ms: Instant, uses: int = -1, note: str = "", drawn: Drawn | None = None
 ) -> tuple[Ticket, JoinToken]:
-    """A new token: the ticket to hand out once, and the row to keep."""
+    """A new token: the ticket, which is shown once, and the row to store."""
     if drawn is None:
         drawn = Drawn(secrets.token_bytes(32), secrets.token_bytes(32))
     ticket = Ticket(TokenId("tok_" + readable(drawn.id[:8], 12)), drawn.secret[:_SECRET_BYTES], pin)
@@ -73,12 +73,12 @@ def make(
 
 
 def invitation(pin: str) -> Ticket:
-    """The pin of an open network, as text that can be given to anyone."""
+    """The pin of an open network, as a text for anyone."""
     return Ticket(TokenId(""), b"", pin)
 
 
 def parse(text: str) -> Ticket:
-    """Read a token's text. Raises Misconfigured, code `token_mistyped`, and never repeats the text."""
+    """Parse a token. Raises Misconfigured, code `token_mistyped`; the error never contains the token."""
     text = text.strip()
     if not text.startswith(PREFIX) or len(text) > TEXT_CHARS_MAX:
         raise _mistyped(f"it does not start with {PREFIX}" if len(text) <= TEXT_CHARS_MAX else "it is too long")
@@ -86,19 +86,19 @@ def parse(text: str) -> Ticket:
     try:
         raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise _mistyped("it contains a character that no token has, or lost one") from None
+        raise _mistyped("it contains an invalid character, or one is missing") from None
     body, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
     if not body or not secrets.compare_digest(checksum, _checksum(body)):
-        raise _mistyped("its checksum does not fit: a letter is missing or changed")
+        raise _mistyped("its checksum does not match: a letter is missing or changed")
     fields = _fields(body)
     if len(fields) != 3:
-        raise _mistyped("its parts do not add up")
+        raise _mistyped("its structure is invalid")
     id, secret, pin = fields
     name = id.decode("ascii", "replace")
     if bool(id) != bool(secret) or len(pin) not in (0, 32) or (id and not _is_token_id(name)):
-        raise _mistyped("its parts do not add up")
+        raise _mistyped("its structure is invalid")
     ticket = Ticket(TokenId(name), secret, pin.hex())
-    # Base64 has several spellings of the same bytes (unused bits at the end); only one was ever handed out.
+    # Base64 can encode the same bytes in several ways (unused bits at the end); only one of them is valid.
     if ticket.text != text:
         raise _mistyped("its last letter is changed")
     return ticket

@@ -19,16 +19,17 @@ Duties of whoever drives it:
 7. Deliver sends of one session in order, or end the session. A send to a session that is gone is dropped.
 
 Rooms: `contenders` (offers, takeover, acceptance), `health` (suspicion, quarantine, probation), `recovery` (what
-follows a failure; deadlines), `reconcile` (what a node reports against what should be), `straggling` and `peers` (who
-gets nowhere, and beside whom another attempt starts), `moving` (a person chose the machine), `membership` (joining,
-leaving), `placement` and `queue` (where, and who is next), `reservation` (room held for large jobs), `checkpoints` and
-`files` (what is saved and kept), `explain` (why not yet), `checking` (what would become of a job that is not sent),
-`estimates` (when it starts and ends, and how often that was right), `world` (the state), `commit` (the order of
-deciding, storing and acting).
+follows a failure; deadlines), `reconcile` (what a node reports against what should be), `membership` (joining,
+leaving), `placement` and `queue` (where, and who is next), `checkpoints` (what is saved), `explain` (why not yet),
+`checking` (what would become of a job that is not sent), `world` (the state), `commit` (the order of deciding, storing
+and acting). They say in `lifecycle` what happens to an attempt or a job; mechanisms answer, in the order of its list:
+`estimates` with `duration_history` (when a job starts and ends, and how often that was right), `poison` (which jobs
+bring machines down), `straggling` (who gets nowhere, and beside whom another attempt starts), `moving` (a person chose
+the machine), `reservation` (room held for large jobs), `files` (what is kept of an ended job).
 """
 
-from holdfast.kernel.commit import Batch, CommitLoop
+from holdfast.kernel.commit import CommitBatch, CommitLoop
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.kernel import Kernel
 
-__all__ = ["Batch", "CommitLoop", "Decision", "Kernel"]
+__all__ = ["CommitBatch", "CommitLoop", "Decision", "Kernel"]

@@ -11,7 +11,8 @@ from holdfast.kernel.events import CheckAsked
 from holdfast.kernel.explain import gate_counts, never_fits, shortfall
 from holdfast.kernel.queue import LaneKey
 from holdfast.kernel.world import Member, World
-from holdfast.model import Failure, FailureCode, Job, JobId, NodeId, Owner, Resources
+from holdfast.model import Failure, FailureCode, Gate, Job, JobId, NodeId, Owner, Resources
+from holdfast.model.cause_text import gate_text, gate_titles
 from holdfast.policy import cost
 
 _NOBODY = JobId("job_checked")
@@ -50,15 +51,17 @@ def check(w: World, asked: CheckAsked) -> Answer:
         never = no_fit(miss)
         return Checked("never", never.says, never.code, nearest=miss)
     gates, nearest = gate_counts(w, job)
-    worst = max(gates, key=lambda gate: (gates[gate], gate), default="")
-    says = f"no machine has room now; of {sum(gates.values())} most are held back by: {worst}" if worst else ""
+    titles = gate_titles(gates)
+    worst = max(titles, key=lambda title: (titles[title], title), default="")
+    says = f"no machine has room now; of {sum(titles.values())} most are held back by: {worst}" if worst else ""
     return Checked(
         "waits",
         says or "no machine has joined the network",
-        gates=gates,
+        gates=titles,
         nearest=nearest,
         ahead=w.queue.ahead_if(asked.owner, asked.spec.priority),
         estimate=of_new(w, job, lane, placed=False) if w.nodes else None,
+        gate_codes=gates,
     )
 
 
@@ -84,20 +87,25 @@ def _not_on(w: World, job: Job, lane: LaneKey, node_id: NodeId) -> Checked:
     """Why a node that was asked for would not take the job now, and whether it ever could."""
     node = w.nodes[node_id]
     member = w.fleet[node_id]
-    never, _ = shortfall(node, node.offered, lane[0])
-    if never:
-        return Checked("never", f"{member.label} could not hold it even idle: {never}", "no_fit", node_id, member.label,
-                       node.state.value, nearest=never)  # fmt: skip
-    gate = w.closed_to_work(node) or shortfall(node, Resources(*w.free_on(node)), lane[0])[0] or "held back"
+    never = shortfall(node, node.offered, lane[0])
+    if never is not None:
+        says = f"{member.label} could not hold it even idle: {never.text}"
+        return Checked("never", says, "no_fit", node_id, member.label, node.state.value, nearest=never.text)
+    gate = w.closed_to_work(node)
+    miss = shortfall(node, Resources(*w.free_on(node)), lane[0]) if gate is None else None
+    if gate is None:
+        gate = miss.gate if miss is not None else Gate.HELD_BACK
+    why = miss.text if miss is not None else gate_text(gate)
     return Checked(
         "waits",
-        f"{member.label} would not take it now: {gate}",
+        f"{member.label} would not take it now: {why}",
         node=node_id,
         label=member.label,
         state=node.state.value,
         free=w.free_on(node),
-        gates={gate.partition(":")[0]: 1},
-        nearest=gate,
+        gates=gate_titles({gate: 1}),
+        nearest=why,
         ahead=w.queue.ahead_if(job.owner, job.spec.priority),
         estimate=of_new(w, job, lane, placed=False),
+        gate_codes={gate: 1},
     )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.kernel.decision import Answer, Done, Rejected, ToSession
 from holdfast.kernel.events import Checkpointed
 from holdfast.kernel.world import World
-from holdfast.model import Attempt, AttemptPhase, Checkpoint, Instant, Job, Recovery
+from holdfast.model import Attempt, AttemptPhase, Checkpoint, Facts, Instant, Job, Recovery
 from holdfast.model.messages import Save
 
 _SAVING = (AttemptPhase.RUNNING, AttemptPhase.UPLOADING)
@@ -42,7 +42,7 @@ def keep(w: World, event: Checkpointed) -> Answer:
     if job.checkpoint is not None and behind:
         return Done(f"{job.checkpoint.attempt} has saved a later state of this job")
     w.put(replace(job, checkpoint=made))
-    w.note("job.saved", f"a checkpoint of {event.bytes} bytes is kept", job.id, attempt.id, attempt.node)
+    w.note("job.saved", Facts(bytes=event.bytes), job.id, attempt.id, attempt.node)
     return Done()
 
 

@@ -22,10 +22,11 @@ import msgspec
 from holdfast.kernel.decision import Answer, Row, Send
 from holdfast.kernel.events import AnyEvent
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Attempt, Entry, Instant, Job, JoinToken, Keep, Meta, Node, Pace
+from holdfast.model import Instant
+from holdfast.model.rows import row_key
 
 
-class Batch(msgspec.Struct):
+class CommitBatch(msgspec.Struct):
     """What one commit makes durable, and what may happen after it."""
 
     rows: dict[tuple[str, Hashable], Row]
@@ -36,31 +37,11 @@ class Batch(msgspec.Struct):
     events: int = 0
 
 
-def row_key(row: Row) -> tuple[str, Hashable]:
-    match row:
-        case Entry():
-            return ("entry", row.seq)
-        case Attempt():
-            return ("attempt", row.id)
-        case Job():
-            return ("job", row.id)
-        case Node():
-            return ("node", row.id)
-        case Meta():
-            return ("meta", 0)
-        case JoinToken():
-            return ("token", row.id)
-        case Keep():
-            return ("keep", row.id)
-        case Pace():
-            return ("pace", row.id)
-
-
 class CommitLoop:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self._gathering = Batch({}, [], [])
-        self._in_flight: Batch | None = None
+        self._gathering = CommitBatch({}, [], [])
+        self._in_flight: CommitBatch | None = None
 
     def offer(self, event: AnyEvent, now: Instant, ticket: Hashable = None) -> None:
         """Apply an event. Its effects wait for the commit of the batch it falls into."""
@@ -78,16 +59,16 @@ class CommitLoop:
         """Events applied and not yet handed to a commit: the bound for backpressure."""
         return self._gathering.events
 
-    def next_batch(self) -> Batch | None:
+    def next_batch(self) -> CommitBatch | None:
         """The batch to commit now, or None: one is in flight, or there is nothing to do."""
         if self._in_flight is not None or not (
             self._gathering.rows or self._gathering.sends or self._gathering.answers
         ):
             return None
-        self._in_flight, self._gathering = self._gathering, Batch({}, [], [])
+        self._in_flight, self._gathering = self._gathering, CommitBatch({}, [], [])
         return self._in_flight
 
-    def committed(self, batch: Batch) -> Batch:
+    def committed(self, batch: CommitBatch) -> CommitBatch:
         """The batch is durable: its sends and answers may go out now."""
         if batch is not self._in_flight:
             raise AssertionError("a batch was called committed that was not in flight")

@@ -12,32 +12,33 @@ from msgspec.structs import replace
 
 from holdfast.kernel.checkpoints import start_of
 from holdfast.kernel.decision import ToSession
-from holdfast.kernel.estimates import job_done
-from holdfast.kernel.files import keep_files
 from holdfast.kernel.placement import has_room, kind_serves
 from holdfast.kernel.queue import LaneKey
-from holdfast.kernel.reservation import look_again, next_for, room_held
-from holdfast.kernel.world import Member, World
+from holdfast.kernel.reservation import held_free, look_again, next_for, room_held
+from holdfast.kernel.world import NO_FACTS, Member, World
 from holdfast.model import (
     Attempt,
     AttemptPhase,
+    Facts,
     Failure,
     FailureCode,
     Instant,
     Job,
     JobId,
     JobPhase,
-    MoveState,
     Need,
     NodeId,
     NodeState,
     Purpose,
     Recovery,
     Result,
+    RevokeCause,
     Verdict,
+    WaitReason,
     after,
     attempt_id,
 )
+from holdfast.model.cause_text import revoke_failure, wait_text
 from holdfast.model.messages import Discard, Go, Start
 from holdfast.policy import cost
 from holdfast.policy.lease import orchestrator_part_ms
@@ -54,8 +55,6 @@ _JOB_PHASE = {
 }
 _ORDER = [JobPhase.QUEUED, JobPhase.ASSIGNED, JobPhase.PREPARING, JobPhase.RUNNING, JobPhase.UPLOADING]
 
-WAITS_FOR_ROOM = "a machine with room"
-WAITS_FOR_LEASE = "its machine is away; the job must not run twice, so its lease has to run out first"
 TRIES_PER_FAILURE = 4
 """Takeovers cost no failure, but a job never makes more than this many attempts for each failure it may have, without
 one of them lasting."""
@@ -142,7 +141,8 @@ def had_its_turn(job: Job) -> bool:
 def serve_queue(w: World) -> None:
     """Give out what room there is, fairly, until nobody who waits fits anywhere."""
     while w.queue.waiting:
-        for node_id in [n for n in w.freed if n in w.reserved]:
+        held = held_free(w)
+        for node_id in [n for n in w.freed if n in held]:
             while (job_id := next_for(w, node_id)) is not None:
                 w.queue.leave(job_id)
                 offer(w, w.jobs[job_id], w.fleet[node_id])
@@ -216,7 +216,7 @@ def choose(w: World, job: Job, lane: LaneKey, asking: bool = False) -> Member | 
     if not found:
         found = w.index.candidates(need, draw, ruled_out, asking)
     if not found:
-        return room_held(w, job, lane) if w.reserved else None
+        return room_held(w, job, lane) if held_free(w) else None
     if len(found) == 1:
         return found[0]
     sites = {w.nodes[n].site for n in ruled_out} if ruled_out else ()
@@ -237,7 +237,7 @@ def _chosen(w: World, job: Job, lane: LaneKey, only: NodeId) -> Member | None:
     """The node that somebody chose for the job, if it has room."""
     member = w.fleet.get(only)
     if member is None or member.cell is None or only in lane[1]:
-        return room_held(w, job, lane) if only in w.reserved else None
+        return room_held(w, job, lane) if only in held_free(w) else None
     return member if kind_serves(member.kind, lane[0]) and has_room(member, lane[0]) else None
 
 
@@ -263,10 +263,9 @@ def offer(w: World, job: Job, member: Member, purpose: Purpose = Purpose.PLACED)
     w.put_new(attempt, member)
     phase = _ASSIGNED if job.phase is _QUEUED else job.phase
     tries = job.tries + 1 if purpose is _PLACED else job.tries
-    if job.move is not None and job.move.state is MoveState.WAITING:
-        job = replace(job, move=replace(job.move, state=MoveState.DONE))
-    w.put(replace(job, attempts_made=number, tries=tries, tried_ms=w.now, phase=phase, waiting="", reserved=None))
-    w.note("job.assigned", f"attempt {number} goes to {member.label}", job.id, attempt.id, node_id)
+    job = w.lifecycle.offered(w, job)
+    w.put(replace(job, attempts_made=number, tries=tries, tried_ms=w.now, phase=phase, waiting="", wait_reason=None))
+    w.note("job.assigned", Facts(count=number, label=member.label), job.id, attempt.id, node_id)
     _say_start(w, attempt, job, member.pulse.session)
 
 
@@ -296,13 +295,7 @@ def grant_go(w: World, attempt: Attempt, seq: int) -> None:
             raise AssertionError(f"a second go was asked for {attempt.job}: {rivals[0].id} has it")
         attempt = replace(attempt, go=True, phase=AttemptPhase.READY, phase_until_ms=w.soon(w.settings.prepare_ms_max))
         w.put(attempt)
-        w.note(
-            "attempt.go",
-            "may start; it will not be started anywhere else",
-            attempt.job,
-            attempt.id,
-            attempt.node,
-        )
+        w.note("attempt.go", NO_FACTS, attempt.job, attempt.id, attempt.node)
     w.claim(attempt).sent_ms = w.patience
     renew_lease(w, attempt)
     session = w.pulse(attempt.node).session
@@ -349,22 +342,29 @@ def refresh(w: World, job_id: JobId) -> None:
         # A retry counts from the end of its back-off, and gets at least the time an offer takes.
         until = after(max(w.patience, job.not_before_ms), max(limit, w.settings.offer_ms_max))
         w.deadlines.add(until, "job", job_id)
-        job = replace(job, queue_until_ms=until, waiting=WAITS_FOR_ROOM)
+        job = waits_for(replace(job, queue_until_ms=until), WaitReason.ROOM)
     w.put(replace(job, phase=phase))
-    w.note(f"job.{phase.value}", f"the job is {phase.value}", job_id)
+    w.note(f"job.{phase.value}", NO_FACTS, job_id)
+
+
+def waits_for(job: Job, reason: WaitReason | None, label: str = "") -> Job:
+    """The job with what it waits for: as a code, and in words for one more release."""
+    words = "" if reason is None else wait_text(reason, Facts(label=label))
+    return replace(job, wait_reason=reason, waiting=words)
 
 
 # --- ending ---
 
 
-def revoke(w: World, attempt: Attempt, failure: Failure) -> Attempt:
+def revoke(w: World, attempt: Attempt, why: Facts) -> Attempt:
     """From now on nothing this attempt says can be accepted. It holds its room until its node says GONE."""
     if attempt.revoked is not None:
         return attempt
     bound = 4 * w.settings.stop_grace_ms + w.settings.offer_ms_max
-    attempt = replace(attempt, revoked=failure, phase_until_ms=w.soon(bound))
+    failure = revoke_failure(why)
+    attempt = replace(attempt, revoked=failure, revoke_cause=why.revoke, phase_until_ms=w.soon(bound))
     w.put(attempt)
-    w.note("attempt.revoked", f"{failure.code.value}: {failure.detail}", attempt.job, attempt.id, attempt.node)
+    w.note("attempt.revoked", replace(why, failure=failure.code), attempt.job, attempt.id, attempt.node)
     send_discard(w, attempt, failure)
     return attempt
 
@@ -390,46 +390,38 @@ def accept(w: World, attempt: Attempt) -> bool:
     if job is None or job.accepted is not None or attempt.revoked is not None or attempt.result is None:
         return False
     send_discard(w, attempt, Failure(FailureCode.SUPERSEDED), accepted=True)
-    job_done(w, job, attempt)
+    w.lifecycle.accepted(w, job, attempt)
     close_attempt(w, attempt, None)
-    w.note("job.accepted", f"the result of attempt {attempt.id} counts", job.id, attempt.id, attempt.node)
+    w.note("job.accepted", Facts(attempt=attempt.id), job.id, attempt.id, attempt.node)
     end_job(w, job.id, Verdict.SUCCEEDED, None, attempt, attempt.result)
     return True
 
 
 def end_job(
     w: World, job_id: JobId, verdict: Verdict, failure: Failure | None,
-    winner: Attempt | None = None, result: Result | None = None,
+    winner: Attempt | None = None, result: Result | None = None, why: Facts | None = None,
 ) -> None:  # fmt: skip
     """Terminal, and never changed again. Whatever still runs for it is revoked and told why."""
-    if failure is not None and failure.code in (FailureCode.CANCELLED, FailureCode.POISON):
-        why = failure
-    elif winner is not None:
-        why = Failure(FailureCode.SUPERSEDED, f"{winner.id} delivered the result that counts")
-    else:
-        why = Failure(FailureCode.SUPERSEDED, "the job has ended without a result")
+    if winner is not None:
+        why = Facts(revoke=RevokeCause.OTHER_WON, attempt=winner.id)
+    elif why is None:
+        why = Facts(revoke=RevokeCause.JOB_ENDED)
     for attempt in w.attempts_of(job_id):
         revoke(w, attempt, why)
-    job = w.jobs[job_id]
-    if job.move is not None and job.move.under_way:
-        job = replace(job, move=replace(job.move, state=MoveState.FAILED, says="the job ended before"))
-    w.put(
-        replace(
-            job,
-            phase=JobPhase.ENDED,
-            verdict=verdict,
-            failure=failure,
-            result=result,
-            waiting="",
-            reserved=None,
-            accepted=winner.id if winner is not None else None,
-            ended_ms=w.now,
-        )
+    job = replace(
+        w.lifecycle.ending(w, w.jobs[job_id]),
+        phase=JobPhase.ENDED,
+        verdict=verdict,
+        failure=failure,
+        result=result,
+        waiting="",
+        wait_reason=None,
+        accepted=winner.id if winner is not None else None,
+        ended_ms=w.now,
     )
-    keep_files(w, job, result)
-    text = (
-        verdict.value
-        if failure is None
-        else f"{verdict.value}: {failure.code.value}: {failure.detail or failure.meaning.says}"
-    )
-    w.note("job.ended", text, job_id, winner.id if winner is not None else None)
+    w.put(job)
+    w.lifecycle.ended(w, job)
+    ended = Facts(verdict=verdict)
+    if failure is not None:
+        ended = replace(ended, failure=failure.code, detail=failure.detail)
+    w.note("job.ended", ended, job_id, winner.id if winner is not None else None)

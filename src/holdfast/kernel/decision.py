@@ -2,27 +2,12 @@
 
 import msgspec
 
-from holdfast.model import (
-    Attempt,
-    AttemptId,
-    Entry,
-    Failure,
-    Job,
-    JobId,
-    JoinToken,
-    Keep,
-    Meta,
-    Node,
-    NodeId,
-    Owner,
-    Pace,
-    Result,
-    Score,
-)
+from holdfast.model import AttemptId, Failure, Gate, JobId, NodeId, Owner, Result, Score, WaitReason
 from holdfast.model.messages import Discard, Drained, Go, Ping, Refusal, Renewed, Save, Start, Welcome
+from holdfast.model.stored import StoredRow
 
-Row = Job | Attempt | Node | JoinToken | Entry | Meta | Keep | Pace
-"""A change is a whole row, new or replacing the one with its key. Entries are only ever added."""
+Row = StoredRow
+"""A change is a whole row, new or replacing the one with its key (model.rows). Entries are only ever added."""
 
 
 class ToSession(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -109,6 +94,10 @@ class Explanation(msgspec.Struct, frozen=True, gc=False, tag=True):
     ahead: int = 0
     """Jobs that would be placed before it."""
     estimate: Estimate | None = None
+    wait_reason: WaitReason | None = None
+    """What `waiting_for` says, as a code."""
+    gate_codes: dict[Gate, int] = {}
+    """`gates` by code."""
 
 
 class Checked(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -131,16 +120,18 @@ class Checked(msgspec.Struct, frozen=True, gc=False, tag=True):
     nearest: str = ""
     ahead: int = 0
     estimate: Estimate | None = None
+    gate_codes: dict[Gate, int] = {}
+    """`gates` by code."""
 
 
-class Foretold(msgspec.Struct, frozen=True, gc=False, tag=True):
+class Predicted(msgspec.Struct, frozen=True, gc=False, tag="Foretold"):
     """When jobs will start and end, and how often that was right so far, by sort."""
 
     estimates: dict[JobId, Estimate]
     scores: dict[str, Score]
 
 
-Answer = Taken | Rejected | Done | Explanation | Checked | Foretold
+Answer = Taken | Rejected | Done | Explanation | Checked | Predicted
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):

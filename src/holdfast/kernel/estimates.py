@@ -10,14 +10,17 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from holdfast.kernel import peers
+from holdfast.kernel import duration_history
 from holdfast.kernel.decision import Estimate
+from holdfast.kernel.mechanism import Mechanism
 from holdfast.kernel.placement import kind_serves
 from holdfast.kernel.queue import LaneKey
 from holdfast.kernel.world import World, amounts, weight
 from holdfast.model import (
     Attempt,
     AttemptPhase,
+    DurationHistory,
+    Instant,
     Job,
     JobId,
     JobSpec,
@@ -26,13 +29,12 @@ from holdfast.model import (
     NodeId,
     NodeState,
     Owner,
-    Pace,
     Promise,
     Purpose,
     Score,
 )
 from holdfast.policy.estimates import Spread, adapted, left, mean_ms, spread
-from holdfast.policy.forecast import Room, Wanted, starts
+from holdfast.policy.forecast import ForecastRequest, Room, starts
 
 NODES_REHEARSED = 64
 JOBS_REHEARSED = 128
@@ -56,6 +58,26 @@ START, END, END_RUNNING = "start", "end", "end_running"
 """The sorts of estimates that are judged: when submitted for the start and the end, when started for the end."""
 
 NOTHING_ALIKE = "no estimate of the end: nothing like it has run here"
+
+
+class Estimates(Mechanism):
+    def __init__(self) -> None:
+        self.sampled = duration_history.Sampled()
+        self.predicted_ms = Instant(0)
+        """When something was last foretold that is to be judged."""
+        self.rehearsed: tuple[Instant, dict[str, int]] | None = None
+        """The last rehearsal of the queue that was made for questions, and when; no decision depends on it."""
+
+    def body_started(self, w: World, attempt: Attempt, first: bool) -> None:
+        if first:
+            body_started(w, attempt)
+
+    def accepted(self, w: World, job: Job, attempt: Attempt) -> None:
+        job_done(w, job, attempt)
+
+
+def _mine(w: World) -> Estimates:
+    return w.lifecycle.of(Estimates)
 
 
 # --- asking ---
@@ -154,7 +176,7 @@ def _from_now(w: World, after: Spread) -> tuple[int, int]:
 
 def _history(w: World, owner: Owner, spec: JobSpec) -> tuple[tuple[int, ...], str]:
     """What jobs like it took, the closest likeness that is known, and in words which."""
-    for kind, words in peers.kinds_alike(owner, spec):
+    for kind, words in duration_history.kinds_alike(owner, spec):
         pace = w.paces.get(kind)
         if pace is not None and pace.took_ms:
             runs = len(pace.took_ms)
@@ -163,15 +185,15 @@ def _history(w: World, owner: Owner, spec: JobSpec) -> tuple[tuple[int, ...], st
 
 
 def _readying(w: World, owner: Owner, spec: JobSpec) -> tuple[int, ...]:
-    for kind in (*(kind for kind, _ in peers.kinds_alike(owner, spec)), peers.NETWORK):
+    for kind in (*(kind for kind, _ in duration_history.kinds_alike(owner, spec)), duration_history.NETWORK):
         pace = w.paces.get(kind)
         if pace is not None and pace.readied_ms:
             return pace.readied_ms
     return ()
 
 
-def _network(w: World) -> Pace:
-    return w.paces.get(peers.NETWORK) or Pace(peers.NETWORK, 0, ())
+def _network(w: World) -> DurationHistory:
+    return w.paces.get(duration_history.NETWORK) or DurationHistory(duration_history.NETWORK, 0, ())
 
 
 def _stretch(w: World, sort: str) -> int:
@@ -222,9 +244,9 @@ def _rehearsed(w: World) -> tuple[list[Node], int]:
 
 def _waits(w: World) -> dict[str, int]:
     """In how long those who wait find room: one rehearsal for all who ask, however many and however often."""
-    known = w.rehearsed
+    known = _mine(w).rehearsed
     if known is None or w.now - known[0] >= SHARED_MS:
-        known = w.rehearsed = (w.now, rehearse(w))
+        known = _mine(w).rehearsed = (w.now, rehearse(w))
     passed = w.now - known[0]
     return {job: max(0, ms - passed) for job, ms in known[1].items()} if passed else known[1]
 
@@ -253,13 +275,13 @@ def rehearse(
 
     order = w.queue.in_order(min(ORDERED_MAX, JOBS_REHEARSED * share), _weight_of, newcomer)
     mine = newcomer[0] if newcomer is not None else JobId("")
-    line: list[Wanted] = []
+    line: list[ForecastRequest] = []
     for place, (job_id, owner, lane) in enumerate(order):
         if place % share and job_id != mine:
             continue
         job = new_job if job_id == mine and new_job is not None else w.jobs[job_id]
         lasts = mean_ms(_history(w, owner, job.spec)[0] or usual)
-        line.append(Wanted(job_id, amounts(lane[0].resources), rooms_for(lane), lasts))
+        line.append(ForecastRequest(job_id, amounts(lane[0].resources), rooms_for(lane), lasts))
     return starts(rooms, line, until=mine)
 
 
@@ -293,12 +315,13 @@ def _ends(w: World, attempt: Attempt, usual: tuple[int, ...]) -> tuple[int, tupl
 # --- keeping what was foretold, and judging it ---
 
 
-def foretell(w: World, job: Job, lane: LaneKey, placed: bool) -> Job:
+def predict(w: World, job: Job, lane: LaneKey, placed: bool) -> Job:
     """The job that is being submitted, with what is foretold of it where that is to be judged."""
     every_ms = KEPT_EVERY_MS if placed else KEPT_WAITING_MS
-    if w.now - w.foretold_ms < every_ms or peers.NETWORK not in w.paces:
+    mine = w.lifecycle.of(Estimates)
+    if w.now - mine.predicted_ms < every_ms or duration_history.NETWORK not in w.paces:
         return job
-    w.foretold_ms = w.now
+    mine.predicted_ms = w.now
     estimate = of_new(w, job, lane, placed)
     if estimate.start is None and estimate.end is None:
         return job
@@ -307,13 +330,13 @@ def foretell(w: World, job: Job, lane: LaneKey, placed: bool) -> Job:
 
 def body_started(w: World, attempt: Attempt) -> None:
     """A body runs for the first time: was its start foretold, and when will it end?"""
-    job = w.jobs[attempt.job]
-    peers.readied(w, job, attempt)
+    job, mine = w.jobs[attempt.job], _mine(w)
+    duration_history.readied(w, mine.sampled, job, attempt)
     promise = job.promise
     if promise is None:
-        if w.now - w.foretold_ms < KEPT_EVERY_MS or attempt.purpose is not Purpose.PLACED or job.attempts_made > 1:
+        if w.now - mine.predicted_ms < KEPT_EVERY_MS or attempt.purpose is not Purpose.PLACED or job.attempts_made > 1:
             return
-        promise, w.foretold_ms = Promise(), w.now
+        promise, mine.predicted_ms = Promise(), w.now
     if promise.started:
         return
     if promise.start is not None:
@@ -322,7 +345,7 @@ def body_started(w: World, attempt: Attempt) -> None:
             actual = attempt.offered_ms - job.submitted_ms + WAIT_SMOOTH_MS
             network = _network(w)
             off = (*network.waits_permille, actual * 1000 // (promise.wait_ms + WAIT_SMOOTH_MS))
-            w.put(replace(network, seq=w.written, waits_permille=off[-peers.NETWORK_KEPT :]))
+            w.put(replace(network, seq=w.written, waits_permille=off[-duration_history.NETWORK_KEPT :]))
     w.put(replace(job, promise=replace(promise, started=True, end_running=_running(w, job, attempt).end)))
 
 
@@ -333,17 +356,17 @@ def job_done(w: World, job: Job, attempt: Attempt) -> None:
             _judge(w, END, job.promise.end)
         if job.promise.end_running is not None:
             _judge(w, END_RUNNING, job.promise.end_running)
-    peers.remember(w, job, attempt)
+    duration_history.remember(w, _mine(w).sampled, job, attempt)
 
 
-def _judge(w: World, sort: str, foretold: tuple[int, int]) -> None:
+def _judge(w: World, sort: str, predicted: tuple[int, int]) -> None:
     network = _network(w)
     score = network.scores.get(sort, Score())
-    right = foretold[0] <= w.now <= foretold[1]
+    right = predicted[0] <= w.now <= predicted[1]
     score = Score(
         score.right + right,
-        score.early + (w.now < foretold[0]),
-        score.late + (w.now > foretold[1]),
+        score.early + (w.now < predicted[0]),
+        score.late + (w.now > predicted[1]),
         adapted(score.stretch_permille, right),
     )
     w.put(replace(network, seq=w.written, scores={**network.scores, sort: score}))

@@ -1,15 +1,18 @@
 """Why a job is where it is, and when that ends (SPEC H6). Reads the world, changes nothing."""
 
 from itertools import islice
+from typing import NamedTuple
 
-from holdfast.kernel.contenders import WAITS_FOR_LEASE, lease_over_ms, must_not_repeat
+from holdfast.kernel.contenders import lease_over_ms, must_not_repeat
 from holdfast.kernel.decision import Answer, Explanation, Rejected
 from holdfast.kernel.estimates import of_live
-from holdfast.kernel.placement import Kind, kind_serves
-from holdfast.kernel.world import World, kind_of, node_label
+from holdfast.kernel.placement import NodeKind, kind_serves
+from holdfast.kernel.world import NO_FACTS, World, kind_of, node_label
 from holdfast.model import (
     Attempt,
     AttemptPhase,
+    Facts,
+    Gate,
     Instant,
     Job,
     JobId,
@@ -20,7 +23,9 @@ from holdfast.model import (
     NodeState,
     Recovery,
     Resources,
+    WaitReason,
 )
+from holdfast.model.cause_text import gate_titles, shortfall_text, wait_text
 
 _THEN = {
     AttemptPhase.OFFERED: "the offer goes to another machine (offer_unanswered)",
@@ -33,6 +38,34 @@ _THEN = {
 NODES_LOOKED_AT = 2_000
 """In a larger fleet the gates are counted over this many nodes: an answer in milliseconds, representative enough."""
 SHAPES_LOOKED_AT = 4_096
+_NOT_HERE = (NodeState.GONE, NodeState.LOST)
+_PHASE_WAITS = {
+    AttemptPhase.OFFERED: WaitReason.ANSWER,
+    AttemptPhase.PREPARING: WaitReason.PREPARATION,
+    AttemptPhase.READY: WaitReason.START,
+    AttemptPhase.RUNNING: WaitReason.PROGRAM,
+    AttemptPhase.UPLOADING: WaitReason.RESULT,
+}
+_MOVE_WAITS = {
+    MoveState.WAITING: WaitReason.NODE_ROOM,
+    MoveState.SAVING: WaitReason.MOVE_SAVE,
+    MoveState.STARTING: WaitReason.MOVE_START,
+}
+
+
+class Shortfall(NamedTuple):
+    """What room lacks for a need."""
+
+    gate: Gate
+    """What it lacks most of."""
+    short: int
+    """All that it lacks, in thousandths of each want, summed."""
+    free: int = 0
+    wanted: int = 0
+
+    @property
+    def text(self) -> str:
+        return shortfall_text(self.gate, self.free, self.wanted)
 
 
 def explain(w: World, job_id: JobId) -> Answer:
@@ -44,11 +77,14 @@ def explain(w: World, job_id: JobId) -> Answer:
     gates, nearest = ({}, "") if job.phase is not JobPhase.QUEUED and job_id not in w.queue else gate_counts(w, job)
     leader = max((a for a in attempts if a.may_win), key=lambda a: list(AttemptPhase).index(a.phase), default=None)
     until, then = _bound(w, job, leader)
-    waits = _moves(w, job) or waiting_for(w, job, leader, gates)
+    titles = gate_titles(gates)
+    reason, waits = _moves(w, job) or waiting_for(w, job, leader, titles)
     ahead = w.queue.ahead_of(job_id)
-    foretold = of_live(w, job_id)
+    predicted = of_live(w, job_id)
     at = until + w.meta.late_ms
-    return Explanation(job_id, job.phase.value, waits, at, then, lines, gates, nearest, ahead, foretold)
+    return Explanation(
+        job_id, job.phase.value, waits, at, then, lines, titles, nearest, ahead, predicted, reason, gates
+    )
 
 
 def _bound(w: World, job: Job, leader: Attempt | None) -> tuple[Instant, str]:
@@ -57,7 +93,7 @@ def _bound(w: World, job: Job, leader: Attempt | None) -> tuple[Instant, str]:
         return job.not_before_ms, "it is offered to a machine again"
     if leader is None:
         return job.queue_until_ms, "the job ends as queue_expired"
-    if job.waiting == WAITS_FOR_LEASE:
+    if job.wait_reason is WaitReason.LEASE:
         return lease_over_ms(w, leader), "the job ends as lease_lost"
     node = w.nodes[leader.node]
     if node.state is NodeState.SUSPECT:
@@ -67,39 +103,33 @@ def _bound(w: World, job: Job, leader: Attempt | None) -> tuple[Instant, str]:
     return leader.phase_until_ms, _THEN[leader.phase]
 
 
-def _moves(w: World, job: Job) -> str:
+def _moves(w: World, job: Job) -> tuple[WaitReason, str] | None:
     """What a move that is under way waits for."""
-    if job.move is None:
-        return ""
-    there = node_label(w.nodes[job.move.to])
-    words = {
-        MoveState.WAITING: f"room on {there}, the machine it was moved to",
-        MoveState.SAVING: f"its state to be saved; then it starts on {there}, where it is moved to",
-        MoveState.STARTING: f"an attempt to start on {there}, where it is moved to; until then it goes on where it is",
-    }
-    return words.get(job.move.state, "")
+    if job.move is None or job.move.state not in _MOVE_WAITS:
+        return None
+    return _told(_MOVE_WAITS[job.move.state], Facts(label=node_label(w.nodes[job.move.to])))
 
 
-def waiting_for(w: World, job: Job, leader: Attempt | None, gates: dict[str, int]) -> str:
-    if job.waiting and leader is not None:
-        return job.waiting
+def _told(reason: WaitReason, facts: Facts) -> tuple[WaitReason, str]:
+    return reason, wait_text(reason, facts)
+
+
+def waiting_for(
+    w: World, job: Job, leader: Attempt | None, gates: dict[str, int]
+) -> tuple[WaitReason, str]:  # fmt: skip
+    """As a code, and in words."""
+    if job.wait_reason is not None and leader is not None:
+        return job.wait_reason, job.waiting
     if leader is not None and job.id not in w.queue:
-        words = {
-            AttemptPhase.OFFERED: "its machine to answer the offer",
-            AttemptPhase.PREPARING: "its machine to prepare it",
-            AttemptPhase.READY: "its machine to start it",
-            AttemptPhase.RUNNING: "its program to end",
-            AttemptPhase.UPLOADING: "its result to be delivered and verified",
-        }
-        return words[leader.phase]
+        return _told(_PHASE_WAITS[leader.phase], NO_FACTS)
     if job.reserved is not None:
-        return f"room on {node_label(w.nodes[job.reserved])}, which takes nothing new until this job fits there"
+        return _told(WaitReason.RESERVED_ROOM, Facts(label=node_label(w.nodes[job.reserved])))
     if job.not_before_ms > w.patience:
-        return f"its back-off after {job.failures} failures, {job.not_before_ms - w.patience} ms more"
+        return _told(WaitReason.BACKOFF, Facts(count=job.failures, ms=job.not_before_ms - w.patience))
     if not gates:
-        return "a machine to join the network"
+        return _told(WaitReason.MACHINE, NO_FACTS)
     worst = max(gates, key=lambda g: (gates[g], g))
-    return f"a machine with room; of {sum(gates.values())} most are held back by: {worst}"
+    return _told(WaitReason.ROOM, Facts(count=sum(gates.values()), detail=worst))
 
 
 def _attempt_line(w: World, a: Attempt) -> str:
@@ -107,7 +137,7 @@ def _attempt_line(w: World, a: Attempt) -> str:
     text = f"{a.id} on {node_label(node)} [{node.state.value}]: {a.phase.value}"
     if a.revoked is not None:
         text += f", revoked ({a.revoked.code.value}), until its machine says it is gone"
-    elif a.straggling:
+    elif a.straggle is not None:
         text += f", straggling: {a.straggling}; {_beside(w, a)}"
     return text
 
@@ -119,48 +149,51 @@ def _beside(w: World, attempt: Attempt) -> str:
         return "another attempt runs beside it, and the first result wins"
     if job.spec.recovery is Recovery.NEVER:
         return "it must not run twice, so nothing else is done"
-    if job.seconds >= w.settings.seconds_max:
-        return f"{job.seconds} attempts beside it brought nothing"
+    if job.extra_attempts >= w.settings.seconds_max:
+        return f"{job.extra_attempts} attempts beside it brought nothing"
     return "another attempt starts beside it as soon as a machine is idle"
 
 
-def gate_counts(w: World, job: Job) -> tuple[dict[str, int], str]:
+def gate_counts(w: World, job: Job) -> tuple[dict[Gate, int], str]:
     """How many nodes each gate holds back, and the node that misses by least."""
-    gates: dict[str, int] = {}
+    gates: dict[Gate, int] = {}
     nearest: tuple[int, str] | None = None
     holding = {a.node for a in w.attempts_of(job.id)}
-    for node_id in islice(w.nodes, NODES_LOOKED_AT):
-        node = w.nodes[node_id]
-        if node.state is NodeState.GONE:
-            continue
-        gate = w.closed_to_work(node, job.id) or ("holds an attempt of this job" if node_id in holding else "")
+    # Those that left pile up over the years: looking at them would leave no look for the ones that are here.
+    here = ((id, node) for id, node in w.nodes.items() if node.state not in _NOT_HERE)
+    for node_id, node in islice(here, NODES_LOOKED_AT):
+        gate = w.closed_to_work(node, job.id) or (Gate.SAME_JOB if node_id in holding else None)
         if job.pinned not in (None, node_id):
-            gate = "not the machine it was moved to"
-        if not gate:
-            gate, short = shortfall(node, Resources(*w.free_on(node)), job.spec.need)
-            if gate and (nearest is None or short < nearest[0]):
-                nearest = (short, f"{node_label(node)}: {gate}")
-        if gate:
-            gates[gate.partition(":")[0]] = gates.get(gate.partition(":")[0], 0) + 1
+            gate = Gate.NOT_CHOSEN
+        if gate is None and (miss := shortfall(node, Resources(*w.free_on(node)), job.spec.need)) is not None:
+            gate = miss.gate
+            if nearest is None or miss.short < nearest[0]:
+                nearest = (miss.short, f"{node_label(node)}: {miss.text}")
+        if gate is not None:
+            gates[gate] = gates.get(gate, 0) + 1
+    lost = w.states.get(NodeState.LOST, 0)
+    if lost:
+        gate = Gate.LOST if job.pinned is None else Gate.NOT_CHOSEN
+        gates[gate] = gates.get(gate, 0) + lost
     return gates, nearest[1] if nearest else ""
 
 
-def shortfall(node: Node, room: Resources, need: Need) -> tuple[str, int]:
-    """What the room lacks for the need, in words and as a number; nothing: it fits."""
+def shortfall(node: Node, room: Resources, need: Need) -> Shortfall | None:
+    """What the room lacks for the need; None: it fits."""
     if not kind_serves(kind_of(node), need):
-        return "architecture, GPU or features", 10**9
+        return Shortfall(Gate.KIND, 10**9)
     want = need.resources
     gaps = {
-        "cpu": (want.cpu_milli, room.cpu_milli),
-        "memory": (want.memory_mib, room.memory_mib),
-        "disk": (want.disk_mib, room.disk_mib),
-        "gpus": (want.gpus, room.gpus),
+        Gate.CPU: (want.cpu_milli, room.cpu_milli),
+        Gate.MEMORY: (want.memory_mib, room.memory_mib),
+        Gate.DISK: (want.disk_mib, room.disk_mib),
+        Gate.GPUS: (want.gpus, room.gpus),
     }
-    short = {name: (w_ - h) * 1000 // max(1, w_) for name, (w_, h) in gaps.items() if w_ > h}
+    short = {gate: (w_ - h) * 1000 // max(1, w_) for gate, (w_, h) in gaps.items() if w_ > h}
     if not short:
-        return "", 0
-    name = max(short, key=lambda n: (short[n], n))
-    return f"{name}: {gaps[name][1]} free of {gaps[name][0]} wanted", sum(short.values())
+        return None
+    gate = max(short, key=lambda g: (short[g], g.value))
+    return Shortfall(gate, sum(short.values()), gaps[gate][1], gaps[gate][0])
 
 
 def never_fits(w: World, need: Need, asking: bool = False) -> str:
@@ -172,7 +205,7 @@ def never_fits(w: World, need: Need, asking: bool = False) -> str:
     return "" if nearest is None else _miss(nearest[0], nearest[1], need)
 
 
-def _gap(kind: Kind, offered: Resources, need: Need) -> int:
+def _gap(kind: NodeKind, offered: Resources, need: Need) -> int:
     """By how much a shape misses, in thousandths of each want, summed."""
     if not kind_serves(kind, need):
         return 10**9
@@ -185,7 +218,7 @@ def _gap(kind: Kind, offered: Resources, need: Need) -> int:
     )
 
 
-def spoken_kind(kind: Kind) -> str:
+def spoken_kind(kind: NodeKind) -> str:
     words = [kind.arch]
     if kind.gpu_memory_mib:
         words.append(f"{kind.gpu_model or 'different GPUs'} with {kind.gpu_memory_mib} MiB")
@@ -194,7 +227,7 @@ def spoken_kind(kind: Kind) -> str:
     return f"{', '.join(words)} (can: {', '.join(kind.features) or 'nothing'})"
 
 
-def _miss(kind: Kind, offered: Resources, need: Need) -> str:
+def _miss(kind: NodeKind, offered: Resources, need: Need) -> str:
     """What a shape lacks, in words."""
     if not kind_serves(kind, need):
         return f"machines of kind {spoken_kind(kind)} do not serve"

@@ -5,7 +5,8 @@ Only hashes are known here. What a live job refers to is kept because it lives; 
 
 from holdfast.kernel.decision import Answer, Done, Rejected
 from holdfast.kernel.events import FilesReceived
-from holdfast.kernel.world import World
+from holdfast.kernel.mechanism import Mechanism
+from holdfast.kernel.world import NO_FACTS, World
 from holdfast.model import Job, Keep, Result, after
 
 
@@ -16,11 +17,11 @@ def manifests_of(job: Job, result: Result | None) -> tuple[str, ...]:
     return tuple(sorted(named - {""}))
 
 
-def keep_files(w: World, job: Job, result: Result | None) -> None:
-    """The job ends now."""
-    manifests = manifests_of(job, result)
-    if manifests:
-        w.changes.append(Keep(job.id, job.owner, manifests, after(w.now, w.settings.files_keep_ms)))
+class Files(Mechanism):
+    def ended(self, w: World, job: Job) -> None:
+        manifests = manifests_of(job, job.result)
+        if manifests:
+            w.changes.append(Keep(job.id, job.owner, manifests, after(w.now, w.settings.files_keep_ms)))
 
 
 def received(w: World, event: FilesReceived) -> Answer:
@@ -30,5 +31,5 @@ def received(w: World, event: FilesReceived) -> Answer:
         return Rejected("not_ended", f"{job.id} has not ended: there is nothing to receive yet")
     until = after(w.now, w.settings.files_keep_received_ms)
     w.changes.append(Keep(job.id, job.owner, manifests_of(job, job.result), until, received=True))
-    w.note("job.received", "its owner has the files", job.id)
+    w.note("job.received", NO_FACTS, job.id)
     return Done()

@@ -12,34 +12,37 @@ holds. Quarantine is capped: it never takes more than a share of the fleet, howe
 
 from msgspec.structs import replace
 
-from holdfast.kernel.checkpoints import got_far
 from holdfast.kernel.contenders import (
-    WAITS_FOR_LEASE,
-    end_job,
     got_on,
     lease_over_ms,
     must_not_repeat,
     refresh,
     revoke,
     seek,
+    waits_for,
 )
 from holdfast.kernel.decision import CloseSession, ToSession
-from holdfast.kernel.moving import hindered
-from holdfast.kernel.world import Pulse, World, node_label
+from holdfast.kernel.mechanism import Mechanism
+from holdfast.kernel.poison import blame_job, poisonous, went_down
+from holdfast.kernel.world import Presence, World, node_label
 from holdfast.model import (
     Attempt,
     AttemptPhase,
+    Facts,
     Failure,
     FailureCode,
     Instant,
-    Job,
     Node,
+    NodeCause,
     NodeId,
     NodeState,
     Purpose,
     Recovery,
-    Verdict,
+    RevokeCause,
+    TakeoverCause,
+    WaitReason,
 )
+from holdfast.model.cause_text import node_cause_text
 from holdfast.model.messages import Load, Ping
 from holdfast.policy.suspicion import silence_limit_ms
 
@@ -53,17 +56,23 @@ STRIKES: dict[FailureCode, int] = {
 }
 """Faults a node answers for. A user's error and a refusal are none; going away is judged by suspicion."""
 
-MASS_WINDOW_MS = 10_000
-"""Nodes lost within this window of each other point at the network, not at a job."""
 
-POISON_WINDOW_MS = 600_000
-"""A body that brings its machine down does so soon; after this long it is churn, not the job."""
+class NodeHealth(Mechanism):
+    def __init__(self) -> None:
+        self.woke_ms = self.forgive_until_ms = Instant(0)
+        """After a long freeze of the orchestrator itself: streams that broke meanwhile are nobody's fault."""
+
+    def body_started(self, w: World, attempt: Attempt, first: bool) -> None:
+        body_started_elsewhere(w, attempt)
+
+    def returned(self, w: World, attempt: Attempt) -> None:
+        returned(w, attempt)
 
 
 # --- silence ---
 
 
-def heard(w: World, node: NodeId, pulse: Pulse) -> None:
+def heard(w: World, node: NodeId, pulse: Presence) -> None:
     """Anything at all arrived from the node."""
     if w.fleet[node].held:
         gap = max(0, w.patience - max(pulse.heard_ms, pulse.watched_ms))
@@ -72,7 +81,7 @@ def heard(w: World, node: NodeId, pulse: Pulse) -> None:
     pulse.contested_ms = None
 
 
-def silence_limit(w: World, node: NodeId, pulse: Pulse) -> int:
+def silence_limit(w: World, node: NodeId, pulse: Presence) -> int:
     s = w.settings
     if not w.fleet[node].held:
         return s.idle_silence_ms
@@ -89,26 +98,31 @@ def silence_due(w: World, node_id: NodeId) -> None:
         if pulse.grace_until_ms > w.patience:
             w.deadlines.add(pulse.grace_until_ms, "silence", node_id)
         else:
-            suspect(w, node_id, "it did not dial in again after the orchestrator was away")
+            suspect(w, node_id, Facts(node_cause=NodeCause.NOT_BACK))
         return
     limit = silence_limit(w, node_id, pulse)
     since = max(pulse.heard_ms, pulse.watched_ms if w.fleet[node_id].held else Instant(0))
     due = Instant(since + limit)
     if due > w.patience:
         w.deadlines.add(due, "silence", node_id)
-    elif w.patience < w.forgive_until_ms and pulse.heard_ms <= w.woke_ms:
+    elif forgiven(w) and pulse.heard_ms <= w.lifecycle.of(NodeHealth).woke_ms:
         disconnect(w, node_id, "not heard since the orchestrator was frozen; dial in again")
         await_return(w, node_id)
     else:
-        suspect(w, node_id, f"silent for {w.patience - since} ms, limit {limit} ms")
+        suspect(w, node_id, Facts(node_cause=NodeCause.SILENT, ms=w.patience - since, limit_ms=limit))
 
 
 def forgive(w: World, late_ms: int) -> None:
     """The orchestrator itself was away for long. Nodes may have given up their streams meanwhile: those that are
     found broken or silent now get time to dial in again before anyone is blamed."""
     if late_ms >= 2 * w.settings.silence_ceiling_ms:
-        w.woke_ms = w.patience
-        w.forgive_until_ms = w.soon(w.settings.silence_ceiling_ms + 2 * w.settings.keepalive_ms)
+        health = w.lifecycle.of(NodeHealth)
+        health.woke_ms = w.patience
+        health.forgive_until_ms = w.soon(w.settings.silence_ceiling_ms + 2 * w.settings.keepalive_ms)
+
+
+def forgiven(w: World) -> bool:
+    return w.patience < w.lifecycle.of(NodeHealth).forgive_until_ms
 
 
 def await_return(w: World, node_id: NodeId) -> None:
@@ -121,12 +135,13 @@ def await_return(w: World, node_id: NodeId) -> None:
 # --- going down ---
 
 
-def change(w: World, node: Node, state: NodeState, cause: str, bound_ms: int = 0, **changes: object) -> Node:
+def change(w: World, node: Node, state: NodeState, why: Facts, bound_ms: int = 0, **changes: object) -> Node:
     """Put a node into a state, on the record (SPEC H4)."""
     until = w.soon(bound_ms) if bound_ms else Instant(0)
-    node = replace(node, state=state, cause=cause, state_since_ms=w.now, state_until_ms=until, **changes)
+    because = {"cause_code": why.node_cause, "cause": node_cause_text(why)}
+    node = replace(node, state=state, state_since_ms=w.now, state_until_ms=until, **because, **changes)
     w.put(node)
-    w.note(f"node.{state.value}", f"{node_label(node)}: {cause}", node=node.id)
+    w.note(f"node.{state.value}", replace(why, label=node_label(node)), node=node.id)
     if state in (NodeState.READY, NodeState.PROBATION):
         for attempt in w.held_by(node.id):
             seek(w, attempt.job)  # what it holds is in good hands again: no takeover is wanted
@@ -141,87 +156,45 @@ def disconnect(w: World, node_id: NodeId, why: str) -> None:
         w.reindex(node_id)
 
 
-def suspect(w: World, node_id: NodeId, cause: str) -> None:
+def suspect(w: World, node_id: NodeId, why: Facts) -> None:
     """No new work from this instant, and a second contender for everything repeatable it holds."""
     node = w.nodes[node_id]
     if node.state in (NodeState.SUSPECT, NodeState.LOST, NodeState.GONE):
         return
-    disconnect(w, node_id, cause)
-    change(w, node, NodeState.SUSPECT, cause, w.settings.suspect_ms_max)
-    w.went.pop(node_id, None)
-    w.went[node_id] = w.patience
-    while w.went[first := next(iter(w.went))] <= w.patience - MASS_WINDOW_MS:
-        del w.went[first]
+    disconnect(w, node_id, node_cause_text(why))
+    change(w, node, NodeState.SUSPECT, why, w.settings.suspect_ms_max)
+    went_down(w, node_id)
     for attempt in w.held_by(node_id):
         if attempt.may_win:
             blame_job(w, attempt)
-            take_over(w, attempt, cause)
+            take_over(w, attempt, replace(why, takeover=TakeoverCause.LOST))
 
 
-def blame_job(w: World, attempt: Attempt) -> None:
-    """Remember that the node went down with this job's body running, unless many nodes went at once. A job that got on
-    since others did is not what they went down of."""
-    job = w.jobs.get(attempt.job)
-    if job is None or attempt.started_ms is None:
-        return
-    if w.now - attempt.started_ms > POISON_WINDOW_MS:
-        if job.felled and got_far(job, attempt, POISON_WINDOW_MS):
-            w.put(replace(job, felled=()))
-        return
-    if attempt.node in job.felled:
-        return
-    # Those that went without this job: many at once point at the network.
-    others = len(w.went) - sum(n in w.went for n in {*job.felled, attempt.node})
-    present = sum(w.states.get(s, 0) for s in (NodeState.READY, NodeState.PROBATION, NodeState.SUSPECT))
-    if others >= 1 and (others + 1) * 5 >= present:
-        return
-    w.put(replace(job, felled=(*job.felled, attempt.node)))
-
-
-def take_over(w: World, attempt: Attempt, cause: str) -> None:
+def take_over(w: World, attempt: Attempt, why: Facts) -> None:
     """The attempt's node cannot be relied on: let the job go on elsewhere, as its class allows."""
     job = w.jobs.get(attempt.job)
     if job is None:
         return
-    if (later := hindered(w, job, attempt, cause)) is not job:
-        w.put(later)
-        job = later
-        if attempt.purpose is Purpose.MOVE and any(a.may_win for a in w.attempts_of(job.id) if a.id != attempt.id):
-            revoke(w, attempt, Failure(FailureCode.NODE_LOST, f"it had not started there: {cause}"))
-            refresh(w, job.id)
-            seek(w, job.id)
-            return
+    if w.lifecycle.away(w, attempt, why):
+        return
+    job = w.jobs[job.id]
     if must_not_repeat(job, attempt):
         if w.pulse(attempt.node).session is not None:
             return  # a sick or struck machine that can still be reached: let it finish what nobody else may do
-        w.put(replace(job, waiting=WAITS_FOR_LEASE))
+        w.put(waits_for(job, WaitReason.LEASE))
         w.deadlines.add(lease_over_ms(w, attempt), "lease", attempt.id)
-        w.note("job.lease", WAITS_FOR_LEASE, job.id, attempt.id, attempt.node)
+        w.note("job.lease", Facts(wait=WaitReason.LEASE), job.id, attempt.id, attempt.node)
         return
     if job.spec.recovery is Recovery.NEVER:
-        revoke(w, attempt, Failure(FailureCode.NODE_LOST, f"it had not started, and its machine is away: {cause}"))
+        revoke(w, attempt, replace(why, revoke=RevokeCause.AWAY_BEFORE_START))
         refresh(w, job.id)
     elif poisonous(w, job):
         return
     else:
         if (later := got_on(w, job, attempt)) is not job:
             w.put(later)
-        w.note("job.takeover", f"another machine takes over: {cause}", job.id, attempt.id, attempt.node)
+        w.note("job.takeover", why, job.id, attempt.id, attempt.node)
     seek(w, job.id)
-
-
-def poisonous(w: World, job: Job) -> bool:
-    """Stop a job under which several different machines went down (SPEC J8)."""
-    if len(job.felled) < w.settings.poison_nodes:
-        return False
-    names = ", ".join(job.felled)
-    end_job(
-        w,
-        job.id,
-        Verdict.FAILED,
-        Failure(FailureCode.POISON, f"these machines went down with it running: {names}"),
-    )
-    return True
 
 
 def strike(w: World, node_id: NodeId, failure: Failure) -> None:
@@ -232,9 +205,10 @@ def strike(w: World, node_id: NodeId, failure: Failure) -> None:
         return
     node = replace(node, strikes=node.strikes + points)
     w.put(node)
-    w.note("node.strike", f"{node_label(node)}: {failure.code.value}: {failure.detail}", node=node_id)
+    struck = Facts(label=node_label(node), failure=failure.code, detail=failure.detail)
+    w.note("node.strike", struck, node=node_id)
     if node.state is NodeState.PROBATION or node.strikes >= w.settings.strikes_to_quarantine:
-        quarantine(w, node, f"{node.strikes} faults, the last: {failure.code.value}")
+        quarantine(w, node, Facts(node_cause=NodeCause.FAULTS, count=node.strikes, fault=failure.code))
 
 
 def fleet_too_thin(w: World) -> bool:
@@ -244,7 +218,7 @@ def fleet_too_thin(w: World) -> bool:
     return (aside + 1) * 1000 > present * w.settings.quarantine_share_max_permille
 
 
-def quarantine(w: World, node: Node, cause: str, sick: bool = False) -> None:
+def quarantine(w: World, node: Node, why: Facts, sick: bool = False) -> None:
     """Set a node aside, unless that would take too much of the fleet: then fail open, on the record.
 
     A node that calls itself sick is always believed: the cap guards against our own judgement."""
@@ -252,33 +226,29 @@ def quarantine(w: World, node: Node, cause: str, sick: bool = False) -> None:
         return
     s = w.settings
     if not sick and fleet_too_thin(w):
-        w.note(
-            "node.spared",
-            f"{node_label(node)} would be quarantined ({cause}), but too few would be left",
-            node=node.id,
-        )
+        w.note("node.spared", replace(why, label=node_label(node)), node=node.id)
         return
     times = max(0, node.strikes - s.strikes_to_quarantine)
     length = min(s.quarantine_ms_max, s.quarantine_ms << min(times, 20))
-    change(w, node, NodeState.QUARANTINED, cause, length, quarantined_until_ms=w.soon(length))
+    change(w, node, NodeState.QUARANTINED, why, length, quarantined_until_ms=w.soon(length))
     for attempt in w.held_by(node.id):
         if attempt.may_win:
-            take_over(w, attempt, f"its machine is quarantined: {cause}")
+            take_over(w, attempt, replace(why, takeover=TakeoverCause.QUARANTINED))
 
 
-def load_reported(w: World, node_id: NodeId, pulse: Pulse, load: Load) -> None:
+def load_reported(w: World, node_id: NodeId, pulse: Presence, load: Load) -> None:
     pulse.load = load
     w.index.busy(w.fleet[node_id], load.cpu_permille)
     if load.sick:
-        quarantine(w, w.nodes[node_id], f"it reports itself sick: {load.sick}", sick=True)
+        quarantine(w, w.nodes[node_id], Facts(node_cause=NodeCause.SICK, detail=load.sick), sick=True)
 
 
 # --- coming back ---
 
 
-def begin_probation(w: World, node: Node, cause: str) -> None:
+def begin_probation(w: World, node: Node, cause: NodeCause) -> None:
     w.pulse(node.id).pings = 0
-    change(w, node, NodeState.PROBATION, cause, w.settings.probation_ms, probation_wins=0)
+    change(w, node, NodeState.PROBATION, Facts(node_cause=cause), w.settings.probation_ms, probation_wins=0)
     w.deadlines.add(w.patience, "ping", node.id)
 
 
@@ -312,7 +282,7 @@ def won(w: World, node_id: NodeId) -> None:
     if node.state is NodeState.PROBATION:
         wins = node.probation_wins + 1
         if wins >= w.settings.probation_wins:
-            change(w, node, NodeState.READY, "it proved itself", strikes=0, probation_wins=0)
+            change(w, node, NodeState.READY, Facts(node_cause=NodeCause.PROVEN), strikes=0, probation_wins=0)
         else:
             w.put(replace(node, probation_wins=wins))
     elif node.strikes and node.state is NodeState.READY:
@@ -330,18 +300,19 @@ def state_due(w: World, node_id: NodeId) -> bool:
     pulse = w.pulse(node_id)
     match node.state:
         case NodeState.SUSPECT:
-            change(w, node, NodeState.LOST, "it stayed away too long")
+            change(w, node, NodeState.LOST, Facts(node_cause=NodeCause.AWAY_TOO_LONG))
             return True
         case NodeState.QUARANTINED if pulse.load.sick:
-            change(w, node, NodeState.QUARANTINED, f"still sick: {pulse.load.sick}", w.settings.quarantine_ms)
+            why = Facts(node_cause=NodeCause.STILL_SICK, detail=pulse.load.sick)
+            change(w, node, NodeState.QUARANTINED, why, w.settings.quarantine_ms)
         case NodeState.QUARANTINED:
-            begin_probation(w, node, "its quarantine is over")
+            begin_probation(w, node, NodeCause.QUARANTINE_OVER)
         case NodeState.PROBATION if pulse.session is None:
             w.put(replace(node, state_until_ms=w.soon(w.settings.probation_ms)))
         case NodeState.PROBATION if pulse.pings < w.settings.probation_pings:
-            suspect(w, node_id, "it answers no probes")
+            suspect(w, node_id, Facts(node_cause=NodeCause.NO_PROBES))
         case NodeState.PROBATION:
-            change(w, node, NodeState.READY, "no fault during its probation", strikes=0, probation_wins=0)
+            change(w, node, NodeState.READY, Facts(node_cause=NodeCause.NO_FAULT), strikes=0, probation_wins=0)
         case _:
             pass
     return False
@@ -351,7 +322,7 @@ def body_started_elsewhere(w: World, attempt: Attempt) -> None:
     """A contender's body runs: contenders on quarantined nodes are not needed any more."""
     for other in w.attempts_of(attempt.job):
         if other.id != attempt.id and other.may_win and w.nodes[other.node].state is NodeState.QUARANTINED:
-            revoke(w, other, Failure(FailureCode.NODE_UNHEALTHY, f"{attempt.id} runs on a healthy machine"))
+            revoke(w, other, Facts(revoke=RevokeCause.UNHEALTHY, attempt=attempt.id))
 
 
 def returned(w: World, attempt: Attempt) -> None:
@@ -359,11 +330,8 @@ def returned(w: World, attempt: Attempt) -> None:
     job = w.jobs.get(attempt.job)
     if job is None:
         return
-    if attempt.node in job.felled:
-        job = replace(job, felled=tuple(n for n in job.felled if n != attempt.node))
-        w.put(job)
-    if job.waiting == WAITS_FOR_LEASE:
-        job = replace(job, waiting="")
+    if job.wait_reason is WaitReason.LEASE:
+        job = waits_for(job, None)
         w.put(job)
     for other in w.attempts_of(job.id):
         if (
@@ -372,9 +340,5 @@ def returned(w: World, attempt: Attempt) -> None:
             and other.purpose is not Purpose.MOVE  # a person wants it there, not only because this one was away
             and other.phase in (AttemptPhase.OFFERED, AttemptPhase.PREPARING)
         ):
-            revoke(
-                w,
-                other,
-                Failure(FailureCode.SUPERSEDED, f"{attempt.id} came back before this one had started"),
-            )
+            revoke(w, other, Facts(revoke=RevokeCause.CAME_BACK, attempt=attempt.id))
     seek(w, job.id)

@@ -1,7 +1,8 @@
 """The kernel itself: an event and the time go in, a decision comes out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from hashlib import sha256
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -18,9 +19,8 @@ from holdfast.kernel import (
     reconcile,
     recovery,
     reservation,
-    straggling,
 )
-from holdfast.kernel.decision import Answer, Decision, Done, Foretold, Rejected, Taken
+from holdfast.kernel.decision import Answer, Decision, Done, Predicted, Rejected, Taken
 from holdfast.kernel.events import (
     AnyEvent,
     CancelAsked,
@@ -42,72 +42,56 @@ from holdfast.kernel.events import (
     Verified,
 )
 from holdfast.kernel.explain import explain, never_fits
-from holdfast.kernel.world import World
+from holdfast.kernel.lifecycle import Lifecycle
+from holdfast.kernel.world import NO_FACTS, World
 from holdfast.model import (
-    Attempt,
     AttemptId,
-    Failure,
-    FailureCode,
+    Facts,
     Instant,
     Job,
     JobId,
-    JoinToken,
     Meta,
-    Node,
     NodeId,
     NodeState,
-    Pace,
+    RevokeCause,
     Settings,
     Verdict,
+    WaitReason,
 )
+from holdfast.model.cause_text import revoke_failure
 from holdfast.model.messages import Leaving, Offers, Pong, Report
+from holdfast.model.rows import in_load_order
+from holdfast.model.stored import StoredRow
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 CLOCK_MS = 30_000
 """While anything lives, time itself is written this often, so that a restart knows how long it was away."""
 
 
-def _age(pace: Pace) -> tuple[int, str]:
-    """Several may be written in one step, so the number alone does not order them."""
-    return pace.seq, pace.id
-
-
 class Kernel:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._w = World(settings)
+        self._w = World(settings, Lifecycle())
 
     # --- rebuilding ---
 
     @classmethod
-    def load(
-        cls, settings: Settings, meta: Meta | None, nodes: "list[Node]", jobs: "list[Job]", attempts: "list[Attempt]",
-        tokens: "list[JoinToken]", paces: "Sequence[Pace]" = (),
-    ) -> "Kernel":  # fmt: skip
+    def load(cls, settings: Settings, rows: Iterable[StoredRow]) -> Self:
         """A kernel with the state that the store holds. The first event must be `Led`."""
         kernel = cls(settings)
         w = kernel._w
-        if meta is not None:
-            w.load(meta)
-        for row in [*nodes, *tokens, *sorted(paces, key=_age), *jobs, *attempts]:
+        for row in in_load_order(rows):
             w.load(row)
-        for job in sorted(jobs, key=lambda j: (j.submitted_ms, j.id)):
+        for job in sorted(w.jobs.values(), key=lambda j: (j.submitted_ms, j.id)):
             w.deadlines.add(job.queue_until_ms, "job", job.id)
             contenders.seek(w, job.id, rebuilding=True)
         w.changes = []
         return kernel
 
-    def rows(self) -> list[Node | JoinToken | Pace | Job | Attempt | Meta]:
+    def rows(self) -> list[StoredRow]:
         """Everything that is stored and lives, in a fixed order."""
-        w = self._w
-        return [
-            w.meta,
-            *(w.nodes[k] for k in sorted(w.nodes)),
-            *(w.tokens[k] for k in sorted(w.tokens)),
-            *sorted(w.paces.values(), key=_age),
-            *(w.jobs[k] for k in sorted(w.jobs)),
-            *(w.attempts[k] for k in sorted(w.attempts)),
-        ]
+        rows: dict[type[StoredRow], dict[Any, StoredRow]] = {**self._w.rows, Meta: {0: self._w.meta}}
+        return in_load_order(rows[kind][key] for kind in rows for key in sorted(rows[kind]))
 
     def digest(self) -> str:
         """A hash of the rows and of what follows from them: rebuilding must give the same."""
@@ -116,8 +100,7 @@ class Kernel:
             sorted(w.shares.items()),
             sorted(w.live_of.items()),
             w.queue.members(),
-            sorted(w.reserved.items()),
-            sorted((node, sorted(jobs)) for node, jobs in w.pinned.items()),
+            w.lifecycle.digest(),
         )
         return sha256(_encode([*self.rows(), derived])).hexdigest()
 
@@ -173,9 +156,7 @@ class Kernel:
             case Checkpointed():
                 answer = checkpoints.keep(w, event)
                 if isinstance(answer, Done):
-                    straggling.saved(w, w.attempts[event.attempt], event.manifest)
-                    moving.saved(w, w.attempts[event.attempt])
-                    recovery.drain_due(w, w.attempts[event.attempt].node)
+                    w.lifecycle.checkpointed(w, event.attempt, event.manifest)
                 return answer
             case NodeJoined():
                 membership.join(w, event.session, event.hello)
@@ -192,7 +173,7 @@ class Kernel:
             case CheckAsked():
                 return checking.check(w, event)
             case EstimatesAsked():
-                return Foretold(estimates.of_all(w, event.jobs), estimates.scores(w))
+                return Predicted(estimates.of_all(w, event.jobs), estimates.scores(w))
             case TokenMade():
                 w.put(event.token)
                 return Done("made")
@@ -216,7 +197,7 @@ class Kernel:
         seed = meta.seed if meta.epoch else event.seed
         w.meta = replace(meta, epoch=event.epoch, seed=seed)
         w.was_late(away)
-        w.note("orchestrator.led", f"epoch {event.epoch}; {away} ms without a leader are charged to nobody")
+        w.note("orchestrator.led", Facts(count=event.epoch, ms=away))
         for node_id, node in sorted(w.nodes.items()):
             if node.state in (NodeState.READY, NodeState.PROBATION, NodeState.QUARANTINED):
                 health.await_return(w, node_id)
@@ -230,7 +211,7 @@ class Kernel:
         w = self._w
         if late_ms > 0:
             w.was_late(late_ms)
-            w.note("orchestrator.late", f"{late_ms} ms late; every deadline moves by that, and nobody is blamed")
+            w.note("orchestrator.late", Facts(ms=late_ms))
             health.forgive(w, late_ms)
         if w.jobs and w.now - w.meta.now_ms >= CLOCK_MS:
             w.meta = replace(w.meta, now_ms=w.now)
@@ -276,21 +257,21 @@ class Kernel:
             miss = never_fits(w, spec.need)
             if miss:
                 return checking.no_fit(miss)
-            job = estimates.foretell(w, replace(job, waiting=contenders.WAITS_FOR_ROOM), lane, placed=False)
+            job = estimates.predict(w, contenders.waits_for(job, WaitReason.ROOM), lane, placed=False)
             w.put(job)
             contenders.wait_in_line(w, job, lane)
             w.queue.dry(spec.need)
             w.deadlines.add(until, "job", job.id)
-        w.note("job.queued", "the job is queued", job.id)
+        w.note("job.queued", NO_FACTS, job.id)
         if member is not None:
-            contenders.offer(w, estimates.foretell(w, job, lane, placed=True), member)
+            contenders.offer(w, estimates.predict(w, job, lane, placed=True), member)
         return Taken(job.id)
 
     def _cancel(self, job_id: JobId, by: str) -> Answer:
         if job_id not in self._w.jobs:
             return Rejected("not_live", f"{job_id} has already ended, or never was.")
-        who = f"stopped by {by}" if by else "stopped by its owner"
-        contenders.end_job(self._w, job_id, Verdict.CANCELLED, Failure(FailureCode.CANCELLED, who))
+        why = Facts(revoke=RevokeCause.CANCELLED, by=by or "its owner")
+        contenders.end_job(self._w, job_id, Verdict.CANCELLED, revoke_failure(why), why=why)
         return Done("stopped")
 
     # --- nodes ---

@@ -8,11 +8,21 @@ identity waits until the old one has been shown to be silent.
 from msgspec.structs import replace
 
 from holdfast.kernel.decision import Answer, CloseSession, Done, Rejected, ToSession
-from holdfast.kernel.health import await_return, begin_probation, change, fleet_too_thin, heard, ping_due, suspect
+from holdfast.kernel.health import (
+    await_return,
+    begin_probation,
+    change,
+    fleet_too_thin,
+    forgiven,
+    heard,
+    ping_due,
+    suspect,
+)
 from holdfast.kernel.reconcile import compare
 from holdfast.kernel.recovery import drain_due, make_fit, write_off
 from holdfast.kernel.world import World, node_label
-from holdfast.model import Instant, Node, NodeId, NodeState, Resources, after
+from holdfast.model import DrainChange, Facts, Instant, Node, NodeCause, NodeId, NodeState, PauseCause, after
+from holdfast.model.cause_text import draining_text, pause_text
 from holdfast.model.messages import Drained, Hello, Leaving, Load, Offers, Ping, Refusal, Welcome
 
 
@@ -23,7 +33,8 @@ def join(w: World, session: int, hello: Hello) -> None:
     if refusal is not None:
         w.send(ToSession(session, hello.node, refusal), CloseSession(session, refusal.says))
         if refusal.final and node is not None:
-            w.note("node.refused", f"{hello.node}: {refusal.code}: {refusal.says}", node=hello.node)
+            said = Facts(label=hello.node, refusal=refusal.code, detail=refusal.says)
+            w.note("node.refused", said, node=hello.node)
         return
     pulse = w.pulse(hello.node)
     if pulse.session is not None:
@@ -55,9 +66,8 @@ def join(w: World, session: int, hello: Hello) -> None:
         w.send(ToSession(session, hello.node, Drained(w.meta.epoch, True)))
     w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", hello.node)
     for attempt in w.held_by(hello.node):
-        claim = w.claim(attempt)
-        claim.sent_ms = Instant(0)  # what was sent to the old session may never have arrived
-        claim.mark = None  # what the body did meanwhile is not known: it is not called stalled for that
+        w.claim(attempt).sent_ms = Instant(0)  # what was sent to the old session may never have arrived
+        w.lifecycle.reconnected(w, attempt)
     back = away and w.nodes[hello.node].state is not NodeState.QUARANTINED
     compare(w, hello.node, hello.held, full=True, seq=0, came_back=back)
 
@@ -70,24 +80,24 @@ def _enter(w: World, node: Node | None, hello: Hello) -> None:
     if node is None:
         fresh = Node(hello.node, hello.public_key, hello.version, hello.hardware, w.now)
         _use_token(w, hello)
-        change(w, replace(fresh, **known), NodeState.READY, "it joined")
+        change(w, replace(fresh, **known), NodeState.READY, Facts(node_cause=NodeCause.JOINED))
         return
     updated: Node = replace(node, **known)
     if node.leaving or node.state is NodeState.GONE:
         # What its own operator wants, it says again; what the network's wants is kept here.
         kept = node.drained_by_network
-        updated = replace(updated, draining=kept, drained=kept, leaving=False, leaving_why="")
+        updated = replace(updated, draining=kept, drained=kept, leaving=False, leaving_why="", pause_cause=None)
     left_ms = node.quarantined_until_ms - w.patience
     match node.state:
         case NodeState.SUSPECT | NodeState.LOST | NodeState.GONE if left_ms > 0 and not fleet_too_thin(w):
-            change(w, updated, NodeState.QUARANTINED, "it came back before its quarantine was over", left_ms)
+            change(w, updated, NodeState.QUARANTINED, Facts(node_cause=NodeCause.CAME_BACK_EARLY), left_ms)
         case NodeState.SUSPECT | NodeState.LOST:
-            begin_probation(w, updated, "it came back")
+            begin_probation(w, updated, NodeCause.CAME_BACK)
         case NodeState.GONE:
             if node.strikes:
-                begin_probation(w, updated, "it joined again")
+                begin_probation(w, updated, NodeCause.JOINED_AGAIN)
             else:
-                change(w, updated, NodeState.READY, "it joined again")
+                change(w, updated, NodeState.READY, Facts(node_cause=NodeCause.JOINED_AGAIN))
         case NodeState.PROBATION:
             w.put(updated)
             w.pulse(node.id).pings = 0
@@ -166,11 +176,11 @@ def broke(w: World, session: int, node_id: NodeId, why: str) -> None:
     if slow and pulse.excused_ms is None:
         pulse.excused_ms = w.patience
     excused = pulse.excused_ms is not None and w.patience < after(pulse.excused_ms, w.settings.reconnect_grace_ms)
-    if w.patience < w.forgive_until_ms or (slow and excused):
+    if forgiven(w) or (slow and excused):
         # This side was away, or so slow that the node never heard its welcome: nobody is to blame.
         await_return(w, node_id)
     else:
-        suspect(w, node_id, f"its connection broke: {why}")
+        suspect(w, node_id, Facts(node_cause=NodeCause.LINK_BROKE, detail=why))
 
 
 def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:
@@ -179,9 +189,9 @@ def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:
     heard(w, node_id, w.pulse(node_id))
     if not message.done:
         if not node.leaving:
-            _wished(w, node_id, "its own operator", message.grace_ms, leaving_why="asked to leave by its own operator")
+            _wished(w, node_id, "its own operator", message.grace_ms, leaves=True, pause=PauseCause.LEAVING)
         return
-    change(w, node, NodeState.GONE, "it said goodbye")
+    change(w, node, NodeState.GONE, Facts(node_cause=NodeCause.GOODBYE))
     w.pulse(node_id).session = None
     w.reindex(node_id)
     w.send(CloseSession(session, "goodbye"))
@@ -194,20 +204,16 @@ def offers(w: World, node_id: NodeId, message: Offers) -> None:
     heard(w, node_id, w.pulse(node_id))
     if message.offered != node.offered:
         w.put(replace(node, offered=message.offered))
-        w.note("node.offers", f"{node_label(node)} offers {spoken(message.offered)} (its own operator)", node=node_id)
+        w.note("node.offers", Facts(label=node_label(node), room=message.offered), node=node_id)
         w.reindex(node_id)
         make_fit(w, node_id)
     node = w.nodes[node_id]
     if message.paused and not node.leaving:
-        why = message.why or "paused by its own operator"
-        _wished(w, node_id, why, message.grace_ms, leaving_why=why)
+        pause = PauseCause.STATED if message.why else PauseCause.OPERATOR
+        why = pause_text(pause, message.why)
+        _wished(w, node_id, why, message.grace_ms, leaves=True, pause=pause, stated=message.why)
     elif not message.paused and node.leaving:
-        _wished(w, node_id, "its own operator", leaving_why="")
-
-
-def spoken(amount: Resources) -> str:
-    amounts = f"{amount.cpu_milli / 1000:g} cores, {amount.memory_mib} MiB memory, {amount.disk_mib} MiB disk"
-    return f"{amounts}, {amount.gpus} GPUs"
+        _wished(w, node_id, "its own operator", leaves=False)
 
 
 def drain(w: World, node_id: NodeId, on: bool, by: str) -> Answer:
@@ -219,14 +225,14 @@ def drain(w: World, node_id: NodeId, on: bool, by: str) -> Answer:
         return Done("it is draining already" if on else "it is not draining")
     if node.state is NodeState.GONE:
         # What its own operator wanted ended with its goodbye: it says it again if it comes back.
-        w.put(replace(node, draining=False, drained=False, leaving=False, leaving_why=""))
-        w.note("node.undrained", f"{node_label(node)} is not drained any more ({by})", node=node_id)
+        w.put(replace(node, draining=False, drained=False, leaving=False, leaving_why="", pause_cause=None))
+        w.note("node.undrained", Facts(drain=DrainChange.FORGOTTEN, label=node_label(node), by=by), node=node_id)
         return Done("not drained any more")
     _wished(w, node_id, by, drained=on)
     session = w.pulse(node_id).session
     if session is not None:
         w.send(ToSession(session, node_id, Drained(w.meta.epoch, on)))
-    return Done("draining" if on else w.nodes[node_id].draining_because or "taking work again")
+    return Done("draining" if on else draining_text(w.nodes[node_id]) or "taking work again")
 
 
 def _wished(
@@ -236,23 +242,27 @@ def _wished(
     grace_ms: int | None = None,
     *,
     drained: bool | None = None,
-    leaving_why: str | None = None,
+    leaves: bool | None = None,
+    pause: PauseCause | None = None,
+    stated: str = "",
 ) -> None:
-    """The network's operator wants something else (`drained`), or its own does: it drains while either wants it to."""
+    """The network's operator wants something else (`drained`), or its own does (`leaves`, and why, if so): it drains
+    while either wants it to."""
     before = w.nodes[node_id]
     node = replace(before, drained=before.drained_by_network if drained is None else drained)
-    if leaving_why is not None:
-        node = replace(node, leaving=bool(leaving_why), leaving_why=leaving_why)
-    on, more = node.drained or node.leaving, drained or leaving_why
+    if leaves is not None:
+        words = "" if pause is None else pause_text(pause, stated)
+        node = replace(node, leaving=leaves, leaving_why=words, pause_cause=pause)
+    on, more = node.drained or node.leaving, drained or leaves
     until = before.drain_until_ms
     if more:
         given = w.soon(w.settings.drain_ms if grace_ms is None else grace_ms)
         until = min(given, until) if before.draining else given
     node = replace(node, draining=on, drain_until_ms=until)
     w.put(node)
-    kind, text = ("node.draining", "is being drained") if more else ("node.undrained", "takes work again")
+    facts = Facts(drain=DrainChange.DRAINED if more else DrainChange.UNDRAINED, label=node_label(node), by=by)
     if on and not more:
-        kind, text, by = "node.draining", f"gets no work yet: {node.draining_because}", f"{by} took it back"
-    w.note(kind, f"{node_label(node)} {text} ({by})", node=node_id)
+        facts = replace(facts, drain=DrainChange.STILL_DRAINED, detail=draining_text(node))
+    w.note("node.draining" if on else "node.undrained", facts, node=node_id)
     if on and not w.fleet[node_id].held:
         drain_due(w, node_id)

@@ -8,18 +8,21 @@ before that leaves the job where it is. At any moment `Job.move` says how it sta
 from msgspec.structs import replace
 
 from holdfast.kernel.checkpoints import ask_to_save, may_save, saved_since
-from holdfast.kernel.contenders import WAITS_FOR_ROOM, offer, refresh, revoke, seek
+from holdfast.kernel.contenders import offer, refresh, revoke, seek, waits_for
 from holdfast.kernel.decision import Answer, Done, Rejected
 from holdfast.kernel.events import MoveAsked
 from holdfast.kernel.explain import shortfall
+from holdfast.kernel.mechanism import Mechanism
 from holdfast.kernel.world import World, node_label
 from holdfast.model import (
     Attempt,
     AttemptPhase,
+    Facts,
     Failure,
-    FailureCode,
+    Gate,
     Instant,
     Job,
+    JobId,
     Move,
     MoveState,
     Node,
@@ -28,12 +31,66 @@ from holdfast.model import (
     Purpose,
     Recovery,
     Resources,
+    RevokeCause,
+    WaitReason,
 )
+from holdfast.model.cause_text import gate_text, takeover_cause_text
 
 MOVES_MAX = 64
 """Of one job: every attempt is looked at with each decision about it, so their number is bounded."""
-_ROOM = ("held free for another job", "probation: probing", "probation: one at a time", "too many attempts")
+_ROOM = (Gate.RESERVED, Gate.PROBATION_PROBES, Gate.PROBATION_BUSY, Gate.ATTEMPTS_MAX)
 """Gates that a waiting job can wait for: the machine is there and in service."""
+
+
+class Moving(Mechanism):
+    def __init__(self) -> None:
+        self.pinned: dict[NodeId, dict[JobId, None]] = {}
+        """Who waits for room on one node and no other."""
+
+    def offered(self, w: World, job: Job) -> Job:
+        """It waited for room there, and has it."""
+        if job.move is not None and job.move.state is MoveState.WAITING:
+            return replace(job, move=replace(job.move, state=MoveState.DONE))
+        return job
+
+    def body_started(self, w: World, attempt: Attempt, first: bool) -> None:
+        body_started(w, attempt)
+
+    def checkpointed(self, w: World, attempt: Attempt, manifest: str) -> None:
+        saved(w, attempt)
+
+    def away(self, w: World, attempt: Attempt, why: Facts) -> bool:
+        return away(w, attempt, why)
+
+    def lost(self, w: World, job: Job, attempt: Attempt, failure: Failure) -> Job:
+        return hindered(w, job, attempt, failure.detail or failure.meaning.says)
+
+    def due(self, w: World, job: Job) -> None:
+        save_due(w, job)
+
+    def ending(self, w: World, job: Job) -> Job:
+        if job.move is not None and job.move.under_way:
+            return replace(job, move=replace(job.move, state=MoveState.FAILED, says="the job ended before"))
+        return job
+
+    def job_changed(self, w: World, before: Job | None, job: Job) -> None:
+        """Where alone a job may be placed has changed, or may have."""
+        if job.move is None and (before is None or before.move is None):
+            return
+        was = None if before is None else before.pinned
+        now = job.pinned if job.live else None
+        if was is not None and was != now:
+            del self.pinned[was][job.id]
+            if not self.pinned[was]:
+                del self.pinned[was]
+        if now is not None:
+            self.pinned.setdefault(now, {})[job.id] = None
+
+    def node_lost(self, w: World, node: NodeId) -> None:
+        release(w, node)
+
+    def digest(self) -> object:
+        return sorted((node, sorted(jobs)) for node, jobs in self.pinned.items())
 
 
 # --- asking ---
@@ -56,7 +113,7 @@ def ask(w: World, event: MoveAsked) -> Answer:
     refusal = _too_late(w, job, contenders, node) or _unfit(w, job, node, bool(contenders))
     if refusal is not None:
         return refusal
-    who = f"asked by {event.by or 'its owner'}"
+    who = event.by or "its owner"
     if contenders and job.spec.recovery is not Recovery.NEVER:
         _begin(w, job, contenders, Move(node.id, MoveState.SAVING, event.key, asked_ms=w.patience), who)
     else:
@@ -89,16 +146,16 @@ def _unfit(w: World, job: Job, node: Node, at_once: bool) -> Rejected | None:
     """What about the machine forbids the move. `at_once`: there must be room now, not only some day."""
     label = node_label(node)
     gate = w.closed_to_work(node, job.id)
-    if not gate and any(a.node == node.id for a in w.attempts_of(job.id)):
-        gate = "an earlier attempt of this job is not gone from there yet"
-    if gate and (at_once or gate not in _ROOM):
-        return Rejected("node_not_ready", f"{label} can take no work now: {gate}.")
-    miss, _ = shortfall(node, node.offered, job.spec.need)
-    if miss:
-        return Rejected("no_fit", f"{job.id} does not fit on {label}; it misses {miss}.")
-    miss, _ = shortfall(node, Resources(*w.free_on(node)), job.spec.need)
-    if miss and at_once:
-        return Rejected("no_room", f"{label} has no room for {job.id} now; it misses {miss}.")
+    if gate is None and any(a.node == node.id for a in w.attempts_of(job.id)):
+        gate = Gate.EARLIER_ATTEMPT
+    if gate is not None and (at_once or gate not in _ROOM):
+        return Rejected("node_not_ready", f"{label} can take no work now: {gate_text(gate)}.")
+    miss = shortfall(node, node.offered, job.spec.need)
+    if miss is not None:
+        return Rejected("no_fit", f"{job.id} does not fit on {label}; it misses {miss.text}.")
+    miss = shortfall(node, Resources(*w.free_on(node)), job.spec.need)
+    if miss is not None and at_once:
+        return Rejected("no_room", f"{label} has no room for {job.id} now; it misses {miss.text}.")
     return None
 
 
@@ -106,11 +163,11 @@ def _wait_there(w: World, job: Job, contenders: list[Attempt], move: Move, who: 
     """Nothing of it has started: it waits for room there and nowhere else."""
     label = node_label(w.nodes[move.to])
     w.put(replace(job, move=move, moves=job.moves + 1, reserved=None))
-    w.note("job.move", f"it runs on {label} and nowhere else, once there is room ({who})", job.id, node=move.to)
+    w.note("job.move", Facts(move=move.state, label=label, by=who), job.id, node=move.to)
     for attempt in contenders:
-        revoke(w, attempt, Failure(FailureCode.SUPERSEDED, f"the job was moved to {label} before it started here"))
+        revoke(w, attempt, Facts(revoke=RevokeCause.MOVED_BEFORE_START, label=label))
     refresh(w, job.id)
-    w.put(replace(w.jobs[job.id], waiting=f"room on {label}, the machine it was moved to"))
+    w.put(waits_for(w.jobs[job.id], WaitReason.NODE_ROOM, label))
     seek(w, job.id)
 
 
@@ -120,7 +177,7 @@ def _wait_there(w: World, job: Job, contenders: list[Attempt], move: Move, who: 
 def _begin(w: World, job: Job, contenders: list[Attempt], move: Move, who: str) -> None:
     saving = [a for a in contenders if may_save(w, a) and w.pulse(a.node).session is not None]
     label = node_label(w.nodes[move.to])
-    w.note("job.move", f"it moves to {label} ({who})", job.id, node=move.to)
+    w.note("job.move", Facts(move=move.state, label=label, by=who), job.id, node=move.to)
     if job.spec.recovery is not Recovery.RESUME or not saving:
         _start(w, replace(job, move=move, moves=job.moves + 1))
         return
@@ -170,10 +227,10 @@ def body_started(w: World, attempt: Attempt) -> None:
         return
     label = node_label(w.nodes[attempt.node])
     w.put(replace(job, move=replace(job.move, state=MoveState.DONE)))
-    w.note("job.moved", f"it runs on {label} now", job.id, attempt.id, attempt.node)
+    w.note("job.moved", Facts(label=label), job.id, attempt.id, attempt.node)
     for other in w.attempts_of(job.id):
         if other.id != attempt.id and other.may_win and other.phase is not AttemptPhase.UPLOADING:
-            revoke(w, other, Failure(FailureCode.SUPERSEDED, f"the job was moved: {attempt.id} runs on {label}"))
+            revoke(w, other, Facts(revoke=RevokeCause.MOVED, attempt=attempt.id, label=label))
 
 
 # --- hindrances ---
@@ -190,16 +247,30 @@ def hindered(w: World, job: Job, attempt: Attempt, why: str) -> Job:
     return job
 
 
+def away(w: World, attempt: Attempt, why: Facts) -> bool:
+    """Its machine cannot be relied on. One that was on its way there is not needed where another goes on."""
+    job = w.jobs[attempt.job]
+    if (later := hindered(w, job, attempt, takeover_cause_text(why))) is job:
+        return False
+    w.put(later)
+    if attempt.purpose is Purpose.MOVE and any(a.may_win for a in w.attempts_of(job.id) if a.id != attempt.id):
+        revoke(w, attempt, replace(why, revoke=RevokeCause.AWAY_BEFORE_MOVE))
+        refresh(w, job.id)
+        seek(w, job.id)
+        return True
+    return False
+
+
 def release(w: World, node_id: NodeId) -> None:
     """The machine will not come back: who waits for it may go anywhere."""
-    for job_id in sorted(w.pinned.get(node_id, ())):
+    for job_id in sorted(w.lifecycle.of(Moving).pinned.get(node_id, ())):
         job = _failed(w, w.jobs[job_id], f"{node_label(w.nodes[node_id])} is gone")
-        w.put(replace(job, waiting=WAITS_FOR_ROOM))
+        w.put(waits_for(job, WaitReason.ROOM))
         seek(w, job_id)
 
 
 def _failed(w: World, job: Job, why: str) -> Job:
     assert job.move is not None
     label = node_label(w.nodes[job.move.to])
-    w.note("job.not_moved", f"it could not be moved to {label}: {why}", job.id, node=job.move.to)
+    w.note("job.not_moved", Facts(label=label, detail=why), job.id, node=job.move.to)
     return replace(job, move=replace(job.move, state=MoveState.FAILED, says=why, save_until_ms=Instant(0)))

@@ -26,7 +26,7 @@ Free = tuple[int, int, int, int]
 """cpu_milli, memory_mib, disk_mib, gpus."""
 
 
-class Kind(NamedTuple):
+class NodeKind(NamedTuple):
     """What is fixed about a node. Nodes of one kind serve the same needs, as far as amounts allow."""
 
     arch: str = ""
@@ -80,7 +80,7 @@ class Seat(msgspec.Struct, gc=False, eq=False):
     """Where it lies on the shelf of its kind and `gpus`; None: it may not be given work."""
     at: int = 0
     """Its place in that cell."""
-    kind: Kind = Kind()
+    kind: NodeKind = NodeKind()
     cpu_total: int = 0
     memory_total: int = 0
     busy_permille: int = 0
@@ -104,7 +104,7 @@ class Pool(Generic[S]):
         """Its place among the shelf's occupied cells."""
 
 
-class Shelf(Generic[S]):
+class NodeBucket(Generic[S]):
     """Nodes of one kind with the same number of free GPUs, by level of free memory (row) and processors (column)."""
 
     __slots__ = ("columns", "occupied", "pools", "rows")
@@ -204,21 +204,21 @@ class Demand(msgspec.Struct, Generic[S]):
     row: int
     column: int
     """The levels of memory and processors from which on a cell serves it for certain."""
-    kinds: tuple[tuple[Shelf[S], ...], ...]
+    kinds: tuple[tuple[NodeBucket[S], ...], ...]
     """Per kind that serves it, those without a GPU first: its shelves with enough GPUs, and those with fewest first, so
     that whole machines stay free for who needs them whole."""
     sums: tuple[int, ...]
     """The running sum of how many nodes are of these kinds."""
 
 
-class Index(Generic[S]):
+class NodeIndex(Generic[S]):
     """All nodes that may be given work now, with what is free on each."""
 
     def __init__(self, candidates: int) -> None:
         self._candidates = candidates
         self._total = 0
-        self._sizes: dict[Kind, int] = {}
-        self._shelves: dict[Kind, dict[int, Shelf[S]]] = {}
+        self._sizes: dict[NodeKind, int] = {}
+        self._shelves: dict[NodeKind, dict[int, NodeBucket[S]]] = {}
         """Per kind and number of free GPUs."""
         self._demands: dict[Need, Demand[S]] = {}
         """What is known of needs; forgotten when a kind or a shelf comes or goes, or when the sums have drifted."""
@@ -309,10 +309,10 @@ class Index(Generic[S]):
             self._drift = 0
             self._demands.clear()
 
-    def _shelf(self, kind: Kind, gpus: int) -> Shelf[S]:
+    def _shelf(self, kind: NodeKind, gpus: int) -> NodeBucket[S]:
         shelf = self._shelves[kind].get(gpus)
         if shelf is None:
-            shelf = self._shelves[kind][gpus] = Shelf()
+            shelf = self._shelves[kind][gpus] = NodeBucket()
             self._demands.clear()
         return shelf
 
@@ -388,7 +388,7 @@ class Index(Generic[S]):
         return []
 
 
-def kind_serves(kind: Kind, need: Need) -> bool:
+def kind_serves(kind: NodeKind, need: Need) -> bool:
     """Whether nodes of this kind can meet what is fixed in the need."""
     if need.arch and need.arch != kind.arch:
         return False

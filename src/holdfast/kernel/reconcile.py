@@ -6,7 +6,6 @@ doubled or overtaken. The rows say what should be; the report says what is.
 
 from msgspec.structs import replace
 
-from holdfast.kernel import estimates, moving, straggling
 from holdfast.kernel.contenders import (
     accept,
     advance,
@@ -17,10 +16,10 @@ from holdfast.kernel.contenders import (
     send_start,
 )
 from holdfast.kernel.decision import ToSession, Verify
-from holdfast.kernel.health import body_started_elsewhere, returned, won
+from holdfast.kernel.health import won
 from holdfast.kernel.recovery import attempt_failed
-from holdfast.kernel.world import World
-from holdfast.model import Attempt, AttemptId, AttemptPhase, Failure, FailureCode, NodeId, Recovery
+from holdfast.kernel.world import NO_FACTS, World
+from holdfast.model import Attempt, AttemptId, AttemptPhase, Facts, Failure, FailureCode, NodeId, Recovery
 from holdfast.model.messages import Discard, Held, HeldPhase, Renewed
 
 NODE_MAY_SAY = frozenset(
@@ -58,7 +57,7 @@ def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> No
         observe_revoked(w, attempt, item)
         return
     if came_back and item.failure is None and item.phase is not HeldPhase.GONE:
-        returned(w, attempt)
+        w.lifecycle.returned(w, attempt)
         attempt = w.attempts[attempt.id]
     match item.phase:
         case HeldPhase.PREPARING:
@@ -70,7 +69,7 @@ def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> No
             if attempt.phase in _BEFORE_BODY:
                 body_seen(w, attempt, AttemptPhase.RUNNING)
             elif attempt.phase is _RUNNING:
-                straggling.watch(w, attempt, item.progress)
+                w.lifecycle.progressed(w, attempt, item.progress)
         case HeldPhase.UPLOADING:
             # Without a go this proves nothing: a body that was stopped before it began has ended, too.
             unproven = attempt.phase in _BEFORE_BODY and _waits_for_go(w, attempt)
@@ -110,8 +109,7 @@ def observe_revoked(w: World, attempt: Attempt, item: Held) -> None:
     claim = w.claim(attempt)
     if item.phase is HeldPhase.FINISHED and not claim.refused:
         claim.refused = True
-        text = f"its result is refused: {why.code.value}: {why.detail or why.meaning.says}"
-        w.note("attempt.refused", text, attempt.job, attempt.id, attempt.node)
+        w.note("attempt.refused", Facts(failure=why.code, detail=why.detail), attempt.job, attempt.id, attempt.node)
     if w.patience - claim.sent_ms >= w.settings.resend_ms or claim.sent_ms == 0:
         send_discard(w, attempt, why)
 
@@ -143,13 +141,10 @@ def body_seen(w: World, attempt: Attempt, phase: AttemptPhase) -> Attempt:
         bound = w.settings.upload_ms_max
     started = w.now if attempt.started_ms is None else attempt.started_ms
     if attempt.started_ms is None:
-        w.note("attempt.running", "its body runs", attempt.job, attempt.id, attempt.node)
+        w.note("attempt.running", NO_FACTS, attempt.job, attempt.id, attempt.node)
     first = attempt.started_ms is None
     attempt = advance(w, attempt, phase, bound, started_ms=started)
-    if first:
-        estimates.body_started(w, attempt)
-    body_started_elsewhere(w, attempt)
-    moving.body_started(w, attempt)
+    w.lifecycle.body_started(w, attempt, first)
     return attempt
 
 

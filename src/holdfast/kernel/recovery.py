@@ -21,14 +21,16 @@ from holdfast.kernel.contenders import (
     send_discard,
     send_start,
 )
-from holdfast.kernel.health import POISON_WINDOW_MS, poisonous, strike, won
-from holdfast.kernel.moving import hindered, release, save_due
+from holdfast.kernel.health import strike, won
+from holdfast.kernel.mechanism import Mechanism
+from holdfast.kernel.poison import POISON_WINDOW_MS, poisonous
 from holdfast.kernel.world import World
 from holdfast.model import (
     Attempt,
     AttemptId,
     AttemptPhase,
     Blame,
+    Facts,
     Failure,
     FailureCode,
     Instant,
@@ -39,9 +41,11 @@ from holdfast.model import (
     NodeState,
     Purpose,
     Resources,
+    RevokeCause,
     Verdict,
     after,
 )
+from holdfast.model.cause_text import revoke_failure
 from holdfast.policy.backoff import backoff_ms
 
 _BEFORE_BODY = (AttemptPhase.OFFERED, AttemptPhase.PREPARING, AttemptPhase.READY)
@@ -60,8 +64,8 @@ def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: boo
     if still_held:
         send_discard(w, attempt, failure)
     close_attempt(w, attempt, failure)
-    text = f"{failure.code.value}: {failure.detail or failure.meaning.says}"
-    w.note("attempt.failed", text, attempt.job, attempt.id, attempt.node)
+    facts = Facts(failure=failure.code, detail=failure.detail)
+    w.note("attempt.failed", facts, attempt.job, attempt.id, attempt.node)
     if failure.meaning.blame is Blame.USER:
         won(w, attempt.node)
     else:
@@ -69,9 +73,10 @@ def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: boo
     go_on(w, attempt, failure, was_away)
 
 
-def give_up(w: World, attempt: Attempt, failure: Failure) -> None:
+def give_up(w: World, attempt: Attempt, why: Facts) -> None:
     """The node did not do its part in time, and may still be at it: revoke, and go on without it."""
-    attempt = revoke(w, attempt, failure)
+    failure = revoke_failure(why)
+    attempt = revoke(w, attempt, why)
     strike(w, attempt.node, failure)
     go_on(w, attempt, failure)
 
@@ -89,7 +94,7 @@ def go_on(w: World, attempt: Attempt, failure: Failure, was_away: bool = False) 
     counts = failure.code not in FREE_OF_CHARGE and not churned and (attempt.purpose is Purpose.PLACED or not well)
     avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-AVOID_MAX:]
     job = replace(got_on(w, job, attempt), failures=0 if churned else job.failures + counts, avoid=avoid)
-    job = hindered(w, job, attempt, failure.detail or failure.meaning.says)
+    job = w.lifecycle.lost(w, job, attempt, failure)
     # A verdict on the program counts only from the last one standing: a machine that slept through half of it
     # reports a time limit that the others keep.
     over = must_not_repeat(job, attempt) or (not failure.meaning.retryable and not well)
@@ -144,16 +149,16 @@ def phase_due(w: World, attempt_id: AttemptId) -> None:
         return
     match attempt.phase:
         case AttemptPhase.OFFERED:
-            failure = Failure(FailureCode.OFFER_UNANSWERED, f"no answer within {w.settings.offer_ms_max} ms")
+            why = Facts(revoke=RevokeCause.OFFER_UNANSWERED, ms=w.settings.offer_ms_max)
         case AttemptPhase.PREPARING | AttemptPhase.READY:
-            failure = Failure(FailureCode.PREPARE_TIMEOUT, f"not ready within {w.settings.prepare_ms_max} ms")
+            why = Facts(revoke=RevokeCause.PREPARE_TIMEOUT, ms=w.settings.prepare_ms_max)
         case AttemptPhase.RUNNING:
-            failure = Failure(FailureCode.TIME_LIMIT, "the machine did not stop it at its limit")
+            why = Facts(revoke=RevokeCause.TIME_LIMIT)
             strike(w, attempt.node, Failure(FailureCode.RUNTIME_FAULT, f"{attempt_id} ran on past its limit"))
             attempt = w.attempts[attempt_id]
         case _:
-            failure = Failure(FailureCode.UPLOAD_TIMEOUT, f"not delivered within {w.settings.upload_ms_max} ms")
-    give_up(w, attempt, failure)
+            why = Facts(revoke=RevokeCause.UPLOAD_TIMEOUT, ms=w.settings.upload_ms_max)
+    give_up(w, attempt, why)
 
 
 def offer_again(w: World, attempt: Attempt) -> None:
@@ -177,7 +182,7 @@ def lease_due(w: World, attempt_id: AttemptId) -> None:
     if over > w.patience:
         w.deadlines.add(over, "lease", attempt_id)
         return
-    give_up(w, attempt, Failure(FailureCode.LEASE_LOST, "its machine was not heard from before the lease ran out"))
+    give_up(w, attempt, Facts(revoke=RevokeCause.LEASE_LOST))
 
 
 def job_due(w: World, job_id: JobId) -> None:
@@ -191,7 +196,7 @@ def job_due(w: World, job_id: JobId) -> None:
         return
     if job.phase is JobPhase.QUEUED:
         w.deadlines.add(job.queue_until_ms, "job", job_id)
-    save_due(w, job)
+    w.lifecycle.due(w, job)
     job = w.jobs[job_id]
     if job_id not in w.queue:
         if job.not_before_ms and job.not_before_ms <= w.patience:
@@ -218,7 +223,14 @@ def drain_due(w: World, node_id: NodeId) -> None:
             ask_to_save(w, attempt)
             w.deadlines.add(save_until, "drain", node_id)
         else:
-            give_up(w, attempt, Failure(FailureCode.DRAINED, "its machine is being drained"))
+            give_up(w, attempt, Facts(revoke=RevokeCause.DRAINED))
+
+
+class Draining(Mechanism):
+    """What leaves a draining node as soon as it has saved its state."""
+
+    def checkpointed(self, w: World, attempt: Attempt, manifest: str) -> None:
+        drain_due(w, attempt.node)
 
 
 def make_fit(w: World, node_id: NodeId) -> None:
@@ -230,13 +242,13 @@ def make_fit(w: World, node_id: NodeId) -> None:
         if total.fits_in(w.nodes[node_id].offered):
             return
         if attempt.may_win and job is not None and not must_not_repeat(job, attempt):
-            give_up(w, attempt, Failure(FailureCode.DRAINED, "its machine offers less than it did"))
+            give_up(w, attempt, Facts(revoke=RevokeCause.OFFERS_LESS))
             total = total - attempt.holds
 
 
 def write_off(w: World, node_id: NodeId) -> None:
     """The node is lost for good: close what it held, and let go who waits for it."""
-    release(w, node_id)
+    w.lifecycle.node_lost(w, node_id)
     for attempt in w.held_by(node_id):
         if attempt.revoked is not None:
             close_attempt(w, attempt, attempt.revoked)

@@ -12,10 +12,25 @@ known again after a rebuild.
 
 from msgspec.structs import replace
 
+from holdfast.kernel.mechanism import Mechanism
 from holdfast.kernel.placement import kind_serves
 from holdfast.kernel.queue import LaneKey
 from holdfast.kernel.world import Member, World
-from holdfast.model import Attempt, AttemptPhase, Instant, Job, JobId, JobPhase, Need, NodeId, NodeState, Resources
+from holdfast.model import (
+    Attempt,
+    AttemptPhase,
+    Facts,
+    Gate,
+    Instant,
+    Job,
+    JobId,
+    JobPhase,
+    Need,
+    Node,
+    NodeId,
+    NodeState,
+    Resources,
+)
 from holdfast.policy.chance import mix
 
 LOOKS = 32
@@ -23,6 +38,40 @@ LOOKS = 32
 HEADS = 16
 """Owners whose first job is looked at, those who hold least first."""
 _BEFORE_BODY = (AttemptPhase.OFFERED, AttemptPhase.PREPARING, AttemptPhase.READY)
+
+
+class Reservations(Mechanism):
+    def __init__(self) -> None:
+        self.held: dict[NodeId, JobId] = {}
+        """Nodes that are held free, and for whom."""
+
+    def offered(self, w: World, job: Job) -> Job:
+        return job if job.reserved is None else replace(job, reserved=None)
+
+    def ending(self, w: World, job: Job) -> Job:
+        return job if job.reserved is None else replace(job, reserved=None)
+
+    def job_changed(self, w: World, before: Job | None, job: Job) -> None:
+        """Which node is held free for a job has changed, or may have."""
+        was = None if before is None else before.reserved
+        if was is not None and was != job.reserved:
+            del self.held[was]
+            w.freed[was] = None
+            w.reindex(was)
+        if job.reserved is not None:
+            self.held[job.reserved] = job.id
+            w.reindex(job.reserved)
+
+    def gate(self, w: World, node: Node, to: str | None) -> Gate | None:
+        return None if self.held.get(node.id, to) == to else Gate.RESERVED
+
+    def digest(self) -> object:
+        return sorted(self.held.items())
+
+
+def held_free(w: World) -> dict[NodeId, JobId]:
+    """Nodes that are held free, and for whom."""
+    return w.lifecycle.of(Reservations).held
 
 
 def look_again(w: World) -> None:
@@ -35,21 +84,20 @@ def review(w: World) -> None:
     if not w.queue.waiting:
         return
     look_again(w)
-    for node_id, job_id in sorted(w.reserved.items()):
+    for node_id, job_id in sorted(held_free(w).items()):
         job = w.jobs[job_id]
         if job_id not in w.queue.waiting or not _suits(w, w.fleet[node_id], w.queue.waiting[job_id][2]):
             w.put(replace(job, reserved=None))
     most = max(1, w.states.get(NodeState.READY, 0) * w.settings.reserved_share_max_permille // 1000)
     for job_id, lane in w.queue.heads(HEADS):
         job = w.jobs[job_id]
-        if len(w.reserved) >= most:
+        if len(held_free(w)) >= most:
             break
         if job.reserved is None and w.patience - waits_since(w, job) >= w.settings.reserve_ms:
             member = _soonest(w, job, lane)
             if member is not None:
                 w.put(replace(job, reserved=member.node))
-                text = f"{member.label} takes nothing new until this job fits there"
-                w.note("job.reserved", text, job_id, node=member.node)
+                w.note("job.reserved", Facts(label=member.label), job_id, node=member.node)
 
 
 def waits_since(w: World, job: Job) -> Instant:
@@ -88,10 +136,10 @@ def _soonest(w: World, job: Job, lane: LaneKey) -> Member | None:
     since = waits_since(w, job)
     if only is not None:
         member = w.fleet[only]
-        fit = only not in w.reserved and _suits(w, member, lane) and _passed_over(w, member, need, since)
+        fit = only not in held_free(w) and _suits(w, member, lane) and _passed_over(w, member, need, since)
         return member if fit else None
     draw = w.draw()
-    seen: set[NodeId] = {*ruled_out, *w.reserved}
+    seen: set[NodeId] = {*ruled_out, *held_free(w)}
     best: tuple[bool, Instant, NodeId] | None = None
     for turn in range(LOOKS):
         found = w.could.candidates(need, mix(draw, turn), seen)
@@ -135,7 +183,7 @@ def _ends_by(w: World, attempt: Attempt) -> Instant:
 def room_held(w: World, job: Job, lane: LaneKey) -> Member | None:
     """Room for the job on a node that is held free: for itself, or for one whose owner holds more than its own."""
     mine = w.shares.get(job.owner, 0)
-    for node_id, held_for in sorted(w.reserved.items()):
+    for node_id, held_for in sorted(held_free(w).items()):
         theirs = w.shares.get(w.jobs[held_for].owner, 0)
         if (held_for == job.id or mine < theirs) and _fits_now(w, node_id, lane):
             return w.fleet[node_id]
@@ -144,7 +192,7 @@ def room_held(w: World, job: Job, lane: LaneKey) -> Member | None:
 
 def next_for(w: World, node_id: NodeId) -> JobId | None:
     """Who is to have the room that appeared on a node that is held free; None: nobody yet."""
-    held_for = w.reserved.get(node_id)
+    held_for = held_free(w).get(node_id)
     if held_for is None or held_for not in w.queue.waiting:
         return None
     if _fits_now(w, node_id, w.queue.waiting[held_for][2]):

@@ -9,85 +9,135 @@ result wins, as ever.
 Called with every report of a running body, so it looks at one attempt and writes only when a flag changes.
 """
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.kernel.contenders import offer, used_up
-from holdfast.kernel.peers import took_ms
+from holdfast.kernel.duration_history import took_ms
+from holdfast.kernel.mechanism import Mechanism
 from holdfast.kernel.placement import kind_serves
-from holdfast.kernel.world import Claim, Member, World
-from holdfast.model import Attempt, Job, Need, NodeId, NodeState, Purpose, Recovery, after
+from holdfast.kernel.world import NO_FACTS, Member, World
+from holdfast.model import (
+    Attempt,
+    AttemptId,
+    Facts,
+    Instant,
+    Job,
+    Need,
+    NodeId,
+    NodeState,
+    Purpose,
+    Recovery,
+    StraggleKind,
+    after,
+)
+from holdfast.model.cause_text import straggle_text
 from holdfast.model.messages import Progress
 from holdfast.policy.chance import mix
 from holdfast.policy.straggling import got_on, median_ms, slow_after_ms
 
-STALLED = "no progress"
-"""How the words of a stall begin: unlike slowness, it ends when the body moves."""
 LOOKS = 8
 """Draws from the index for one search: the better of several, at a price that does not grow with the fleet."""
 NEEDS_MAX = 256
 """With more different needs than this in the queue, no room is called idle."""
 
 
+class StraggleClaim(msgspec.Struct, gc=False):
+    """What is remembered of a running attempt between reports. Ephemeral."""
+
+    mark: Progress | None = None
+    """How far its body was when it last got on, and when that was, on the patience clock."""
+    moved_ms: Instant = Instant(0)
+    saved: str = ""
+    """Its last checkpoint: another one means that it got on."""
+    sought_ms: Instant = Instant(0)
+    """When idle room for another attempt beside it was last looked for."""
+
+
+class Straggling(Mechanism):
+    def __init__(self) -> None:
+        self.claims: dict[AttemptId, StraggleClaim] = {}
+
+    def progressed(self, w: World, attempt: Attempt, progress: Progress | None) -> None:
+        watch(w, attempt, progress)
+
+    def checkpointed(self, w: World, attempt: Attempt, manifest: str) -> None:
+        saved(w, attempt, manifest)
+
+    def reconnected(self, w: World, attempt: Attempt) -> None:
+        """What the body did meanwhile is not known: it is not called stalled for that."""
+        if (claim := self.claims.get(attempt.id)) is not None:
+            claim.mark = None
+
+    def closed(self, attempt: Attempt) -> None:
+        self.claims.pop(attempt.id, None)
+
+
+def _claim(w: World, attempt: Attempt) -> StraggleClaim:
+    return w.lifecycle.of(Straggling).claims.setdefault(attempt.id, StraggleClaim())
+
+
 def watch(w: World, attempt: Attempt, progress: Progress | None) -> None:
     """Its node says that the body runs, and how far it is if it knows."""
-    claim = w.claims.get(attempt.id)
+    claim = w.lifecycle.of(Straggling).claims.get(attempt.id)
     if progress is not None:
         if claim is None:
-            claim = w.claim(attempt)
+            claim = _claim(w, attempt)
         mark = claim.mark
         if mark is None:  # the first word of a session says where the body is, not that it moved
             claim.mark, claim.moved_ms = progress, w.patience
         elif got_on(progress.cpu_ms, progress.printed, mark.cpu_ms, mark.printed):
             claim.mark, claim.moved_ms = progress, w.patience
-            if attempt.straggling.startswith(STALLED):
+            if attempt.straggle is StraggleKind.STALLED:
                 attempt = _moves_again(w, attempt)
-    if not attempt.straggling:
-        why = (_stalled(w, claim) if claim is not None else "") or _slow(w, attempt)
-        if not why:
+    if attempt.straggle is None:
+        why = (_stalled(w, claim) if claim is not None else None) or _slow(w, attempt)
+        if why is None:
             return
-        attempt = replace(attempt, straggling=why)
+        attempt = replace(attempt, straggle=why.straggle, straggling=straggle_text(why))
         w.put(attempt)
-        w.note("attempt.straggling", f"straggling: {why}", attempt.job, attempt.id, attempt.node)
+        w.note("attempt.straggling", why, attempt.job, attempt.id, attempt.node)
     _help(w, attempt)
 
 
 def saved(w: World, attempt: Attempt, manifest: str) -> None:
     """Its checkpoint folder was captured. If something new is in it, the body got on, however little it computes."""
-    claim = w.claim(attempt)
+    claim = _claim(w, attempt)
     if claim.saved != manifest:
         claim.saved, claim.moved_ms = manifest, w.patience
-        if attempt.straggling.startswith(STALLED):
+        if attempt.straggle is StraggleKind.STALLED:
             _moves_again(w, attempt)
 
 
 def _moves_again(w: World, attempt: Attempt) -> Attempt:
-    attempt = replace(attempt, straggling="")
+    attempt = replace(attempt, straggle=None, straggling="")
     w.put(attempt)
-    w.note("attempt.moves_again", "it makes progress again", attempt.job, attempt.id, attempt.node)
+    w.note("attempt.moves_again", NO_FACTS, attempt.job, attempt.id, attempt.node)
     return attempt
 
 
 # --- telling ---
 
 
-def _stalled(w: World, claim: Claim) -> str:
+def _stalled(w: World, claim: StraggleClaim) -> Facts | None:
+    """Unlike slowness, a stall ends when the body moves."""
     still_ms = w.patience - claim.moved_ms
     if still_ms < w.settings.stall_ms or claim.mark is None:
-        return ""
-    return f"{STALLED}: it has printed nothing and computed nothing for {still_ms // 1000} s"
+        return None
+    return Facts(straggle=StraggleKind.STALLED, ms=still_ms)
 
 
-def _slow(w: World, attempt: Attempt) -> str:
+def _slow(w: World, attempt: Attempt) -> Facts | None:
     floor_ms = w.settings.slow_ms_min
     # The time by the wall includes any in which the orchestrator was away: enough to pass over nearly all at once.
     if attempt.started_ms is None or w.now - attempt.started_ms < floor_ms or not w.paces:
-        return ""
+        return None
     job = w.jobs[attempt.job]
     took = took_ms(w, job)
     limit_ms = slow_after_ms(took, w.settings.slow_peers_min, w.settings.slow_factor, floor_ms)
     if limit_ms is None or (ran_ms := _ran_ms(w, job, attempt)) <= limit_ms:
-        return ""
-    return f"it has run for {ran_ms // 1000} s; the last {len(took)} like it took {median_ms(took) / 1000:g} s"
+        return None
+    return Facts(straggle=StraggleKind.SLOW, ms=ran_ms, count=len(took), median_ms=median_ms(took))
 
 
 def _ran_ms(w: World, job: Job, attempt: Attempt) -> int:
@@ -101,8 +151,8 @@ def _ran_ms(w: World, job: Job, attempt: Attempt) -> int:
 
 def _help(w: World, attempt: Attempt) -> None:
     """Start another attempt beside it, if the class allows, none is there, and room is idle."""
-    job, claim = w.jobs[attempt.job], w.claim(attempt)
-    if job.spec.recovery is Recovery.NEVER or job.seconds >= w.settings.seconds_max or used_up(w, job):
+    job, claim = w.jobs[attempt.job], _claim(w, attempt)
+    if job.spec.recovery is Recovery.NEVER or job.extra_attempts >= w.settings.seconds_max or used_up(w, job):
         return
     if claim.sought_ms and w.patience < after(claim.sought_ms, w.settings.resend_ms):
         return
@@ -112,9 +162,8 @@ def _help(w: World, attempt: Attempt) -> None:
         return
     member = _idle_room(w, job, attempts, mix(attempt.fence, w.patience))
     if member is not None:
-        text = f"another attempt starts beside {attempt.id}; the first result wins"
-        w.note("job.second", text, job.id, attempt.id, attempt.node)
-        offer(w, replace(job, seconds=job.seconds + 1), member, Purpose.SECOND)
+        w.note("job.second", Facts(attempt=attempt.id), job.id, attempt.id, attempt.node)
+        offer(w, replace(job, extra_attempts=job.extra_attempts + 1), member, Purpose.SECOND)
 
 
 def _idle_room(w: World, job: Job, attempts: list[Attempt], draw: int) -> Member | None:

@@ -7,21 +7,24 @@ stored rows into an empty world. What is not in rows (sessions, rhythm, load, wh
 """
 
 from collections.abc import Callable
-from itertools import takewhile
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.kernel.deadlines import Deadlines
 from holdfast.kernel.decision import Row, Send
-from holdfast.kernel.placement import Free, Index, Kind, Seat
+from holdfast.kernel.newest_rows import NewestRows
+from holdfast.kernel.placement import Free, NodeIndex, NodeKind, Seat
 from holdfast.kernel.queue import Queue
 from holdfast.model import (
     Attempt,
     AttemptId,
     AttemptPhase,
+    DurationHistory,
     Entry,
+    Facts,
+    Gate,
     Instant,
     Job,
     JobId,
@@ -32,25 +35,22 @@ from holdfast.model import (
     NodeId,
     NodeState,
     Owner,
-    Pace,
     Resources,
     Settings,
     TokenId,
     attempt_id,
 )
-from holdfast.model.messages import Load, Progress
+from holdfast.model.cause_text import entry_text
+from holdfast.model.messages import Load
+from holdfast.model.rows import ROWS, Live, is_live, key_of
 from holdfast.policy.chance import mix
 from holdfast.policy.suspicion import Rhythm
 from holdfast.policy.versions import parts
 
-K = TypeVar("K")
+if TYPE_CHECKING:
+    from holdfast.kernel.lifecycle import Lifecycle
 
-PACES_MAX = 20_000
-"""Kinds of job of which is known how long they take; the ones that were not met for longest are forgotten."""
-COMMAND = "command_"
-COMMANDS_MAX = 5_000
-"""Of these, kinds that are only a command (their ids begin with COMMAND) are counted apart: a sweep makes one for every
-value that it tries, and must not push out names and arrays, by which stragglers are found."""
+K = TypeVar("K")
 
 # A member of an enumeration is looked up through its class at every use; these are on the path of every decision.
 _JOB_ENDED = JobPhase.ENDED
@@ -58,8 +58,17 @@ _ATTEMPT_ENDED = AttemptPhase.ENDED
 _OFFERED = AttemptPhase.OFFERED
 _READY = NodeState.READY
 
+NO_FACTS = Facts()
+_CLOSED = {
+    NodeState.SUSPECT: Gate.SUSPECT,
+    NodeState.QUARANTINED: Gate.QUARANTINED,
+    NodeState.LOST: Gate.LOST,
+    NodeState.GONE: Gate.GONE,
+}
+"""The states in which a node is given nothing."""
 
-class Pulse(msgspec.Struct, gc=False):
+
+class Presence(msgspec.Struct, gc=False):
     """What is known of a node only while it is connected. Ephemeral."""
 
     session: int | None = None
@@ -93,7 +102,7 @@ class Member(Seat, gc=False, eq=False):
     """What people call it: its name and its id."""
     held: tuple[AttemptId, ...] = ()
     """Live attempts that occupy it."""
-    pulse: Pulse = msgspec.field(default_factory=Pulse)
+    pulse: Presence = msgspec.field(default_factory=Presence)
     idle: Seat | None = None
     """What it could be given if it were idle: its place in `World.could`."""
 
@@ -107,13 +116,6 @@ class Claim(msgspec.Struct, gc=False):
     lease_from_ms: Instant | None = None
     refused: bool = False
     """The node was told once in the journal why its result does not count."""
-    mark: Progress | None = None
-    """How far its body was when it last got on, and when that was, on the patience clock (kernel.straggling)."""
-    moved_ms: Instant = Instant(0)
-    saved: str = ""
-    """Its last checkpoint: another one means that it got on."""
-    sought_ms: Instant = Instant(0)
-    """When idle room for another attempt beside it was last looked for."""
 
 
 def weight(holds: Resources) -> int:
@@ -122,63 +124,50 @@ def weight(holds: Resources) -> int:
 
 
 class World:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, lifecycle: "Lifecycle") -> None:
         self.settings = settings
+        self.lifecycle = lifecycle
+        """The mechanisms, each with its own state."""
         self.now = Instant(0)
         self.patience = Instant(0)
         """The clock of all deadlines: stands still while the orchestrator itself was late or away."""
         self.meta = Meta()
-        self.jobs: dict[JobId, Job] = {}
-        self.attempts: dict[AttemptId, Attempt] = {}
-        self.nodes: dict[NodeId, Node] = {}
-        self.tokens: dict[TokenId, JoinToken] = {}
+        self.rows: dict[type[Row], dict[Any, Any]] = {row.kind: {} for row in ROWS if row.live is not Live.NONE}
+        """Every live row by its kind and key; the kinds that are read most also have a name of their own."""
+        self.jobs: dict[JobId, Job] = self.rows[Job]
+        self.attempts: dict[AttemptId, Attempt] = self.rows[Attempt]
+        self.nodes: dict[NodeId, Node] = self.rows[Node]
+        self.tokens: dict[TokenId, JoinToken] = self.rows[JoinToken]
 
         self.fleet: dict[NodeId, Member] = {}
         """Every node that joined, or tries to."""
         self.shares: dict[Owner, int] = {}
         self.live_of: dict[Owner, int] = {}
-        self.shapes: dict[tuple[Kind, Resources], int] = {}
+        self.shapes: dict[tuple[NodeKind, Resources], int] = {}
         """How many nodes have exactly this kind and offer: where the nearest miss is looked for."""
         self.states: dict[NodeState, int] = {}
         """How many nodes are in each state."""
-        self.index = Index[Member](settings.candidates)
-        self.could = Index[Seat](1)
+        self.index = NodeIndex[Member](settings.candidates)
+        self.could = NodeIndex[Seat](1)
         """Every node that has not said goodbye, as if it were idle: what could ever fit is asked of this."""
         self.queue = Queue(lambda owner: self.shares.get(owner, 0))
         self.deadlines = Deadlines()
 
         self.claims: dict[AttemptId, Claim] = {}
-        self.reserved: dict[NodeId, JobId] = {}
-        """Nodes that are held free, and for whom (kernel.reservation)."""
-        self.pinned: dict[NodeId, dict[JobId, None]] = {}
-        """Who waits for room on one node and no other (kernel.moving)."""
-        self.paces: dict[str, Pace] = {}
+        self.paces: dict[str, DurationHistory] = self.rows[DurationHistory]
         """What jobs of a kind took lately (kernel.peers)."""
-        self._met: tuple[dict[str, Pace], dict[str, Pace]] = ({}, {})
-        """The same, the longest not met first: what has a name or an array, and what is only a command."""
         self.freed: dict[NodeId, None] = {}
         """Nodes on which room appeared since the queue was last served."""
-        self.went: dict[NodeId, Instant] = {}
-        """Which nodes were suspected lately, oldest first: tells a felled node from a cut network."""
 
-        self.took_ms = self.readied_ms = Instant(0)
-        """When what a job took, and what it took to get ready, was last written for estimates (kernel.peers)."""
-        self.foretold_ms = Instant(0)
-        """When something was last foretold that is to be judged (kernel.estimates)."""
-        self.rehearsed: tuple[Instant, dict[str, int]] | None = None
-        """The last rehearsal of the queue that was made for questions, and when; no decision depends on it."""
-        self.woke_ms = Instant(0)
-        self.forgive_until_ms = Instant(0)
-        """After a long freeze of the orchestrator itself: streams that broke meanwhile are nobody's fault."""
-
-        self._loading: dict[type, Callable[..., None]] = {
+        self._loading: dict[type[Row], Callable[[Any], None]] = {
+            **dict.fromkeys(self.rows, self._load_plain),
+            **{row.kind: NewestRows(row.kind, self.rows[row.kind]).load for row in ROWS if row.newest is not None},
             Attempt: self._load_attempt,
             Job: self._load_job,
             Node: self._load_node,
-            JoinToken: self._load_token,
-            Pace: self._load_pace,
             Meta: self._load_meta,
         }
+        """What brings the views into step with a row of each kind."""
         self.changes: list[Row] = []
         self.sends: list[Send] = []
         self._meta_before = self.meta
@@ -234,26 +223,26 @@ class World:
     def note(
         self,
         kind: str,
-        text: str,
+        facts: Facts = NO_FACTS,
         job: JobId | None = None,
         attempt: AttemptId | None = None,
         node: NodeId | None = None,
     ) -> None:
         """A line in the journal."""
         self._entries += 1
-        self.changes.append(Entry(self._entries, self.now, kind, text, job, attempt, node))
+        self.changes.append(Entry(self._entries, self.now, kind, entry_text(kind, facts), job, attempt, node, facts))
 
     def send(self, *sends: Send) -> None:
         self.sends.extend(sends)
 
     # --- rows ---
 
-    def put(self, row: Job | Attempt | Node | JoinToken | Pace) -> None:
+    def put(self, row: Row) -> None:
         """Store a row and bring every view into step."""
         self.changes.append(row)
         self._loading[type(row)](row)
 
-    def load(self, row: Job | Attempt | Node | JoinToken | Pace | Meta) -> None:
+    def load(self, row: Row) -> None:
         """Take in a row that is stored already."""
         self._loading[type(row)](row)
 
@@ -263,57 +252,26 @@ class World:
         self.now = Instant(max(self.now, meta.now_ms))
         self.patience = Instant(self.now - meta.late_ms)
 
-    def _load_token(self, token: JoinToken) -> None:
-        self.tokens[token.id] = token
-
-    def _load_pace(self, pace: Pace) -> None:
-        """The store keeps and loads the same ones: the newest by (seq, id), so a rebuild knows what was known here."""
-        commanded = pace.id.startswith(COMMAND)
-        met = self._met[commanded]
-        met.pop(pace.id, None)
-        met[pace.id] = self.paces[pace.id] = pace
-        if len(met) > (COMMANDS_MAX if commanded else PACES_MAX):
-            seq = next(iter(met.values())).seq
-            oldest = min(old.id for old in takewhile(lambda old: old.seq == seq, met.values()))
-            del met[oldest], self.paces[oldest]
+    def _load_plain(self, row: Row) -> None:
+        """A row from which nothing else follows."""
+        if is_live(row):
+            self.rows[type(row)][key_of(row)] = row
+        else:
+            self.rows[type(row)].pop(key_of(row), None)
 
     def _load_job(self, job: Job) -> None:
         old = self.jobs.get(job.id)
-        if job.move is not None or (old is not None and old.move is not None):
-            self._pin(job, None if old is None else old.pinned)
+        for changed in self.lifecycle.job_changed:
+            changed(self, old, job)
         if job.phase is not _JOB_ENDED:
             self.jobs[job.id] = job
             if old is None:
                 self.live_of[job.owner] = self.live_of.get(job.owner, 0) + 1
-            if job.reserved is not None or (old is not None and old.reserved is not None):
-                self._hold_free(job, None if old is None else old.reserved)
         elif old is not None:
-            if old.reserved is not None:
-                self._hold_free(job, old.reserved)
             del self.jobs[job.id]
             self.deadlines.drop("job", job.id)
             self.queue.leave(job.id)
             self._less(self.live_of, job.owner, 1)
-
-    def _pin(self, job: Job, before: NodeId | None) -> None:
-        """Where alone a job may be placed has changed, or may have."""
-        now = job.pinned if job.live else None
-        if before is not None and before != now:
-            del self.pinned[before][job.id]
-            if not self.pinned[before]:
-                del self.pinned[before]
-        if now is not None:
-            self.pinned.setdefault(now, {})[job.id] = None
-
-    def _hold_free(self, job: Job, before: NodeId | None) -> None:
-        """Which node is held free for a job has changed, or may have."""
-        if before is not None and before != job.reserved:
-            del self.reserved[before]
-            self.freed[before] = None
-            self.reindex(before)
-        if job.reserved is not None:
-            self.reserved[job.reserved] = job.id
-            self.reindex(job.reserved)
 
     def _load_attempt(self, attempt: Attempt) -> None:
         old = self.attempts.get(attempt.id)
@@ -356,6 +314,7 @@ class World:
         id = attempt.id
         del self.attempts[id]
         self.claims.pop(id, None)
+        self.lifecycle.closed(attempt)
         self.deadlines.drop("attempt", id)
         self.deadlines.drop("lease", id)
         member = self.fleet[attempt.node]
@@ -402,7 +361,7 @@ class World:
         self.freed[node.id] = None
         self.reindex(node.id)
 
-    def _could(self, member: Member, kind: Kind, room: Free | None) -> None:
+    def _could(self, member: Member, kind: NodeKind, room: Free | None) -> None:
         """Keep what the node could be given if it were idle; None: nothing any more."""
         idle = member.idle
         if idle is not None and (room is None or idle.kind != kind):
@@ -429,7 +388,7 @@ class World:
             member = self.fleet[node] = Member(node)
         return member
 
-    def pulse(self, node: NodeId) -> Pulse:
+    def pulse(self, node: NodeId) -> Presence:
         return self.member(node).pulse
 
     def claim(self, attempt: Attempt) -> Claim:
@@ -452,26 +411,26 @@ class World:
         found = (self.attempts.get(attempt_id(job, number)) for number in numbers)
         return [attempt for attempt in found if attempt is not None]
 
-    def closed_to_work(self, node: Node, to: JobId | None = None) -> str:
-        """The gate that keeps all work from this node now, by name; empty if there is none. `to`: for this job."""
+    def closed_to_work(self, node: Node, to: JobId | None = None) -> Gate | None:
+        """The gate that keeps all work from this node now; None if there is none. `to`: for this job."""
         member = self.fleet[node.id]
         if node.state not in (NodeState.READY, NodeState.PROBATION):
-            return node.state.value
+            return _CLOSED[node.state]
         if member.pulse.session is None:
-            return "disconnected"
+            return Gate.DISCONNECTED
         if node.draining:
-            return "draining"
-        if self.reserved.get(node.id, to) != to:
-            return "held free for another job"
+            return Gate.DRAINING
+        if gate := self.lifecycle.gate(self, node, to):
+            return gate
         held = len(member.held)
         if node.state is NodeState.PROBATION:
             if member.pulse.pings < self.settings.probation_pings:
-                return "probation: probing"
+                return Gate.PROBATION_PROBES
             if held:
-                return "probation: one at a time"
+                return Gate.PROBATION_BUSY
         if held >= self.settings.attempts_per_node_max:
-            return "too many attempts"
-        return ""
+            return Gate.ATTEMPTS_MAX
+        return None
 
     def reindex(self, node_id: NodeId) -> None:
         """Bring placement into step with a node's state, session, offer and use."""
@@ -479,7 +438,7 @@ class World:
         if node is None:
             return
         member = self.fleet[node_id]
-        if self.closed_to_work(node):
+        if self.closed_to_work(node) is not None:
             self.index.close(member)
         else:
             self.index.open(member, self.free_on(node))
@@ -504,14 +463,14 @@ def node_label(node: Node) -> str:
     return f"{node.name} ({node.id})" if node.name else node.id
 
 
-def kind_of(node: Node) -> Kind:
+def kind_of(node: Node) -> NodeKind:
     """A machine with different GPUs is as good as the worst of them, and serves only needs that name no model: which of
     them a job would get is not known here."""
     gpus = node.hardware.gpus
     if not gpus:
-        return Kind(node.hardware.arch, features=node.features)
+        return NodeKind(node.hardware.arch, features=node.features)
     models = {g.model for g in gpus}
-    return Kind(
+    return NodeKind(
         node.hardware.arch,
         models.pop() if len(models) == 1 else "",
         min(g.memory_mib for g in gpus),

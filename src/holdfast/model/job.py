@@ -4,9 +4,11 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.model.causes import RevokeCause, StraggleKind, WaitReason
 from holdfast.model.failure import Failure
 from holdfast.model.ids import ArrayId, AttemptId, JobId, NodeId, Owner
 from holdfast.model.resources import Need, Resources
+from holdfast.model.stored import StoredRow
 from holdfast.model.time import DAY_MS, Instant
 
 
@@ -186,7 +188,7 @@ class Promise(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A body of it has started: the start is judged once."""
 
 
-class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Job(StoredRow, frozen=True, gc=False, omit_defaults=True):
     id: JobId
     owner: Owner
     spec: JobSpec
@@ -214,7 +216,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Nodes that went down with this job's body running (see kernel.health)."""
     checkpoint: Checkpoint | None = None
     """Where the next attempt goes on from."""
-    seconds: int = 0
+    extra_attempts: int = msgspec.field(default=0, name="seconds")
     """Attempts made beside a straggling one; bounded, for the job's whole life."""
     move: Move | None = None
     moves: int = 0
@@ -226,6 +228,8 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     verdict: Verdict | None = None
     failure: Failure | None = None
     ended_ms: Instant | None = None
+    wait_reason: WaitReason | None = None
+    """What it is waiting for; `waiting` says the same in words."""
 
     @property
     def live(self) -> bool:
@@ -248,7 +252,7 @@ class Score(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What the next interval is stretched by, so that four of five are right (policy.estimates)."""
 
 
-class Pace(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class DurationHistory(StoredRow, frozen=True, gc=False, omit_defaults=True):
     """How long jobs of one kind took lately: the items of an array, an owner's jobs of one name or one command, or all
     jobs of the network."""
 
@@ -261,11 +265,11 @@ class Pace(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """From the offer to the start of the body, of the last that started."""
     waits_permille: tuple[int, ...] = ()
     """Of the whole network: how long the last ones waited for room, in thousandths of what was foretold."""
-    scores: dict[str, Score] = {}
+    scores: dict[str, Score] = {}  # noqa: RUF012  # msgspec gives every row its own
     """Of the whole network: how often estimates were right, by sort."""
 
 
-class Keep(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Keep(StoredRow, frozen=True, gc=False, omit_defaults=True):
     """The files of an ended job, and how long they are kept for it. Not in memory."""
 
     id: JobId
@@ -300,7 +304,7 @@ class Purpose(StrEnum):
     """A person chose its machine: when its body runs, the others are not needed."""
 
 
-class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Attempt(StoredRow, frozen=True, gc=False, omit_defaults=True):
     """One try at a job on one node. Its fence is its own and is revoked once and for ever."""
 
     id: AttemptId
@@ -334,6 +338,10 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Declared, not yet accepted."""
     failure: Failure | None = None
     ended_ms: Instant | None = None
+    straggle: StraggleKind | None = None
+    """How it gets nowhere; `straggling` says it in words."""
+    revoke_cause: RevokeCause | None = None
+    """Why it was revoked; `revoked` has it in words."""
 
     @property
     def live(self) -> bool:

@@ -2,11 +2,51 @@
 
 import msgspec
 
+from holdfast.model.causes import DrainChange, NodeCause, RevokeCause, StraggleKind, TakeoverCause, WaitReason
+from holdfast.model.failure import FailureCode
 from holdfast.model.ids import AttemptId, JobId, NodeId
+from holdfast.model.job import MoveState, Verdict
+from holdfast.model.resources import Resources
+from holdfast.model.stored import StoredRow
 from holdfast.model.time import Instant
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class Facts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What a sentence says beside its code: which fields are set depends on the code (`model.cause_text`).
+
+    Flat, so that a release that does not know a field passes over it."""
+
+    wait: WaitReason | None = None
+    straggle: StraggleKind | None = None
+    node_cause: NodeCause | None = None
+    takeover: TakeoverCause | None = None
+    revoke: RevokeCause | None = None
+    drain: DrainChange | None = None
+    failure: FailureCode | None = None
+    fault: FailureCode | None = None
+    """The last fault of a machine that was quarantined for its faults."""
+    verdict: Verdict | None = None
+    move: MoveState | None = None
+    refusal: str = ""
+    """Code of the refusal of a session."""
+    label: str = ""
+    """What people call the machine."""
+    attempt: str = ""
+    """Another attempt that the sentence names."""
+    by: str = ""
+    """Who wanted it."""
+    detail: str = ""
+    """Words from outside: of a node, a connection or an operator. Nothing decides by them."""
+    count: int = 0
+    ms: int = 0
+    limit_ms: int = 0
+    median_ms: int = 0
+    bytes: int = 0
+    nodes: tuple[str, ...] = ()
+    room: Resources | None = None
+
+
+class Entry(StoredRow, frozen=True, gc=False):
     """One thing that happened. `seq` orders all entries of a network and resumes an event stream."""
 
     seq: int
@@ -14,12 +54,15 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     kind: str
     """`job.queued`, `job.assigned`, `attempt.revoked`, `node.suspect` …; listed in docs/states.md."""
     text: str
+    """The sentence that `model.cause_text` makes of `kind` and `facts`."""
     job: JobId | None = None
     attempt: AttemptId | None = None
     node: NodeId | None = None
+    facts: Facts | None = None
+    """None: an entry of 0.1 whose text is on no list (`model.old_sentences`)."""
 
 
-class Meta(msgspec.Struct, frozen=True, gc=False):
+class Meta(StoredRow, frozen=True, gc=False):
     """The orchestrator's own counters: one row."""
 
     epoch: int = 0

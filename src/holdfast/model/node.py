@@ -2,10 +2,10 @@
 
 from enum import StrEnum
 
-import msgspec
-
+from holdfast.model.causes import NodeCause, PauseCause
 from holdfast.model.ids import NodeId, TokenId
 from holdfast.model.resources import JOBS, PLAIN, Hardware, Resources
+from holdfast.model.stored import StoredRow
 from holdfast.model.time import Instant
 
 
@@ -25,7 +25,7 @@ class NodeState(StrEnum):
     """It said goodbye, or was removed. It may join again."""
 
 
-class Node(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Node(StoredRow, frozen=True, gc=False, omit_defaults=True):
     id: NodeId
     public_key: str
     """Ed25519, hex. The first key that joined under this id keeps it."""
@@ -60,20 +60,17 @@ class Node(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Draining because the network's operator said so: until they take it back, whatever its own operator does."""
     leaving_why: str = ""
     """What its own operator wants of it, for people to read."""
+    cause_code: NodeCause | None = None
+    """What put it into this state; `cause` says it in words."""
+    pause_cause: PauseCause | None = None
+    """Why it is `leaving`; `leaving_why` says it in words."""
 
     @property
     def drained_by_network(self) -> bool:
         return self.drained or (self.draining and not self.leaving)  # rows of 0.1 know no `drained`
 
-    @property
-    def draining_because(self) -> str:
-        """Who wants it to be given nothing new, in words; empty: nobody."""
-        network = "drained by the network's operator" if self.drained_by_network else ""
-        own = (self.leaving_why or "paused by its own operator") if self.leaving else ""
-        return " and ".join(filter(None, (network, own)))
 
-
-class JoinToken(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class JoinToken(StoredRow, frozen=True, gc=False, omit_defaults=True):
     """Lets a node join. Only the hash of its secret is kept."""
 
     id: TokenId

@@ -1,4 +1,4 @@
-"""How numbers are computed: profile `exact` (the same bits anywhere), `f32` and `bf16` (quick, within tolerance).
+"""Arithmetic profiles: `exact` (the same bits on any machine), `f32` and `bf16` (fast, within a tolerance).
 
 Operators are written once against `Arithmetic`. It knows backends and rounding; it does not know operators.
 """
@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, Protocol
 
 from holdfast.neural import counter, exact, functions
-from holdfast.neural.arrays import Array, Arrays
+from holdfast.neural.arrays import Array, NumpyArrays
 from holdfast.neural.refusals import NeuralError, NotFinite
 
 PROFILES = ("exact", "f32", "bf16")
@@ -24,14 +24,14 @@ def _square_rows(ar: "Arithmetic", x: Array) -> Array:
 
 
 class Witness(Protocol):
-    """Whoever keeps record of the products that were computed."""
+    """Records the products that were computed."""
 
     def saw(self, operator: str, label: str, a: Array, b: Array, c: Array) -> None: ...
 
 
 @dataclass(frozen=True)
 class Ready:
-    """An operand that is rounded already: a weight, rounded once for all microbatches of a step."""
+    """An operand that is already rounded: a weight, rounded once for all microbatches of a step."""
 
     array: Array
 
@@ -42,22 +42,22 @@ class Ready:
 
 @dataclass
 class Shared:
-    """An operand that several products have in common."""
+    """An operand that several products share."""
 
     whole: Array
-    """Kept, so that its place in memory is not given to another."""
+    """Kept, so that its address in memory is not reused."""
     left: int
     rounded: Array = None
 
 
 class Arithmetic:
-    """Profile `exact`, and the interface of all profiles."""
+    """The profile `exact`, and the interface of all profiles."""
 
     profile = "exact"
     dtype = "float64"
     limit = exact.LIMIT
 
-    def __init__(self, xp: Arrays) -> None:
+    def __init__(self, xp: NumpyArrays) -> None:
         self.xp = xp
         self.witness: Witness | None = None
         self._kept: dict[tuple[int, int], tuple[Array, Ready]] = {}
@@ -71,7 +71,7 @@ class Arithmetic:
         return self.xp.real(host, self.dtype)
 
     def constant(self, name: Any, make: Callable[[], Any]) -> Array:
-        """An array of ours that does not change, by a name for it: carried to the device once."""
+        """A constant array, identified by a name: copied to the device once."""
         if name not in self._constants:
             self._constants[name] = self.real(make())
         return self._constants[name]
@@ -82,10 +82,11 @@ class Arithmetic:
     def uniform(self, key: str, count: int) -> Array:
         return self.xp.cast(counter.uniform(self.xp, key, count), self.dtype)
 
-    # --- refusing ---
+    # --- checks ---
 
     def require(self, fine: Array, operator: str, what: str) -> None:
-        """Refuse unless `fine`. On a device the answer is awaited once, at `settle`: each look would stall it."""
+        """Reject the computation unless `fine`. A device reports the result once, at `settle`: each check would stall
+        it."""
         if self.xp.name == "numpy":
             if not fine:
                 raise NotFinite(operator, what)
@@ -97,7 +98,7 @@ class Arithmetic:
         return x
 
     def settle(self) -> None:
-        """Raise for the first doubt that proved right."""
+        """Raise for the first check that failed."""
         doubts, self._doubts = self._doubts, []
         if not doubts:
             return
@@ -109,10 +110,10 @@ class Arithmetic:
     # --- products ---
 
     def weight(self, w: Array, axis: int) -> Ready:
-        """A weight as an operand whose `axis` is summed over; rounded once, until `forget`."""
+        """A weight as an operand that is summed over `axis`; rounded once, until `forget`."""
         kept = self._kept.get((id(w), axis))
         if kept is None:
-            # The array itself is kept too, so that its id is not given to another.
+            # The array itself is kept too, so that its id is not reused.
             kept = self._kept[(id(w), axis)] = (w, Ready(self._round(w, axis, "weight")))
         return kept[1]
 
@@ -121,18 +122,19 @@ class Arithmetic:
         self._shared.clear()
 
     def share(self, x: Array, times: int) -> None:
-        """The rows of `x` will be operands of so many products: they are rounded for the first, and kept till the last.
+        """Announce that the rows of `x` are operands of `times` products: they are rounded for the first and kept until
+        the last.
 
-        Saying it again for each of them changes nothing.
+        Repeating the announcement for each product changes nothing.
         """
         if self.profile == "exact" and self.xp.fuses:
             self._shared.setdefault(self.xp.address(x), Shared(x, times))
 
     def _rows_of(self, x: Array, operator: str) -> Array:
-        """x rounded along its rows, or what was kept of it."""
+        """x rounded along its rows, or the kept result."""
         place = self.xp.address(x)
         shared = self._shared.get(place)
-        # The same place in memory may be read in another shape, or transposed: that is another operand.
+        # The same memory may be read with another shape, or transposed: that is another operand.
         if (
             shared is None
             or self.xp.is_turned(x)
@@ -161,18 +163,18 @@ class Arithmetic:
         return self._noted(left, right, operator, label)
 
     def mix(self, weights: Array, values: Array, operator: str, label: str) -> Array:
-        """weights·values, where the rows of `values` are scaled one by one (see `exact.absorb`)."""
+        """weights·values, where each row of `values` has its own scale (see `exact.absorb`)."""
         left, right, fine = exact.absorb(self.xp, weights, values)
         self.require(fine, operator, "an operand of a product")
         return self._noted(left, right, operator, label)
 
     @property
     def observed(self) -> bool:
-        """Whether products are looked at one by one."""
+        """Whether products are recorded one by one."""
         return self.witness is not None
 
     def _noted(self, left: Array, right: Array, operator: str, label: str) -> Array:
-        """The product; where somebody keeps record, block by block as it is summed."""
+        """The product; if it is recorded, block by block as it is summed."""
         k = left.shape[-1]
         if not self.observed or k <= exact.BLOCK_K or self.profile != "exact":
             return self._multiply_noted(left, right, operator, label)
@@ -192,8 +194,8 @@ class Arithmetic:
 
     # --- fusing ---
 
-    def on(self, xp: Arrays) -> "Arithmetic":
-        """This arithmetic in other words."""
+    def on(self, xp: NumpyArrays) -> "Arithmetic":
+        """This arithmetic with other array operations."""
         return self if xp is self.xp else Arithmetic(xp)
 
     def each(self, function: Callable[..., Any], *operands: Array, scalars: Sequence[float] = ()) -> Any:
@@ -254,7 +256,7 @@ class FloatArithmetic(Arithmetic):
     dtype = "float32"
     limit = FLOAT_LIMIT
 
-    def __init__(self, xp: Arrays, profile: str) -> None:
+    def __init__(self, xp: NumpyArrays, profile: str) -> None:
         super().__init__(xp)
         self.profile = profile
 
@@ -298,7 +300,7 @@ class FloatArithmetic(Arithmetic):
         return self.xp.divide(1.0, self.xp.sqrt(x))
 
 
-def arithmetic(profile: str, xp: Arrays) -> Arithmetic:
+def arithmetic(profile: str, xp: NumpyArrays) -> Arithmetic:
     """The arithmetic of a profile on a backend."""
     if profile == "exact":
         return Arithmetic(xp)

@@ -1,10 +1,9 @@
-"""Arrays on NumPy or PyTorch behind one small set of words, so that each operator is written once.
+"""Arrays on NumPy or PyTorch behind one small set of operations, so that each operator is written once.
 
-Only operations whose result is fixed by IEEE 754 (or that move data) are here: + − × and comparisons come from
-the arrays themselves, ÷ and √ from this module. Two habits of PyTorch make its own `/` unusable: by a Python
-number it multiplies with a rounded reciprocal on CUDA, and `number / tensor` does so everywhere; its √ on the
-CPU is not correctly rounded. What is summed
-in which order, and what a network is, this module does not know.
+Only operations whose result is fixed by IEEE 754 (or that move data) are here: + − × and comparisons come from the
+arrays themselves, ÷ and √ from this module. PyTorch's own `/` is unusable for two reasons: on CUDA it divides by a
+Python number by multiplying with a rounded reciprocal, and `number / tensor` does so everywhere. Its √ on the CPU is
+not correctly rounded. This module knows nothing about summation order or neural networks.
 """
 
 import importlib
@@ -17,7 +16,7 @@ from holdfast.neural import passes
 from holdfast.neural.refusals import MissingPart
 
 Array: TypeAlias = Any
-"""A NumPy array or a PyTorch tensor; always one that the same `Arrays` made."""
+"""A NumPy array or a PyTorch tensor, made by the same `Arrays`."""
 
 
 def ratio(a: float, b: float) -> float:
@@ -25,24 +24,24 @@ def ratio(a: float, b: float) -> float:
     return a / b
 
 
-def itself(xp: "Arrays") -> "Arrays":
+def itself(xp: "NumpyArrays") -> "NumpyArrays":
     return xp
 
 
-class Arrays:
-    """The words, spoken by NumPy."""
+class NumpyArrays:
+    """The operations on NumPy."""
 
     name = "numpy"
     fuses = True
-    """Whether steps that can be done in one pass over memory are. The bits do not depend on it."""
+    """Whether to run steps in one pass over memory where possible. The bits do not depend on it."""
 
     @property
     def block(self) -> int:
-        """Elements that fused work takes at a time: a few such blocks stay in a core's second-level cache."""
+        """Elements processed at a time by fused work: a few such blocks fit into a core's second-level cache."""
         return 32_768
 
     def real(self, host: Any, dtype: str = "float64") -> Array:
-        """An array of ours with the numbers of a host array."""
+        """An array of this backend with the numbers of a host array."""
         return np.array(host, dtype=dtype, order="C")
 
     def index(self, host: Any) -> Array:
@@ -86,13 +85,13 @@ class Arrays:
         return np.abs(a)
 
     def largest(self, a: Array, axis: int) -> Array:
-        """The maximum over an axis, which stays with length 1. NaN wins; of an empty axis it is 0."""
+        """The maximum over an axis, which stays with length 1. NaN wins; the maximum of an empty axis is 0."""
         if a.shape[axis] == 0:
             return np.add.reduce(a, axis=axis, keepdims=True)
         return np.max(a, axis=axis, keepdims=True)
 
     def magnitude(self, a: Array, axis: int) -> Array:
-        """The largest absolute value over an axis, which stays with length 1. NaN wins; of an empty axis it is 0."""
+        """The largest absolute value over an axis, which stays with length 1. NaN wins; for an empty axis it is 0."""
         if a.shape[axis] == 0:
             return self.largest(a, axis)
         return np.maximum(np.max(a, axis=axis, keepdims=True), -np.min(a, axis=axis, keepdims=True))
@@ -123,7 +122,8 @@ class Arrays:
         return changed
 
     def add_rows(self, count: int, index: Array, rows: Array) -> Array:
-        """`count` rows of integers, each the sum of those rows whose index names it. Integer sums have no order."""
+        """`count` rows of integers, each the sum of the rows with its index. Integer sums do not depend on the
+        order."""
         total = np.zeros((count, rows.shape[1]), dtype=np.int64)
         np.add.at(total, index, rows)
         return total
@@ -141,36 +141,36 @@ class Arrays:
         return (np.max(a) < limit) & (np.min(a) > -limit)
 
     def plain_sum(self, a: Array, axis: int, keep: bool) -> Array:
-        """The library's own sum: in whatever order it likes."""
+        """The library's own sum, in an order of its choice."""
         return np.sum(a, axis=axis, keepdims=keep)
 
     def native(self, name: str) -> Callable[..., Array]:
-        """The library's own function of that name: quick, and different from machine to machine."""
+        """The library's own function of that name: fast, but different from machine to machine."""
         return getattr(np, name)
 
     # --- fusing ---
 
     def each(
         self, function: Callable[..., Any], *operands: Array, scalars: Sequence[float] = (), light: bool = False,
-        speaker: "Callable[[Arrays], Any]" = itself,
+        speaker: "Callable[[NumpyArrays], Any]" = itself,
     ) -> Any:  # fmt: skip
-        """function(words, *operands, *scalars), which is elementwise, in one pass over memory.
+        """function(xp, *operands, *scalars), which is elementwise, in one pass over memory.
 
-        Operands are broadcast; the first has the shape of the result. The function must use the words it is given.
-        `light` says that it has so few steps that cutting into blocks would cost more than it saves; `speaker` makes
-        of the words what the function takes as its first argument.
+        Operands are broadcast; the first has the shape of the result. The function must use the operations it is given.
+        `light` says that it has so few steps that cutting into blocks would cost more than it saves; `speaker` converts
+        the operations to what the function takes as its first argument.
         """
         return self._pass(function, speaker, operands, scalars, light, split_rows=True)
 
     def each_row(
         self, function: Callable[..., Any], *operands: Array, scalars: Sequence[float] = (), light: bool = False,
-        speaker: "Callable[[Arrays], Any]" = itself,
+        speaker: "Callable[[NumpyArrays], Any]" = itself,
     ) -> Any:  # fmt: skip
-        """The same for a function that treats each row (the last axis) by itself, and may sum over it."""
+        """The same for a function that processes each row (the last axis) separately, and may sum over it."""
         return self._pass(function, speaker, operands, scalars, light, split_rows=False)
 
     def _pass(
-        self, function: Callable[..., Any], speaker: "Callable[[Arrays], Any]", operands: Sequence[Array],
+        self, function: Callable[..., Any], speaker: "Callable[[NumpyArrays], Any]", operands: Sequence[Array],
         scalars: Sequence[float], light: bool, *, split_rows: bool,
     ) -> Any:  # fmt: skip
         def block(*parts: Array) -> Any:
@@ -184,11 +184,11 @@ class Arrays:
         return np.empty(shape, dtype=a.dtype)
 
     def address(self, a: Array) -> int:
-        """Where its first element lies in memory."""
+        """The address of its first element."""
         return a.__array_interface__["data"][0]
 
     def is_turned(self, a: Array) -> bool:
-        """Whether the last axis but one lies closer together in memory than the last: a transposed matrix."""
+        """Whether it is a transposed matrix: the second-to-last axis has a smaller stride than the last."""
         return a.ndim >= 2 and a.strides[-2] < a.strides[-1] and a.shape[-1] > 1
 
     def turned(self, a: Array) -> Array:
@@ -202,12 +202,12 @@ class Arrays:
         if n <= 1:
             total = self.copy(lines[0]) if n else self.zeros(tuple(lines.shape[1:]), "float64")
         else:
-            # One without a neighbour waits at the end until it gets one.
+            # An element without a neighbour waits at the end until it gets one.
             waiting: Array = None
             while n:
                 if n % 2:
                     waiting = lines[n - 1] if waiting is None else lines[n - 1] + waiting
-                # A new array each time: its elements lie closer together than those that were added.
+                # A new array each time: its elements are closer together in memory than the ones that were added.
                 lines = lines[0 : n - 1 : 2] + lines[1:n:2]
                 n //= 2
             total = waiting
@@ -217,8 +217,8 @@ class Arrays:
         return total.reshape((*total.shape[:axis], 1, *total.shape[axis:]))
 
 
-class TorchArrays(Arrays):
-    """The same words, spoken by PyTorch on the CPU or a CUDA device."""
+class TorchArrays(NumpyArrays):
+    """The same operations on PyTorch, on the CPU or a CUDA device."""
 
     def __init__(self, device: str = "cpu") -> None:
         try:
@@ -258,7 +258,8 @@ class TorchArrays(Arrays):
         return a.contiguous().view(self._torch.float64)
 
     def _lift(self, a: Array, like: Array) -> Array:
-        """A number as a one-element tensor on the device: there, numbers are not what they seem (see above)."""
+        """A number as a one-element tensor on the device: operations with Python numbers are not exact there (see
+        above)."""
         if isinstance(a, (int, float)):
             return self._torch.full((1,), a, dtype=like.dtype, device=like.device)
         return a
@@ -277,7 +278,8 @@ class TorchArrays(Arrays):
 
     def sqrt(self, a: Array) -> Array:
         if self.device == "cpu":
-            # PyTorch's own takes a vector library here whose last bit is wrong for about one number in a hundred.
+            # PyTorch's own square root uses a vector library here whose last bit is wrong for about one number in a
+            # hundred.
             return self._torch.from_numpy(np.sqrt(np.asarray(a.numpy())))
         return self._torch.sqrt(a)
 
@@ -340,7 +342,7 @@ class TorchArrays(Arrays):
 
     @property
     def block(self) -> int:
-        # Below this many elements for each thread PyTorch works with one.
+        # With fewer elements per thread, PyTorch uses a single thread.
         return 32_768 * self._torch.get_num_threads()
 
     def _like(self, shape: tuple[int, ...], a: Array) -> Array:
@@ -356,10 +358,10 @@ class TorchArrays(Arrays):
         return a.transpose(-1, -2)
 
 
-def arrays(name: str = "numpy", *, fuses: bool = True) -> Arrays:
+def arrays(name: str = "numpy", *, fuses: bool = True) -> NumpyArrays:
     """The backend of that name: `numpy`, `torch` or `cuda`."""
     if name == "numpy":
-        made = Arrays()
+        made = NumpyArrays()
     elif name == "torch":
         made = TorchArrays("cpu")
     elif name.startswith("cuda"):

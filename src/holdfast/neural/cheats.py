@@ -1,4 +1,4 @@
-"""Ways to hand over a wrong product, for measuring how surely the checks find them (tests and bench/neural.py)."""
+"""Ways to forge a product, for measuring how reliably the checks detect them (tests and bench/neural.py)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.neural import exact
-from holdfast.neural.arrays import Arrays
+from holdfast.neural.arrays import NumpyArrays
 
 Host = Any
 MERSENNE = 2**31 - 1
@@ -14,20 +14,20 @@ MERSENNE = 2**31 - 1
 
 def honest(a: Host, b: Host) -> tuple[Host, Host, Host]:
     """The rounded operands and their true product."""
-    xp = Arrays()
+    xp = NumpyArrays()
     qa, qb = exact.quantise(xp, a, -1)[0], exact.quantise(xp, b, -2)[0]
     return qa, qb, exact.multiply(xp, qa, qb)
 
 
 def _unit(qa: Host, qb: Host, i: int, j: int) -> float:
-    """The power of two of which entry (i, j) is a multiple."""
-    xp = Arrays()
+    """The power of two that entry (i, j) is a multiple of."""
+    xp = NumpyArrays()
     e = exact.exponents(xp, xp.magnitude(qa, -1))[i, 0] + exact.exponents(xp, xp.magnitude(qb, -2))[0, j]
     return 2.0 ** int(e)
 
 
 def one_unit(qa: Host, qb: Host, c: Host, random: Any) -> Host:
-    """A single entry off by the least possible amount."""
+    """A single entry off by the smallest possible amount."""
     wrong = c.copy()
     i, j = (int(random.integers(n)) for n in c.shape)
     wrong[i, j] += _unit(qa, qb, i, j)
@@ -42,7 +42,7 @@ def one_row(qa: Host, qb: Host, c: Host, random: Any) -> Host:
 
 
 def nothing(qa: Host, qb: Host, c: Host, random: Any) -> Host:
-    """Zeros, which cost nothing."""
+    """Zeros, which take no work."""
     return np.zeros_like(c)
 
 

@@ -1,8 +1,8 @@
-"""Checking another's work for less than doing it again: Merkle roots over inner products, Freivalds over the integers.
+"""Verifies a worker's results for less than recomputing them: Merkle roots over inner products, Freivalds' test.
 
-A worker commits to the results of all its products (`Transcript.root`) before it knows what will be asked. The
-verifier then replays the stage, taking the products' results from the worker instead of computing them, and tests
-a sample of them: C·r = A·(B·r) for a random vector r. The operands are the verifier's own, recomputed elementwise.
+A worker commits to the results of all its products (`Transcript.root`) before it knows which will be checked. The
+verifier then replays the stage, taking the products' results from the worker instead of computing them, and tests a
+sample of them: C·r = A·(B·r) for a random vector r. The operands are the verifier's own, recomputed elementwise.
 
 The test is over the integers. Quantised operands are integers times powers of two, so C is one too; r is drawn
 from 0 … 2^19−1; sums that outgrow 53 bits are kept in limbs of 19 bits. A wrong C passes with probability at most
@@ -19,17 +19,17 @@ import numpy as np
 
 from holdfast.neural import counter, exact
 from holdfast.neural.arithmetic import Arithmetic
-from holdfast.neural.arrays import Array, Arrays
+from holdfast.neural.arrays import Array, NumpyArrays
 from holdfast.neural.refusals import NeuralError
-from holdfast.neural.stage import Key, Stage
+from holdfast.neural.stage import Stage, StageKey
 from holdfast.neural.state import State, digest
 
 LIMB = 19
 _BASE = 2.0**LIMB
 _CACHED = 32_768
-"""Entries of C that are worked on at a time."""
+"""Entries of C that are processed at a time."""
 _CHUNK = 8192
-"""Terms of a sum of products of a 20-bit and a 19-bit integer that stay exact, with room to spare."""
+"""The number of products of a 20-bit and a 19-bit integer whose sum stays exact, with a margin."""
 Host = Any
 
 
@@ -37,7 +37,7 @@ Host = Any
 
 
 def _leaf(number: int, operator: str, label: str, c: Host) -> bytes:
-    content = digest(Arrays(), {"c": c})
+    content = digest(NumpyArrays(), {"c": c})
     return sha256(b"\0" + f"{number}\0{operator}\0{label}\0{content}".encode()).digest()
 
 
@@ -51,14 +51,14 @@ def _levels(leaves: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def merkle_root(leaves: Sequence[bytes]) -> str:
-    """The root of a tree whose leaves and inner nodes are hashed apart; an odd one at the end moves up."""
+    """The root of a tree whose leaves and inner nodes are hashed differently; an odd node at the end moves up."""
     count = len(leaves).to_bytes(8, "big")
     top = _levels(leaves)[-1][0] if leaves else b""
     return sha256(b"\2" + count + top).hexdigest()
 
 
 def merkle_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """What is needed beside a leaf to find the root."""
+    """The hashes that are needed beside a leaf to compute the root."""
     path: list[bytes] = []
     for row in _levels(leaves)[:-1]:
         beside = index ^ 1
@@ -69,7 +69,7 @@ def merkle_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
 
 
 def opens(root: str, count: int, index: int, leaf: bytes, path: Sequence[bytes]) -> bool:
-    """Whether a tree of `count` leaves with this root has this leaf at this place."""
+    """Whether a tree of `count` leaves with this root has this leaf at this index."""
     if not 0 <= index < count:
         return False
     rest, width, at, value = list(path), count, index, leaf
@@ -85,10 +85,10 @@ def opens(root: str, count: int, index: int, leaf: bytes, path: Sequence[bytes])
 
 @dataclass
 class Transcript:
-    """The results of a stage's products, in order, as its worker hands them over."""
+    """The results of a stage's products, in order, as delivered by its worker."""
 
     claims: list[tuple[str, str, Host]] = field(default_factory=list[tuple[str, str, Host]])
-    xp: Arrays = field(default_factory=Arrays)
+    xp: NumpyArrays = field(default_factory=NumpyArrays)
 
     def saw(self, operator: str, label: str, a: Array, b: Array, c: Array) -> None:
         self.claims.append((operator, label, np.ascontiguousarray(self.xp.host(c)).copy()))
@@ -104,7 +104,7 @@ class Transcript:
 
 
 def _limbs(v: Host, count: int) -> list[Host]:
-    """Integers as sums of limbs times powers of 2^19; all but the last lie in 0 … 2^19−1."""
+    """Integers as sums of limbs times powers of 2^19; all but the last are in 0 … 2^19−1."""
     found: list[Host] = []
     for _ in range(count - 1):
         found.append((v & (2**LIMB - 1)).astype(np.float64))
@@ -113,7 +113,7 @@ def _limbs(v: Host, count: int) -> list[Host]:
 
 
 def _apply(a: Host, v: Host, scale: Host | float = 1.0) -> Host:
-    """a·v times a power of two, where that is integers: in chunks short enough to be exact, as 64-bit integers."""
+    """a·v times a power of two, if that is integers: in chunks short enough to be exact, as 64-bit integers."""
     total = np.zeros((a.shape[0], v.shape[1]), dtype=np.int64)
     for start in range(0, a.shape[1], _CHUNK):
         part = np.matmul(a[:, start : start + _CHUNK], v[start : start + _CHUNK]) * scale
@@ -124,8 +124,8 @@ def _apply(a: Host, v: Host, scale: Host | float = 1.0) -> Host:
 
 
 def _lines(x: Host, axis: int) -> Host:
-    """2^-e of each line of a quantised operand: its entries times that are integers of at most 2^20."""
-    xp = Arrays()
+    """2^-e for each line of a quantised operand: its entries times that are integers of at most 2^20."""
+    xp = NumpyArrays()
     magnitude = xp.magnitude(x, axis)
     if not bool(exact.in_range(xp, magnitude)):
         raise NeuralError("Freivalds' test needs operands that are finite numbers")
@@ -134,14 +134,14 @@ def _lines(x: Host, axis: int) -> Host:
 
 
 def freivalds(a: Host, b: Host, c: Host, challenge: str) -> bool:
-    """Whether c is the product of the quantised operands a and b. One that is not passes once in 2^19, at most."""
+    """Whether c is the product of the quantised operands a and b. A wrong c passes with probability at most 2^-19."""
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     if k > exact.BLOCK_K:
         raise NeuralError("Freivalds' test needs sums of at most 8192 terms")
     if c.shape != (*batch, m, n):
         return False
-    drawn = counter.words(Arrays(), challenge, n) >> (32 - LIMB)
+    drawn = counter.words(NumpyArrays(), challenge, n) >> (32 - LIMB)
     r = drawn.reshape(n, 1).astype(np.float64)
     left = np.broadcast_to(a, (*batch, m, k)).reshape(-1, m, k)
     right = np.broadcast_to(b, (*batch, k, n)).reshape(-1, k, n)
@@ -149,9 +149,9 @@ def freivalds(a: Host, b: Host, c: Host, challenge: str) -> bool:
 
 
 def _holds(a: Host, b: Host, c: Host, r: Host) -> bool:
-    """One product of matrices. A and B are only read; C is worked on by rows that stay in the cache."""
+    """One matrix product. A and B are only read; C is processed in groups of rows that stay in the cache."""
     down, across = _lines(a, -1), _lines(b, -2)
-    # The columns' scales go into r and the rows' scales into the result: powers of two change no digit.
+    # The scales of columns go into r and those of rows into the result: powers of two change no digit.
     v = _apply(b, r * across.reshape(-1, 1))
     want = _apply(a, np.concatenate(_limbs(v, 4), axis=-1), down)
     step = max(1, _CACHED // max(c.shape[-1], 1))
@@ -160,10 +160,10 @@ def _holds(a: Host, b: Host, c: Host, r: Host) -> bool:
         with np.errstate(all="ignore"):
             scaled = c[rows] * down[rows]
             scaled *= across
-            # Also false for Inf and NaN. No true result is larger.
-            if not bool(Arrays().all_below(scaled, 2.0**53 + 1)) or not bool((np.rint(scaled) == scaled).all()):
+            # Also false for Inf and NaN. No correct result is larger.
+            if not bool(NumpyArrays().all_below(scaled, 2.0**53 + 1)) or not bool((np.rint(scaled) == scaled).all()):
                 return False
-        # The high part first, then what remains: each fits its limb as a signed integer.
+        # The high part first, then the rest: each fits its limb as a signed integer.
         high = np.rint(scaled * (1.0 / _BASE**2))
         scaled -= high * _BASE**2
         mid = np.rint(scaled * (1.0 / _BASE))
@@ -192,8 +192,8 @@ def _is_zero(limbs: Host) -> bool:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether the work stands; if not, at which product, and why."""
+class CheckVerdict:
+    """Whether the work is accepted; if not, at which product it failed, and why."""
 
     holds: bool
     why: str = ""
@@ -209,10 +209,10 @@ class _Caught(Exception):
 
 
 class Replay(Arithmetic):
-    """Exact arithmetic that believes a transcript's products, and tests those that the challenge picks."""
+    """Exact arithmetic that takes products from a transcript, and tests those that the challenge selects."""
 
     def __init__(self, transcript: Transcript, challenge: str, share: float) -> None:
-        super().__init__(Arrays())
+        super().__init__(NumpyArrays())
         self._claims = transcript.claims
         self._challenge = challenge
         self._next = 0
@@ -247,36 +247,36 @@ class Replay(Arithmetic):
 
 
 def audit(
-    stage: Stage, state: State, inputs: Mapping[str, Host], key: Key, transcript: Transcript, root: str,
+    stage: Stage, state: State, inputs: Mapping[str, Host], key: StageKey, transcript: Transcript, root: str,
     outputs: Mapping[str, Host], *, share: float = 1.0, challenge: str | None = None,
-) -> Verdict:  # fmt: skip
+) -> CheckVerdict:  # fmt: skip
     """Whether a worker's outputs of a stage follow from its inputs, by its transcript, which `root` committed to.
 
-    The challenge must be drawn after the root is known; left out, it is drawn here.
+    The challenge must be drawn after the root is known; by default it is drawn here.
     """
     if transcript.root() != root:
-        return Verdict(False, "the products handed over are not those committed to")
+        return CheckVerdict(False, "the products handed over are not those committed to")
     ar = Replay(transcript, challenge or secrets.token_hex(16), share)
     try:
         mine = stage.run(ar, state, inputs, key).outputs
     except _Caught as caught:
-        return Verdict(False, caught.why, caught.operator, ar.checked)
+        return CheckVerdict(False, caught.why, caught.operator, ar.checked)
     except NeuralError as error:
-        return Verdict(False, error.says, checked=ar.checked)
+        return CheckVerdict(False, error.says, checked=ar.checked)
     if not ar.complete:
-        return Verdict(False, "the transcript has products that nobody needs", checked=ar.checked)
-    xp = Arrays()
+        return CheckVerdict(False, "the transcript has products that nobody needs", checked=ar.checked)
+    xp = NumpyArrays()
     for name in mine:
         if name not in outputs or digest(xp, {"": mine[name]}) != digest(xp, {"": outputs[name]}):
-            return Verdict(False, f"output {name} is wrong", name, ar.checked)
-    return Verdict(True, checked=ar.checked)
+            return CheckVerdict(False, f"output {name} is wrong", name, ar.checked)
+    return CheckVerdict(True, checked=ar.checked)
 
 
 def cheaper_to_check(m: int, k: int, n: int, *, flops_s: float, bytes_s: float, link_bytes_s: float) -> bool:
-    """Whether testing an M×K by K×N product costs less than computing it: its result must be carried and read.
+    """Whether testing an M×K by K×N product costs less than computing it: its result must be transferred and read.
 
-    Freivalds reads B once, A once (against four limbs) and C about twelve times; matrix-vector work goes at the
-    speed of memory. Rerunning costs 2·M·K·N operations and carries nothing.
+    Freivalds' test reads B once, A once (against four limbs) and C about twelve times; matrix-vector work is limited by
+    memory bandwidth. Recomputing costs 2·M·K·N operations and transfers nothing.
     """
     check_s = 8.0 * (k * n + m * k + 12 * m * n) / bytes_s + 8.0 * m * n / link_bytes_s
     return check_s < 2.0 * m * k * n / flops_s

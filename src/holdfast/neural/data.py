@@ -1,7 +1,7 @@
-"""What a network is trained on: samples by number, in an order that the seed and a cursor fix.
+"""Training data: samples by number, in an order that the seed and a cursor determine.
 
-A cursor counts samples taken since the beginning; with the seed it says which come next, also after a restart
-and on another machine. Values are checked against the network's inputs before they are used.
+The cursor counts the samples taken since the beginning; with the seed it determines the next ones, also after a restart
+and on another machine. Values are checked against the inputs of the neural network before they are used.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from zipfile import BadZipFile
 import numpy as np
 
 from holdfast.neural import counter
-from holdfast.neural.arrays import Arrays
+from holdfast.neural.arrays import NumpyArrays
 from holdfast.neural.graph import Graph
 from holdfast.neural.refusals import DataError, MissingPart
 
 Host = Any
-"""An array of NumPy."""
+"""A NumPy array."""
 BYTES_MAX = 1 << 30
 
 
@@ -39,20 +39,20 @@ class Data:
         return {name: a[np.array(numbers, dtype=np.int64)] for name, a in self.arrays.items()}
 
     def batch(self, seed: int, cursor: int, size: int) -> dict[str, Host]:
-        """The `size` samples after `cursor`: every pass over the data has an order of its own."""
+        """The `size` samples after `cursor`: every pass over the data has its own order."""
         numbers: list[int] = []
         n = self.count
         for at in range(cursor, cursor + size):
             turn, place = divmod(at, n)
             if (seed, turn) not in self._orders:
                 self._orders.clear()
-                self._orders[(seed, turn)] = counter.order(Arrays(), f"{seed}/data/{turn}", n)
+                self._orders[(seed, turn)] = counter.order(NumpyArrays(), f"{seed}/data/{turn}", n)
             numbers.append(self._orders[(seed, turn)][place])
         return self.take(numbers)
 
 
 class TextData(Data):
-    """Windows of a text: `tokens`, and at the same places `next`, the letter that follows. Cut when taken."""
+    """Windows of a text: `tokens`, and at the same positions `next`, the following letter. Cut on demand."""
 
     def __init__(self, codes: Host, length: int, letters: str) -> None:
         super().__init__({}, letters)
@@ -70,13 +70,13 @@ class TextData(Data):
 
 
 def fit(graph: Graph, data: Data) -> None:
-    """Refuse data that cannot feed this network."""
+    """Reject data that does not fit this neural network."""
     if data.count == 0:
-        raise DataError("the data holds no sample", hint="A text must be longer than the network's sequence.")
+        raise DataError("the data holds no sample", hint="A text must be longer than the neural network's sequence.")
     sample = data.take([0, data.count - 1])
     for name, signal in graph.inputs.items():
         if name not in sample:
-            raise DataError(f"the network has an input {name}, and the data has {', '.join(sorted(sample))}")
+            raise DataError(f"the neural network has an input {name}, and the data has {', '.join(sorted(sample))}")
         given = sample[name]
         if tuple(given.shape[1:]) != signal.shape:
             raise DataError(f"input {name} takes samples of shape {signal.shape}, and the data's are {given.shape[1:]}")
@@ -97,9 +97,9 @@ def fit(graph: Graph, data: Data) -> None:
 
 
 def load(source: str, graph: Graph, part: str = "train", letters: str = "") -> Data:
-    """Data by what the command line calls it: `digits`, a folder's .npz file, or any other file as text.
+    """Data by its name on the command line: `digits`, an .npz file, or any other file as text.
 
-    `part` is `train` or `test`: of digits every fifth sample is for testing, of a text the last tenth.
+    `part` is `train` or `test`: every fifth sample of digits is for testing, and the last tenth of a text.
     """
     if source == "digits":
         data = _digits(part)
@@ -121,7 +121,7 @@ def _read(path: Path) -> bytes:
 
 
 def text_of(raw: bytes, length: int, letters: str = "") -> TextData:
-    """A text as windows. Letters are numbered as they are sorted, or as an earlier training had them."""
+    """A text as windows. Letters are numbered in sorted order, or as in an earlier training."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -130,7 +130,7 @@ def text_of(raw: bytes, length: int, letters: str = "") -> TextData:
     table = {letter: i for i, letter in enumerate(known)}
     unknown = sorted(set(text) - table.keys())
     if unknown:
-        raise DataError(f"the text has letters that the network was not trained on: {''.join(unknown[:20])!r}")
+        raise DataError(f"the text has letters that the neural network was not trained on: {''.join(unknown[:20])!r}")
     return TextData(np.array([table[letter] for letter in text], dtype=np.int64), length, known)
 
 

@@ -1,7 +1,7 @@
 """exp, log, tanh, erf, sigmoid, sin, cos and 1/√ from + − × ÷ √ alone, float64, elementwise.
 
-Libraries round these differently from machine to machine; the operations they are built of here are fixed by
-IEEE 754. No step may be contracted into a fused multiply-add, which is why each is an array operation of its own.
+Libraries round these differently from machine to machine; the operations used here are fixed by IEEE 754. No step may
+be contracted into a fused multiply-add, so each is a separate array operation.
 
 Bounds, tested against arbitrary precision (tests/neural/test_functions.py), relative unless said otherwise:
 
@@ -14,12 +14,12 @@ Bounds, tested against arbitrary precision (tests/neural/test_functions.py), rel
     rsqrt    2^-52   for positive normal numbers
     sin, cos 2^-50 absolute for |x| <= 2^20
 
-Special values are not theirs to judge: operators refuse Inf and NaN before and after.
+Special values are not handled here: operators reject Inf and NaN before and after.
 """
 
 from collections.abc import Callable
 
-from holdfast.neural.arrays import Array, Arrays, ratio
+from holdfast.neural.arrays import Array, NumpyArrays, ratio
 from holdfast.neural.exact import power_of_two
 
 _LOG2_E = float.fromhex("0x1.71547652b82fep+0")
@@ -81,7 +81,7 @@ def _horner(x: Array, coefficients: list[float]) -> Array:
     return total
 
 
-def _parts(xp: Arrays, x: Array) -> tuple[Array, Array]:
+def _parts(xp: NumpyArrays, x: Array) -> tuple[Array, Array]:
     """k and e^r − 1 with x = k·ln 2 + r and |r| <= (ln 2)/2."""
     k = xp.rint(x * _LOG2_E)
     r = x - k * _LN2_HIGH
@@ -89,20 +89,20 @@ def _parts(xp: Arrays, x: Array) -> tuple[Array, Array]:
     return k, _horner(r, _EXP) * r
 
 
-def _exp(xp: Arrays, x: Array) -> Array:
+def _exp(xp: NumpyArrays, x: Array) -> Array:
     k, grown = _parts(xp, xp.clamp(x, -708.0, 709.0))
     grown += 1.0
     grown *= power_of_two(xp, xp.cast(k, "int64"))
     return xp.where(x < -708.0, 0.0, grown)
 
 
-def _expm1(xp: Arrays, x: Array) -> Array:
+def _expm1(xp: NumpyArrays, x: Array) -> Array:
     k, grown = _parts(xp, xp.clamp(x, -708.0, 709.0))
     scale = power_of_two(xp, xp.cast(k, "int64"))
     return grown * scale + (scale - 1.0)
 
 
-def _log(xp: Arrays, x: Array) -> Array:
+def _log(xp: NumpyArrays, x: Array) -> Array:
     tiny = x < 2.0**-1022
     bits = xp.bits(xp.where(tiny, x * 2.0**54, x))
     # The exponent is chosen so that the mantissa lies within [√½, √2).
@@ -116,19 +116,19 @@ def _log(xp: Arrays, x: Array) -> Array:
     return e * _LN2_HIGH + (f - (s * (f - rest) - e * _LN2_LOW))
 
 
-def _tanh(xp: Arrays, x: Array) -> Array:
+def _tanh(xp: NumpyArrays, x: Array) -> Array:
     size = xp.absolute(x)
     grown = _expm1(xp, 2.0 * xp.clamp(size, 0.0, 22.0))
     value = xp.divide(grown, grown + 2.0)
     return xp.where(x < 0.0, -value, value)
 
 
-def _sigmoid(xp: Arrays, x: Array) -> Array:
+def _sigmoid(xp: NumpyArrays, x: Array) -> Array:
     e = _exp(xp, -xp.absolute(x))
     return xp.divide(xp.where(x < 0.0, e, 1.0), 1.0 + e)
 
 
-def _erf(xp: Arrays, x: Array) -> Array:
+def _erf(xp: NumpyArrays, x: Array) -> Array:
     size = xp.clamp(xp.absolute(x), 0.0, 6.0)
     square = size * size
     small = _horner(xp.clamp(square, 0.0, 1.0), _ERF_SMALL) * size
@@ -138,8 +138,8 @@ def _erf(xp: Arrays, x: Array) -> Array:
     return xp.where(x < 0.0, -value, value)
 
 
-def _turns(xp: Arrays, x: Array) -> tuple[Array, Array, Array]:
-    """The quadrant of x and the sine and cosine of what remains of it."""
+def _turns(xp: NumpyArrays, x: Array) -> tuple[Array, Array, Array]:
+    """The quadrant of x, and the sine and cosine of the remainder."""
     k = xp.rint(x * _TWO_OVER_PI)
     r = ((x - k * _HALF_PI[0]) - k * _HALF_PI[1]) - k * _HALF_PI[2]
     square = r * r
@@ -148,22 +148,22 @@ def _turns(xp: Arrays, x: Array) -> tuple[Array, Array, Array]:
     return xp.cast(k, "int64") & 3, sine, cosine
 
 
-def _sin(xp: Arrays, x: Array) -> Array:
+def _sin(xp: NumpyArrays, x: Array) -> Array:
     quadrant, sine, cosine = _turns(xp, x)
     value = xp.where((quadrant & 1) == 1, cosine, sine)
     return xp.where(quadrant >= 2, -value, value)
 
 
-def _cos(xp: Arrays, x: Array) -> Array:
+def _cos(xp: NumpyArrays, x: Array) -> Array:
     quadrant, sine, cosine = _turns(xp, x)
     value = xp.where((quadrant & 1) == 1, sine, cosine)
     return xp.where((quadrant == 1) | (quadrant == 2), -value, value)
 
 
-def _in_one_pass(function: Callable[[Arrays, Array], Array]) -> Callable[[Arrays, Array], Array]:
+def _in_one_pass(function: Callable[[NumpyArrays, Array], Array]) -> Callable[[NumpyArrays, Array], Array]:
     """The function in one pass over memory."""
 
-    def whole(xp: Arrays, x: Array) -> Array:
+    def whole(xp: NumpyArrays, x: Array) -> Array:
         return xp.each(function, x)
 
     return whole
@@ -179,6 +179,6 @@ sin = _in_one_pass(_sin)
 cos = _in_one_pass(_cos)
 
 
-def rsqrt(xp: Arrays, x: Array) -> Array:
+def rsqrt(xp: NumpyArrays, x: Array) -> Array:
     """1/√x."""
     return xp.divide(1.0, xp.sqrt(x))

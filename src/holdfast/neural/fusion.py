@@ -1,9 +1,9 @@
-"""Fusion inside a stage: elementwise operators that feed one another run together, in one pass over memory.
+"""Fusion inside a stage: chains of elementwise operators run together, in one pass over memory.
 
-A group is an operator and, again and again, those elementwise operators whose only consumer is in the group. What
-flows inside it exists for a cache-sized block (or in a register) at a time and is written only if backward needs it;
-the test for Inf and NaN, by each operator's name, is part of the pass. It changes no bit: every element goes through
-the same steps. How a pass is made, the arithmetic knows; weights and files are not known here.
+A group is an operator together with, recursively, the elementwise operators whose only consumer is in the group. Values
+inside it exist only for a cache-sized block (or a register) at a time, and are written only if backward needs them; the
+test for Inf and NaN, with each operator's name, is part of the pass. No bit changes: every element goes through the
+same steps. The arithmetic implements the passes; weights and files are not known here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from typing import Any
 
 from holdfast.neural.arithmetic import Arithmetic
 from holdfast.neural.arrays import Array
-from holdfast.neural.graph import Graph, Node
-from holdfast.neural.operators import Run
+from holdfast.neural.graph import Graph, GraphNode
+from holdfast.neural.operators import RunContext
 from holdfast.neural.operators.pointwise import Pointwise
 
 Edge = tuple[str, str]
@@ -22,12 +22,12 @@ Edge = tuple[str, str]
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that run together, in the graph's order; the last gives the group's result."""
+    """Nodes that run together, in the graph's order; the last one computes the group's result."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
 
     @property
-    def last(self) -> Node:
+    def last(self) -> GraphNode:
         return self.nodes[-1]
 
     @property
@@ -36,19 +36,19 @@ class Group:
 
     @property
     def sources(self) -> list[str]:
-        """What the group takes from outside it."""
+        """The inputs of the group from outside it."""
         inside = self.names
         return list(dict.fromkeys(s for n in self.nodes for s in n.sources if s not in inside))
 
 
-def operator_of(node: Node) -> Pointwise:
+def operator_of(node: GraphNode) -> Pointwise:
     assert isinstance(node.operator, Pointwise)
     return node.operator
 
 
-def groups(graph: Graph, nodes: Sequence[Node], outgoing: Sequence[str]) -> list[Group]:
-    """The nodes of a stage as groups, each in the place of its last node; what is not elementwise stays alone."""
-    members: dict[str, list[Node]] = {}
+def groups(graph: Graph, nodes: Sequence[GraphNode], outgoing: Sequence[str]) -> list[Group]:
+    """The nodes of a stage as groups, each at the position of its last node; other operators stay alone."""
+    members: dict[str, list[GraphNode]] = {}
     taken: set[str] = set()
     for node in nodes:
         members[node.name] = [node]
@@ -62,8 +62,9 @@ def groups(graph: Graph, nodes: Sequence[Node], outgoing: Sequence[str]) -> list
     return [Group(tuple(sorted(members[n.name], key=lambda m: place[m.name]))) for n in nodes if n.name not in taken]
 
 
-def _joins(graph: Graph, source: str, node: Node) -> bool:
-    """Whether an elementwise source can run together with its consumer: it has no other, and both learn or neither."""
+def _joins(graph: Graph, source: str, node: GraphNode) -> bool:
+    """Whether an elementwise source can run together with its consumer: it is the only one, and both learn or
+    neither."""
     if not isinstance(graph.by_name[source].operator, Pointwise) or graph.consumers[source] != (node.name,):
         return False
     slots = {i for i, s in enumerate(node.sources) if s == source}
@@ -71,8 +72,8 @@ def _joins(graph: Graph, source: str, node: Node) -> bool:
     return same and not slots & node.operator.no_gradient
 
 
-def forward(run: Run, group: Group, values: Mapping[str, Array]) -> tuple[Array, dict[str, Any]]:
-    """The group's result, and for each node what its backward needs."""
+def forward(run: RunContext, group: Group, values: Mapping[str, Array]) -> tuple[Array, dict[str, Any]]:
+    """The group's result, and for each node the values that its backward needs."""
     inside, sources = group.names, group.sources
     given = [values[s] for s in sources]
     shape = tuple(given[0].shape)
@@ -105,13 +106,13 @@ def forward(run: Run, group: Group, values: Mapping[str, Array]) -> tuple[Array,
     return result, saved
 
 
-def _place_of(node: Node, kept: str) -> str:
-    """What an operator calls `in0`, by the name that the group has for it."""
+def _place_of(node: GraphNode, kept: str) -> str:
+    """The group's name for a value that the operator calls `in0`."""
     return node.sources[int(kept[2:])] if kept.startswith("in") else f"{node.name}/{kept}"
 
 
 def _wanted(group: Group, inside: set[str], drawn: Mapping[str, int]) -> list[str]:
-    """What is made inside the group and must be written, because some backward needs it."""
+    """Values made inside the group that must be written because a backward needs them."""
     found: dict[str, None] = {}
     for node in group.nodes:
         for kept in operator_of(node).kept_names(drawn[node.name]):
@@ -121,8 +122,8 @@ def _wanted(group: Group, inside: set[str], drawn: Mapping[str, int]) -> list[st
     return list(found)
 
 
-def backward(run: Run, group: Group, graph: Graph, saved: Mapping[str, Any], grad: Array) -> dict[Edge, Array]:
-    """The gradients of what the group took from outside it, by (source, consumer)."""
+def backward(run: RunContext, group: Group, graph: Graph, saved: Mapping[str, Any], grad: Array) -> dict[Edge, Array]:
+    """The gradients of the group's inputs, by (source, consumer)."""
     inside = group.names
     edges, untouched = _edges(group, graph, inside)
     computed = [edge for edge in edges if edge not in untouched]
@@ -155,7 +156,7 @@ def backward(run: Run, group: Group, graph: Graph, saved: Mapping[str, Any], gra
 
 
 def _edges(group: Group, graph: Graph, inside: set[str]) -> tuple[list[Edge], set[Edge]]:
-    """The edges into the group that take a gradient; and those that take the group's own, as it came."""
+    """The edges into the group that take a gradient; and those that take the group's own gradient unchanged."""
     plain: dict[str, bool] = {group.last.name: True}
     edges: dict[Edge, bool] = {}
     for node in reversed(group.nodes):

@@ -1,10 +1,10 @@
-"""Does this machine compute the same bits as all others? Trains small networks and compares their SHA-256.
+"""Checks that this machine computes the same bits as all others: trains small neural networks, compares their SHA-256.
 
     python -m holdfast.neural.golden [--backend numpy|torch|cuda] [--json]
 
-The networks use every operator, all three optimizers, dropout, clipping, schedules, shared weights, several stages
-and microbatches, and a sum longer than one block. The hashes are part of the product: a change of arithmetic that
-moves them breaks every network in training, and must say so.
+They use every operator, all three optimizers, dropout, clipping, schedules, shared weights, several stages and
+microbatches, and a sum longer than one block. The hashes are part of the product: a change of arithmetic that changes
+them breaks every neural network in training, and must be announced.
 """
 
 import argparse
@@ -14,10 +14,10 @@ import sys
 import numpy as np
 
 from holdfast.neural import counter
-from holdfast.neural.arrays import Arrays
+from holdfast.neural.arrays import NumpyArrays
 from holdfast.neural.data import Data
 from holdfast.neural.graph import Graph
-from holdfast.neural.network import Network
+from holdfast.neural.network import NeuralNetwork
 from holdfast.neural.topology import parse
 
 STEPS = 20
@@ -111,8 +111,8 @@ GOLDEN: dict[str, str] = {
 
 
 def data_for(graph: Graph, count: int = 64) -> Data:
-    """Made-up samples, the same everywhere."""
-    xp = Arrays()
+    """Synthetic samples, the same everywhere."""
+    xp = NumpyArrays()
     arrays: dict[str, object] = {}
     for name, signal in graph.inputs.items():
         size = count * signal.size
@@ -125,8 +125,8 @@ def data_for(graph: Graph, count: int = 64) -> Data:
 
 
 def weights_after(text: str, backend: str, steps: int = STEPS) -> str:
-    """SHA-256 of a network's weights after so many steps on made-up samples."""
-    network = Network(parse(text), backend)
+    """SHA-256 of a neural network's weights after this many steps on synthetic samples."""
+    network = NeuralNetwork(parse(text), backend)
     network.train_local(data_for(network.graph), steps)
     return network.digest()
 

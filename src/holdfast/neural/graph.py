@@ -1,7 +1,6 @@
-"""A network as a checked graph: nodes in order, what flows between them, their weights and their cost.
+"""A neural network as a checked graph: nodes in order, the signals between them, their weights and their cost.
 
-Everything here holds by construction: names resolve, shapes fit, there is no cycle. Files and numbers are not
-known here.
+Everything is valid by construction: names resolve, shapes fit, there is no cycle. Files and numbers are not known here.
 """
 
 from dataclasses import dataclass, field
@@ -12,8 +11,8 @@ from holdfast.neural.operators import Operator, Parameter, Product, Signal
 
 
 @dataclass(frozen=True)
-class Node:
-    """An operator in its place: where its inputs come from, and whose weights it uses instead of its own."""
+class GraphNode:
+    """An operator in the graph: the sources of its inputs, and the weights that it shares instead of its own."""
 
     name: str
     operator: Operator
@@ -28,7 +27,7 @@ class Node:
 class Batch:
     size: int = 32
     microbatches: int = 1
-    """Belongs to the network: gradients are rounded per microbatch, so another number gives other bits."""
+    """Part of the neural network: gradients are rounded per microbatch, so another number gives other bits."""
 
     @property
     def micro(self) -> int:
@@ -37,7 +36,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Training:
-    """How weights follow gradients."""
+    """The training settings."""
 
     kind: str = "adamw"
     rate: float = 1e-3
@@ -50,19 +49,19 @@ class Training:
     schedule: str = "constant"
     warmup: int = 0
     steps: int = 1000
-    """Where the schedule ends."""
+    """The last step of the schedule."""
     floor: float = 0.0
     """The share of `rate` that is left at the end."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A whole network, checked."""
+    """A complete, checked neural network."""
 
     name: str
     inputs: dict[str, Signal]
-    nodes: tuple[Node, ...]
-    """Each stands after those it takes from."""
+    nodes: tuple[GraphNode, ...]
+    """Each node is after its sources."""
     outputs: tuple[str, ...]
     losses: dict[str, float]
     """Loss node -> its weight in the total."""
@@ -74,28 +73,28 @@ class Graph:
     source: str = ""
 
     @cached_property
-    def by_name(self) -> dict[str, Node]:
+    def by_name(self) -> dict[str, GraphNode]:
         return {node.name: node for node in self.nodes}
 
     @cached_property
     def place(self) -> dict[str, int]:
-        """Node -> where it stands in order."""
+        """Node -> its position in the order."""
         return {node.name: i for i, node in enumerate(self.nodes)}
 
     @cached_property
     def signals(self) -> dict[str, Signal]:
-        """What each input and node gives."""
+        """The signal of each input and node."""
         found = dict(self.inputs)
         for node in self.nodes:
             found[node.name] = node.operator.signal([found[s] for s in node.sources])
         return found
 
-    def given(self, node: Node) -> list[Signal]:
+    def given(self, node: GraphNode) -> list[Signal]:
         return [self.signals[s] for s in node.sources]
 
     @cached_property
     def consumers(self) -> dict[str, tuple[str, ...]]:
-        """Who takes from each input and node, in order."""
+        """The consumers of each input and node, in order."""
         found: dict[str, list[str]] = {name: [] for name in self.signals}
         for node in self.nodes:
             for source in dict.fromkeys(node.sources):
@@ -104,7 +103,7 @@ class Graph:
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """`node.parameter` -> what it is; shared ones under their owner only. In order: norms are summed in it."""
+        """`node.parameter` -> its description; shared ones under their owner only. Norms are summed in this order."""
         return {
             f"{node.name}.{label}": parameter
             for node in self.nodes
@@ -112,14 +111,14 @@ class Graph:
             if label not in node.share
         }
 
-    def weights_of(self, node: Node) -> dict[str, str]:
-        """The operator's word for each weight it uses -> the weight's name."""
+    def weights_of(self, node: GraphNode) -> dict[str, str]:
+        """The operator's name for each weight it uses -> the weight's name."""
         labels = node.operator.parameters(self.given(node))
         return {label: node.share.get(label, f"{node.name}.{label}") for label in labels}
 
     @cached_property
     def users(self) -> dict[str, tuple[str, ...]]:
-        """Who uses each weight, in order."""
+        """The users of each weight, in order."""
         found: dict[str, list[str]] = {name: [] for name in self.parameters}
         for node in self.nodes:
             for weight in self.weights_of(node).values():
@@ -130,18 +129,18 @@ class Graph:
     def parameter_count(self) -> int:
         return sum(p.size for p in self.parameters.values())
 
-    def flops(self, node: Node) -> int:
+    def flops(self, node: GraphNode) -> int:
         """One sample's forward and backward through a node."""
         given = self.given(node)
         return 3 * sum(p.flops for p in node.operator.products(given)) + 2 * node.operator.other_flops(given)
 
     def products(self) -> list[tuple[str, Product]]:
-        """Every inner product of one sample's forward."""
+        """Every inner product of the forward pass of one sample."""
         return [(node.name, p) for node in self.nodes for p in node.operator.products(self.given(node))]
 
     @cached_property
     def learns(self) -> frozenset[str]:
-        """Nodes through which a gradient flows to some weight, or that have weights themselves."""
+        """Nodes that have weights or pass a gradient on to some weight."""
         found: set[str] = set()
         for node in self.nodes:
             if self.weights_of(node) or any(s in found for s in node.sources):
@@ -150,7 +149,7 @@ class Graph:
 
     @cached_property
     def graded(self) -> frozenset[str]:
-        """Nodes on which some loss depends."""
+        """Nodes that a loss depends on."""
         found = set(self.losses)
         for node in reversed(self.nodes):
             if node.name in found:
@@ -158,14 +157,14 @@ class Graph:
         return frozenset(found)
 
     def sends_back(self, source: str, consumer: str) -> bool:
-        """Whether the consumer has a gradient for this source."""
+        """Whether the consumer computes a gradient for this source."""
         node = self.by_name[consumer]
         slots = [i for i, s in enumerate(node.sources) if s == source and i not in node.operator.no_gradient]
         return bool(slots) and source in self.learns and consumer in self.graded
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of what the network computes: names, operators, options, shapes, seed, batch, training."""
+        """SHA-256 of what the neural network computes: names, operators, options, shapes, seed, batch, training."""
         lines = [repr((self.name, self.profile, self.seed, self.batch, self.training, self.outputs, self.losses))]
         lines += [repr(item) for item in self.inputs.items()]
         lines += [

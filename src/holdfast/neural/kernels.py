@@ -1,8 +1,8 @@
-"""Fusing on a CUDA device: functions of arrays become kernels that read their operands once and write once.
+"""Fusion on a CUDA device: functions of arrays become kernels that read their operands once and write once.
 
-`tracing` writes the source, PyTorch compiles it with NVIDIA's runtime compiler, and it is kept for as long as the
-process lives. Where none can be had (an older PyTorch, no compiler library), and for shapes that a kernel is not
-made for, the same function runs word by word: slower, the same bits.
+`tracing` writes the source, PyTorch compiles it with NVIDIA's runtime compiler, and the kernel is cached for the life
+of the process. Without a compiler (an older PyTorch, no compiler library), and for unsupported shapes, the same
+function runs one operation at a time: slower, with the same bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,26 +10,26 @@ from math import prod
 from typing import Any
 
 from holdfast.neural import passes, tracing
-from holdfast.neural.arrays import Array, Arrays, TorchArrays, itself
-from holdfast.neural.tracing import DIMENSIONS, KINDS, REAL, TRUTH, WHOLE, Kernel, Layout, Operand
+from holdfast.neural.arrays import Array, NumpyArrays, TorchArrays, itself
+from holdfast.neural.tracing import DIMENSIONS, KINDS, REAL, TRUTH, WHOLE, FusedKernel, Layout, Operand
 
 ROW_MAX = 8192
-"""Rows up to this length are held by the threads of one block: 1024 of them with eight elements each."""
+"""Rows up to this length are held by the threads of one block: 1024 threads with eight elements each."""
 SIZE_MAX = 2**31 - 1
 _GRID_MAX = 65_535
 _BLOCKS_MAX = 8192
-"""Blocks along a row: enough for any device, each with enough to do."""
-Speaker = Callable[[Arrays], Any]
+"""Blocks along a row: enough for any device, each with enough work."""
+Speaker = Callable[[NumpyArrays], Any]
 Launch = Callable[..., None]
 
 
 class KernelArrays(TorchArrays):
-    """PyTorch on a CUDA device, with kernels of our own where steps can be fused."""
+    """PyTorch on a CUDA device, with our own kernels where steps can be fused."""
 
     def __init__(self, device: str) -> None:
         super().__init__(device)
         self._kernels: dict[str, Launch] = {}
-        self._known: dict[Any, Kernel] = {}
+        self._known: dict[Any, FusedKernel] = {}
         self._dtypes = {REAL: self._torch.float64, WHOLE: self._torch.int64, TRUTH: self._torch.bool}
 
     def each(
@@ -66,8 +66,8 @@ class KernelArrays(TorchArrays):
     def _written(
         self, function: Callable[..., Any], speaker: Speaker, told: tuple[Operand, ...], scalars: Sequence[float],
         layout: Layout,
-    ) -> Kernel:  # fmt: skip
-        """The function as a kernel; kept, unless it was made for this one call and will not come again."""
+    ) -> FusedKernel:  # fmt: skip
+        """The function as a kernel; cached, unless it was made for this one call."""
         if getattr(function, "__closure__", ()) is not None:
             return tracing.write(function, speaker, told, scalars, layout)
         known = (function, told, tuple(type(s) for s in scalars), layout)
@@ -76,7 +76,7 @@ class KernelArrays(TorchArrays):
         return self._known[known]
 
     def layout(self, sizes: Sequence[int], whole_rows: bool) -> Layout:
-        """How many threads work on rows of this length."""
+        """How many threads process rows of this length."""
         n, axes = sizes[-1], axes_of(sizes)
         if whole_rows:
             width = 8 if n > 4096 else 4
@@ -84,22 +84,22 @@ class KernelArrays(TorchArrays):
         threads = min(256, _power_of_two(n))
         return Layout(threads, 4 if n >= 4 * threads else 1, 256 // threads, axes=axes)
 
-    def compile(self, kernel: Kernel) -> Launch:
-        # Contraction is ruled out twice: by this option, and by the intrinsics that the source is made of.
+    def compile(self, kernel: FusedKernel) -> Launch:
+        # Contraction is prevented twice: by this option, and by the intrinsics in the source.
         return self._torch.cuda._compile_kernel(kernel.source, kernel.name, nvcc_options=["--fmad=false"])
 
-    def _compiled(self, kernel: Kernel) -> Launch | None:
+    def _compiled(self, kernel: FusedKernel) -> Launch | None:
         found = self._kernels.get(kernel.source)
         if found is None:
             try:
                 found = self._kernels[kernel.source] = self.compile(kernel)
             except (AttributeError, OSError, RuntimeError, TypeError):
-                # No compiler here: from now on without kernels.
+                # There is no compiler: run without kernels from now on.
                 self.fuses = False
         return found
 
     def _run(
-        self, kernel: Kernel, launch: Launch, layout: Layout, shape: tuple[int, ...], sizes: Sequence[int],
+        self, kernel: FusedKernel, launch: Launch, layout: Layout, shape: tuple[int, ...], sizes: Sequence[int],
         strides: Sequence[Sequence[int]], operands: Sequence[Array], scalars: Sequence[float],
     ) -> Any:  # fmt: skip
         n, rows = sizes[-1], prod(sizes[:-1])
@@ -124,7 +124,7 @@ class KernelArrays(TorchArrays):
 
 
 def axes_of(sizes: Sequence[int]) -> int:
-    """How many axes number the rows, as far as kernels tell them apart."""
+    """How many axes number the rows, as far as kernels distinguish them."""
     return 3 if sizes[0] * sizes[1] > 1 else 1 if sizes[2] > 1 else 0
 
 
@@ -133,13 +133,13 @@ def _power_of_two(n: int) -> int:
 
 
 def _strides(a: Array, shape: Sequence[int]) -> list[int]:
-    """How far apart neighbours lie along each axis of the common shape; 0 where the array is repeated."""
+    """The distance between neighbours along each axis of the common shape; 0 where the array is repeated."""
     missing = len(shape) - len(a.shape)
     return [0] * missing + [0 if size == 1 else step for size, step in zip(a.shape, a.stride(), strict=True)]
 
 
 def _collapsed(shape: Sequence[int], strides: list[list[int]], whole_rows: bool) -> tuple[list[int], list[list[int]]]:
-    """The shape with as few axes as the operands allow, and at least four; rows stay rows if they must."""
+    """The shape with as few axes as the operands allow, and at least four; `whole_rows` keeps rows intact."""
     sizes, steps = [1], [[0] for _ in strides]
     for axis, size in enumerate(shape):
         mine = [s[axis] for s in strides]

@@ -1,7 +1,7 @@
-"""YAML with positions: every value remembers its line and column, so that a refusal can point at it.
+"""YAML with positions: every value has its line and column, so that an error can point at it.
 
-Hostile input is refused early: size, depth, doubled keys, anchors (a small file could unfold into a huge one).
-What the values mean is not known here.
+Hostile input is rejected early: size, depth, duplicate keys, anchors (a small file could expand into a huge one). The
+meaning of the values is not known here.
 """
 
 import importlib
@@ -27,7 +27,7 @@ _KINDS = {
 
 
 class Marked:
-    """A value, where it stands, and (for mappings) which of its keys were asked for."""
+    """A value, its position, and (for mappings) which of its keys were read."""
 
     def __init__(self, value: Any, source: str, line: int, column: int) -> None:
         self.value = value
@@ -35,7 +35,7 @@ class Marked:
         self.line = line
         self.column = column
         self.keys: dict[str, Marked] = {}
-        """For mappings: where each key stands."""
+        """For mappings: the position of each key."""
         self._asked: set[str] = set()
 
     def refuse(self, says: str, hint: str = "") -> NoReturn:
@@ -71,7 +71,7 @@ class Marked:
         yield from self.value.items()
 
     def refuse_others(self, what: str) -> None:
-        """Refuse the first key that nobody asked for: a typing error must not pass in silence."""
+        """Reject the first key that was not read: a typing error must not pass unnoticed."""
         for key in self.value:
             if key not in self._asked:
                 near = _nearest(key, self._asked)
@@ -91,7 +91,7 @@ def read(text: str, source: str = "") -> Marked:
         yaml: Any = importlib.import_module("yaml")
     except ImportError as missing:
         raise MissingPart(
-            "reading a network needs PyYAML, which is not installed", hint="pip install 'holdfast[neural]'"
+            "reading a neural network needs PyYAML, which is not installed", hint="pip install 'holdfast[neural]'"
         ) from missing
     if len(text) > SIZE_MAX:
         raise TopologyError(f"the file has {len(text)} characters; at most {SIZE_MAX} are read", source=source)
@@ -101,7 +101,7 @@ def read(text: str, source: str = "") -> Marked:
             if isinstance(event, yaml.AliasEvent):
                 hint = "Write the value out, or use `repeat`."
                 Marked(None, source, *_place(event)).refuse("aliases (*name) are not read here", hint)
-            # Counted before the tree is made: deep nesting takes the parser a time that grows with its square.
+            # Counted before the tree is built: the parser's time grows with the square of the depth.
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEPTH_MAX:
@@ -136,7 +136,7 @@ def _marked(node: Any, source: str) -> Marked:
                 key.refuse("a key must be a word")
             name = str(key.value)
             if name in values:
-                key.refuse(f"`{name}` stands here twice")
+                key.refuse(f"`{name}` is given twice")
             values[name] = _marked(value_node, source)
             made.keys[name] = key
     return made

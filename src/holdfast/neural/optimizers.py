@@ -1,6 +1,6 @@
-"""How weights follow gradients: SGD, momentum, AdamW, clipping by the global norm, schedules.
+"""Updates weights from gradients: SGD, momentum, AdamW, clipping by the global norm, schedules.
 
-Powers and cosines of Python numbers are computed by our own means: libraries differ in them. Pure.
+Powers and cosines of Python numbers are computed here, because libraries differ in them. Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ import numpy as np
 
 from holdfast.neural import functions
 from holdfast.neural.arithmetic import Arithmetic
-from holdfast.neural.arrays import Array, Arrays, ratio
+from holdfast.neural.arrays import Array, NumpyArrays, ratio
 from holdfast.neural.graph import Graph, Training
 from holdfast.neural.operators import Parameter
 from holdfast.neural.refusals import NotFinite
@@ -41,13 +41,13 @@ def rate_at(training: Training, step: int) -> float:
     if training.schedule == "linear":
         left = 1.0 - done
     else:
-        cosine = functions.cos(Arrays(), np.array([done * _PI]))
+        cosine = functions.cos(NumpyArrays(), np.array([done * _PI]))
         left = 0.5 * (1.0 + float(cosine[0]))
     return training.rate * (training.floor + (1.0 - training.floor) * left)
 
 
 def clip_factor(training: Training, squares: Mapping[str, float], order: Iterable[str]) -> tuple[float, float]:
-    """The gradient's norm and the factor that brings it down to `clip`. Squares are added in the network's order."""
+    """The norm of the gradient and the factor that reduces it to `clip`. Squares are added in the graph's order."""
     total = 0.0
     for name in order:
         if not squares[name] < float("inf"):

@@ -1,11 +1,11 @@
-"""Cuts a network into stages: as even as possible in work, with little to carry between them, within a memory limit.
+"""Splits a neural network into stages: balanced work, little data between them, within a memory limit.
 
-A stage is a run of nodes in order. The slowest stage sets the pace, so the cut minimises over all cuts
+A stage is a run of nodes in order. The slowest stage determines the speed, so the split minimises
 
     max over stages of  work(stage) + carried_in(stage) + carried_out(stage)
 
-in floating-point operations a sample; a carried byte counts as much as the operations a node does in the time
-it takes to carry it. Pure arithmetic on a `Graph`.
+in floating-point operations per sample; a transferred byte counts as the operations that a node performs in the time of
+the transfer. Pure arithmetic on a `Graph`.
 """
 
 from itertools import pairwise
@@ -14,13 +14,13 @@ from math import inf
 from holdfast.neural.graph import Graph
 
 FLOPS_PER_BYTE = 1_000
-"""100 GFLOP/s beside a link of 100 MB/s."""
+"""100 GFLOP/s with a link of 100 MB/s."""
 STATE_BYTES = 8 * 4
 """A parameter with its gradient and two moments."""
 
 
 def carried_bytes(graph: Graph) -> list[int]:
-    """Bytes a sample that cross a cut before node i, forward; the gradients coming back are as many."""
+    """Bytes per sample that cross a cut before node i, forward; the gradients sent back have the same size."""
     n = len(graph.nodes)
     change = [0] * (n + 1)
     for name, signal in graph.signals.items():
@@ -38,7 +38,7 @@ def carried_bytes(graph: Graph) -> list[int]:
 
 
 def memory_bytes(graph: Graph) -> list[int]:
-    """What each node needs: weights with gradient and moments, and what a microbatch keeps for backward."""
+    """The memory of each node: weights with gradient and moments, and what a microbatch keeps for backward."""
     return [
         STATE_BYTES
         * sum(p.size for label, p in node.operator.parameters(graph.given(node)).items() if label not in node.share)
@@ -58,7 +58,7 @@ def divide(graph: Graph, count: int, memory_max: int = 0) -> tuple[tuple[str, ..
     if count:
         cuts = _best(graph, count, memory, memory_max)
         if cuts is None:
-            raise ValueError(f"{count} stages of {memory_max >> 20} MiB cannot hold this network")
+            raise ValueError(f"{count} stages of {memory_max >> 20} MiB cannot hold this neural network")
         return _named(graph, cuts)
     fewest = _fewest(memory, memory_max) if memory_max else 1
     cuts = _best(graph, fewest, memory, memory_max)
@@ -67,7 +67,7 @@ def divide(graph: Graph, count: int, memory_max: int = 0) -> tuple[tuple[str, ..
 
 
 def _fewest(memory: list[int], memory_max: int) -> int:
-    """How many stages greedy filling needs; none does with fewer."""
+    """How many stages greedy filling needs, which is the minimum."""
     stages, held = 1, 0
     for needed in memory:
         if held + needed > memory_max:
@@ -77,7 +77,7 @@ def _fewest(memory: list[int], memory_max: int) -> int:
 
 
 def _best(graph: Graph, count: int, memory: list[int], memory_max: int) -> list[int] | None:
-    """Where to cut, by dynamic programming over the last cut; None where the limit forbids every way."""
+    """Where to cut, by dynamic programming over the last cut; None if no split fits the limit."""
     n = len(graph.nodes)
     carried = [FLOPS_PER_BYTE * b for b in carried_bytes(graph)]
     work, held = [0], [0]
@@ -95,7 +95,7 @@ def _best(graph: Graph, count: int, memory: list[int], memory_max: int) -> list[
     for _ in range(count - 1):
         following, chosen = [inf] * (n + 1), [0] * (n + 1)
         for stop in range(1, n + 1):
-            # From the nearest cut backwards: the stage only grows, so once it alone is too dear, nothing helps.
+            # Backwards from the nearest cut: the stage only grows, so once it alone costs too much, nothing helps.
             for start in range(stop - 1, 0, -1):
                 if work[stop] - work[start] > following[stop]:
                     break

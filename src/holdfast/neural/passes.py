@@ -1,7 +1,7 @@
-"""Fusing on a processor: a function of arrays, done a cache-sized block of rows at a time.
+"""Fusion on a CPU: a function of arrays, computed for one cache-sized block of rows at a time.
 
-Temporaries of the function then never leave the cache. The bits are those of the function on whole arrays, because
-each row (or element) is computed from its own operands alone. It knows slices, and no library of arrays.
+Temporaries of the function then stay in the cache. The bits are those of the function on whole arrays, because each row
+(or element) is computed from its own operands alone. It knows slices, but no array library.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The shape that arrays of these shapes make together."""
+    """The shape of arrays of these shapes broadcast together."""
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     return tuple(max(sizes) if 0 not in sizes else 0 for sizes in zip(*padded, strict=True))
@@ -26,8 +26,8 @@ def in_blocks(
 ) -> Any:  # fmt: skip
     """function(*operands), `block` elements at a time; rows stay whole unless `split_rows`.
 
-    The function gives one result or several: arrays whose leading axes are those of the operands, or single truths,
-    which hold if they hold in every block. `empty` makes an array of a shape and another's type.
+    The function returns one result or several: arrays whose leading axes are those of the operands, or single booleans,
+    which are true if they are true in every block. `empty` makes an array with a shape and another array's type.
     """
     shape = broadcast([tuple(o.shape) for o in operands])
     rank = len(shape)

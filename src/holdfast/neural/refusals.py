@@ -1,16 +1,16 @@
-"""Everything this room refuses, and how it says so. Knows nothing of terminals or of the network.
+"""The errors of this package. Knows nothing about terminals or the orchestrator.
 
 NeuralError
-├── TopologyError    topology         the description of a network is wrong; says at which line and column
+├── TopologyError    topology         the description of a neural network is wrong; gives the line and column
 ├── NotFinite        not_finite       a number left the range in which arithmetic is exact; names the operator
-├── StateError       network_state    weights or a checkpoint do not fit the network, or were altered
-├── DataError        training_data    the data cannot feed this network
+├── StateError       network_state    weights or a checkpoint do not fit the neural network, or were altered
+├── DataError        training_data    the data does not fit this neural network
 └── MissingPart      missing_part     an optional library is not installed
 """
 
 
 class NeuralError(Exception):
-    """Something about a network did not work: what happened (`says`), and what to do (`hint`)."""
+    """An operation on a neural network failed: what happened (`says`), and what to do (`hint`)."""
 
     code = "neural"
 

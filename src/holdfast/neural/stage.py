@@ -1,21 +1,21 @@
-"""A stage: several operators that are placed, run and committed together. `run` is a pure function.
+"""A stage: operators that are placed, run and committed together. `run` is a pure function.
 
     run(state, inputs, key) -> Outcome(outputs, state)
 
-What it gives depends on nothing but its arguments, so any machine can do it again. Four phases make a step:
+The result depends only on the arguments, so any machine can recompute it. A step has four phases:
 
     forward   activations in, activations out                              (each microbatch)
-    backward  the same and the gradients of its outputs in; gradients out  (each microbatch)
+    backward  the same plus the gradients of its outputs in; gradients out  (each microbatch)
     gather    the weights' gradients of all microbatches in; their sums and squared norms out
     update    those sums and the clip factor in; the next state out
 
-Names of what goes in and out: `tokens`, `block0.out` an activation; `weight:embed.weight` a weight that another
-stage owns; `grad:X@C` the gradient of X that consumer C sends back; `wgrad:W@N` the gradient of weight W by its
-user N; with `#3` behind it, that of microbatch 3; `sum:W` and `square:W` what gather makes of them.
+Names of inputs and outputs: `tokens`, `block0.out` is an activation; `weight:embed.weight` is a weight that another
+stage owns; `grad:X@C` is the gradient of X that consumer C sends back; `wgrad:W@N` is the gradient of weight W from its
+user N; with the suffix `#3`, that of microbatch 3; `sum:W` and `square:W` are the results of gather.
 
-A split changes no bit. Gradients of a value with several consumers are added from the last consumer to the first,
-those of a shared weight from the first user to the last, and each travels alone until it is added; random bits
-are keyed by the operator, not by the stage.
+Splitting changes no bit. Gradients of a value with several consumers are added from the last consumer to the first,
+those of a shared weight from the first user to the last, and each is sent separately until it is added; random bits are
+keyed by the operator, not by the stage.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ from typing import Any
 from holdfast.neural import fusion
 from holdfast.neural.arithmetic import Arithmetic
 from holdfast.neural.arrays import Array, ratio
-from holdfast.neural.graph import Graph, Node
-from holdfast.neural.operators import Run
+from holdfast.neural.graph import Graph, GraphNode
+from holdfast.neural.operators import RunContext
 from holdfast.neural.operators.pointwise import Pointwise
 from holdfast.neural.optimizers import updated
 from holdfast.neural.refusals import StateError
@@ -36,8 +36,8 @@ PHASES = ("forward", "backward", "gather", "update")
 
 
 @dataclass(frozen=True)
-class Key:
-    """Which computation this is. Random bits depend on it and on the operator's name."""
+class StageKey:
+    """Identifies a computation. Random bits depend on it and on the operator's name."""
 
     job: str
     step: int = 0
@@ -51,7 +51,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StageOutcome:
     outputs: Mapping[str, Array]
     state: State | None = None
     """The next state, after `update`."""
@@ -59,7 +59,7 @@ class Outcome:
 
 @dataclass
 class Memo:
-    """What forward kept for backward. Without it backward computes forward again: slower, the same bits."""
+    """Values that forward kept for backward. Without it backward recomputes forward: slower, the same bits."""
 
     saved: dict[tuple[int, str], Any] = field(default_factory=dict[tuple[int, str], Any])
 
@@ -70,10 +70,10 @@ class Stage:
     def __init__(self, graph: Graph, names: tuple[str, ...]) -> None:
         self.graph = graph
         inside = set(names)
-        self.nodes: tuple[Node, ...] = tuple(n for n in graph.nodes if n.name in inside)
+        self.nodes: tuple[GraphNode, ...] = tuple(n for n in graph.nodes if n.name in inside)
         self._inside = inside
         self.incoming = tuple(dict.fromkeys(s for n in self.nodes for s in n.sources if s not in inside))
-        """Activations and inputs that come from elsewhere."""
+        """Activations and inputs from outside the stage."""
         self.outgoing = tuple(
             n.name
             for n in self.nodes
@@ -81,7 +81,7 @@ class Stage:
         )
         used = dict.fromkeys(w for n in self.nodes for w in graph.weights_of(n).values())
         self.groups = fusion.groups(graph, self.nodes, self.outgoing)
-        """The same nodes as they run where passes are fused."""
+        """The same nodes as groups for fused passes."""
         users = {s: [c for c in graph.consumers[s] if c in inside] for n in self.nodes for s in n.sources}
         multiply = {n.name for n in self.nodes if n.operator.multiplies_rows}
         self._multiplied = {s: len(multiply & set(c)) for s, c in users.items() if len(multiply & set(c)) > 1}
@@ -91,30 +91,30 @@ class Stage:
         self.borrowed = tuple(w for w in used if w.rpartition(".")[0] not in inside)
 
     def run(
-        self, ar: Arithmetic, state: State, inputs: Mapping[str, Array], key: Key, memo: Memo | None = None
-    ) -> Outcome:
-        """One phase. Raises NotFinite with the operator's name where numbers leave their range."""
+        self, ar: Arithmetic, state: State, inputs: Mapping[str, Array], key: StageKey, memo: Memo | None = None
+    ) -> StageOutcome:
+        """Run one phase. Raises NotFinite with the operator's name if a number is out of range."""
         if key.phase == "forward":
             run = self.circumstances(ar, key)
             values, saved = self.forward(run, state, inputs)
             if memo is not None:
                 memo.saved.update({(key.microbatch, name): kept for name, kept in saved.items()})
-            outcome = Outcome({name: values[name] for name in self.outgoing})
+            outcome = StageOutcome({name: values[name] for name in self.outgoing})
         elif key.phase == "backward":
-            outcome = Outcome(self._backward(ar, state, inputs, key, memo))
+            outcome = StageOutcome(self._backward(ar, state, inputs, key, memo))
         elif key.phase == "gather":
-            outcome = Outcome(self._gather(ar, inputs))
+            outcome = StageOutcome(self._gather(ar, inputs))
         elif key.phase == "update":
             grads = {w: self._wanted(inputs, f"sum:{w}") for w in self.owned}
             factor = float(ar.xp.host(self._wanted(inputs, "clip")).reshape(-1)[0])
-            outcome = Outcome({}, updated(self.graph, ar, state, grads, factor))
+            outcome = StageOutcome({}, updated(self.graph, ar, state, grads, factor))
         else:
             raise StateError(f"a stage has no phase {key.phase}", hint=f"There are: {', '.join(PHASES)}.")
         ar.settle()
         return outcome
 
-    def circumstances(self, ar: Arithmetic, key: Key) -> Run:
-        return Run(ar, key.text, key.train)
+    def circumstances(self, ar: Arithmetic, key: StageKey) -> RunContext:
+        return RunContext(ar, key.text, key.train)
 
     @staticmethod
     def _wanted(inputs: Mapping[str, Array], name: str) -> Array:
@@ -122,7 +122,7 @@ class Stage:
             raise StateError(f"a stage was run without its input {name}")
         return inputs[name]
 
-    def _weights(self, node: Node, state: State, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _weights(self, node: GraphNode, state: State, inputs: Mapping[str, Array]) -> dict[str, Array]:
         found: dict[str, Array] = {}
         for label, name in self.graph.weights_of(node).items():
             if name in state.tensors:
@@ -131,8 +131,10 @@ class Stage:
                 found[label] = self._wanted(inputs, f"weight:{name}")
         return found
 
-    def forward(self, run: Run, state: State, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Every value of this stage, and what backward needs of each node."""
+    def forward(
+        self, run: RunContext, state: State, inputs: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Every value of this stage, and for each node the values that backward needs."""
         values: dict[str, Array] = {name: self._wanted(inputs, name) for name in self.incoming}
         for name in self.incoming:
             if not self.graph.signals[name].is_index:
@@ -156,7 +158,7 @@ class Stage:
         return self.groups if ar.xp.fuses else self._alone
 
     def _backward(
-        self, ar: Arithmetic, state: State, inputs: Mapping[str, Array], key: Key, memo: Memo | None
+        self, ar: Arithmetic, state: State, inputs: Mapping[str, Array], key: StageKey, memo: Memo | None
     ) -> dict[str, Array]:
         run = self.circumstances(ar, key)
         if memo is None:
@@ -186,8 +188,8 @@ class Stage:
                 found[f"wgrad:{graph.weights_of(node)[label]}@{node.name}"] = wgrad
         return found
 
-    def _by_edge(self, node: Node, backs: list[Array | None]) -> dict[tuple[str, str], Array]:
-        """The gradients that a node sends back, those of a source that it takes twice added in order."""
+    def _by_edge(self, node: GraphNode, backs: list[Array | None]) -> dict[tuple[str, str], Array]:
+        """The gradients that a node sends back; those of a source that it takes twice are added in order."""
         found: dict[tuple[str, str], Array] = {}
         for source, back in zip(node.sources, backs, strict=True):
             if back is not None and self.graph.sends_back(source, node.name):
@@ -196,9 +198,9 @@ class Stage:
         return found
 
     def _arrived(
-        self, ar: Arithmetic, node: Node, sent: dict[tuple[str, str], Array], inputs: Mapping[str, Array]
+        self, ar: Arithmetic, node: GraphNode, sent: dict[tuple[str, str], Array], inputs: Mapping[str, Array]
     ) -> Array | None:
-        """The gradient of a node's result: its consumers' parts, from the last to the first. None: not needed."""
+        """The gradient of a node's result: the sum over its consumers, from the last to the first. None: not needed."""
         total: Array | None = None
         if node.name not in self.graph.graded or node.name not in self.graph.learns:
             return None
@@ -216,7 +218,7 @@ class Stage:
         return total
 
     def _gather(self, ar: Arithmetic, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Sums over microbatches in order, of sums over a weight's users in order; and each sum's squared norm."""
+        """Sums over microbatches in order, of sums over a weight's users in order; and the squared norm of each sum."""
         found: dict[str, Array] = {}
         for weight in self.owned:
             total: Array = None
@@ -238,5 +240,5 @@ class Stage:
 
 
 def stages_of(graph: Graph) -> list[Stage]:
-    """The network as its stages, in order; run one after another they are the whole."""
+    """The stages of the neural network, in order; run one after another they compute the whole."""
     return [Stage(graph, names) for names in graph.stages]

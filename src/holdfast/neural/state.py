@@ -1,7 +1,7 @@
-"""What a stage remembers between steps: weights and the optimizer's moments. As a value, a hash and a file.
+"""The state of a stage between steps: weights and the optimizer's moments. As a value, a hash and a file.
 
-The content hash is over names, types, shapes and bytes, in order of names; it does not depend on how a file is
-laid out. A file is safetensors, and what is read from one is checked before it is believed.
+The content hash covers names, types, shapes and bytes, ordered by name; it does not depend on the layout of a file. The
+file format is safetensors; content read from a file is verified before it is used.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.neural.arithmetic import Arithmetic
-from holdfast.neural.arrays import Array, Arrays
+from holdfast.neural.arrays import Array, NumpyArrays
 from holdfast.neural.graph import Graph
 from holdfast.neural.refusals import MissingPart, StateError
 
@@ -49,7 +49,7 @@ class State:
 
 
 def fresh(graph: Graph, ar: Arithmetic) -> State:
-    """First weights, drawn from the network's seed and each weight's name; moments are zero."""
+    """Initial weights, drawn from the neural network's seed and each weight's name; moments are zero."""
     tensors: dict[str, Array] = {}
     for name, parameter in graph.parameters.items():
         if parameter.reach:
@@ -65,7 +65,7 @@ def _moments(graph: Graph, ar: Arithmetic) -> dict[str, Array]:
     return {prefix + name: ar.zeros(p.shape) for prefix in prefixes for name, p in graph.parameters.items()}
 
 
-def digest(xp: Arrays, tensors: Mapping[str, Array]) -> str:
+def digest(xp: NumpyArrays, tensors: Mapping[str, Array]) -> str:
     """SHA-256 of named arrays."""
     hasher = sha256()
     for name in sorted(tensors):
@@ -77,8 +77,8 @@ def digest(xp: Arrays, tensors: Mapping[str, Array]) -> str:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A state together with where training stands."""
+class TrainingCheckpoint:
+    """A state with the position of the training."""
 
     state: State
     network: str
@@ -97,8 +97,8 @@ def _library() -> Any:
     return library
 
 
-def save(path: Path, checkpoint: Checkpoint, xp: Arrays) -> str:
-    """Write a checkpoint, whole or not at all; gives its content hash."""
+def save(path: Path, checkpoint: TrainingCheckpoint, xp: NumpyArrays) -> str:
+    """Write a checkpoint atomically; returns its content hash."""
     library = _library()
     host = {k: np.ascontiguousarray(xp.host(v)) for k, v in checkpoint.state.tensors.items()}
     content = digest(xp, checkpoint.state.tensors)
@@ -115,7 +115,7 @@ def save(path: Path, checkpoint: Checkpoint, xp: Arrays) -> str:
         with part.open("wb") as file:
             file.write(library.save(host, metadata=told))
             file.flush()
-            os.fsync(file.fileno())  # or a machine that loses its power keeps the name without the content
+            os.fsync(file.fileno())  # or a power failure may leave the name without the content
         part.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -124,8 +124,8 @@ def save(path: Path, checkpoint: Checkpoint, xp: Arrays) -> str:
     return content
 
 
-def load(path: Path, graph: Graph, ar: Arithmetic) -> Checkpoint:
-    """Read a checkpoint of this network, and check that it is whole and fits."""
+def load(path: Path, graph: Graph, ar: Arithmetic) -> TrainingCheckpoint:
+    """Read a checkpoint of this neural network, and verify that it is complete and fits."""
     library = _library()
     try:
         data = path.read_bytes()
@@ -137,11 +137,11 @@ def load(path: Path, graph: Graph, ar: Arithmetic) -> Checkpoint:
         raise StateError(f"{path} is no file of weights: {' '.join(str(error).split())[:200]}") from None
     _check_fit(path, graph, host, ar)
     tensors = {k: ar.real(v) for k, v in host.items()}
-    if told.get("sha256") != digest(Arrays(), host):
+    if told.get("sha256") != digest(NumpyArrays(), host):
         raise StateError(f"{path} was altered or cut short: its content does not have the hash it names")
     if not (told.get("step", "").isdigit() and told.get("cursor", "").isdigit()):
         raise StateError(f"{path} does not say at which step it was taken")
-    return Checkpoint(State(tensors, int(told["step"])), told.get("network", ""), int(told["cursor"]), told)
+    return TrainingCheckpoint(State(tensors, int(told["step"])), told.get("network", ""), int(told["cursor"]), told)
 
 
 def _metadata(data: bytes) -> dict[str, str]:
@@ -155,13 +155,13 @@ def _check_fit(path: Path, graph: Graph, host: Mapping[str, Any], ar: Arithmetic
     wanted |= {k: tuple(v.shape) for k, v in _moments(graph, ar).items()}
     for name, shape in wanted.items():
         if name not in host:
-            raise StateError(f"{path} has no tensor {name}", hint="Is it a checkpoint of another network?")
+            raise StateError(f"{path} has no tensor {name}", hint="Is it a checkpoint of another neural network?")
         if tuple(host[name].shape) != shape:
-            raise StateError(f"{path}: tensor {name} is {tuple(host[name].shape)}; this network needs {shape}")
+            raise StateError(f"{path}: tensor {name} is {tuple(host[name].shape)}; this neural network needs {shape}")
         if str(host[name].dtype) != ar.dtype:
             raise StateError(f"{path}: tensor {name} is {host[name].dtype}; profile {ar.profile} needs {ar.dtype}")
         if not np.isfinite(host[name]).all():
             raise StateError(f"{path}: tensor {name} holds numbers that are infinite or not numbers")
     for name in host:
         if name not in wanted:
-            raise StateError(f"{path} has a tensor {name}, which this network does not know")
+            raise StateError(f"{path} has a tensor {name}, which this neural network does not have")

@@ -1,4 +1,4 @@
-"""A network in words and numbers: what each node gives, holds and costs, and how the stages divide it. Pure."""
+"""A summary of a neural network: what each node outputs, holds and costs, and how it is split into stages. Pure."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from holdfast.neural.stage import Stage
 
 
 def summary(graph: Graph) -> dict[str, Any]:
-    """Everything `network show` tells, for programs."""
+    """The content of `neural show`, for programs."""
     memory = dict(zip((n.name for n in graph.nodes), memory_bytes(graph), strict=True))
     stage_of = {name: i for i, names in enumerate(graph.stages) for name in names}
     nodes = [
@@ -50,7 +50,7 @@ def _amount(number: int) -> str:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The same for people."""
+    """The same as text."""
     head = f"{found['name']}: {found['parameters']:,} parameters, {_amount(found['flops'])}FLOP a sample and step"
     rows = [("stage", "node", "operator", "from", "gives", "parameters", "FLOP")]
     for node in found["nodes"]:

@@ -1,7 +1,7 @@
-"""Reads a network from YAML and checks it: words, types, references, shapes, cycles, sizes, stages.
+"""Reads a neural network from YAML and checks it: names, types, references, shapes, cycles, sizes, stages.
 
-Every refusal points at the line and column of what is wrong. What comes out is a `Graph` that holds by
-construction. Nothing is computed here, and the file is believed in nothing.
+Every error gives the line and column of its cause. The result is a `Graph`, which is valid by construction. Nothing is
+computed here, and nothing in the file is trusted.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.neural import partition
 from holdfast.neural.arithmetic import PROFILES
-from holdfast.neural.graph import Batch, Graph, Node, Training
+from holdfast.neural.graph import Batch, Graph, GraphNode, Training
 from holdfast.neural.marked import Marked, read
 from holdfast.neural.operators import OPERATORS, Misfit, Operator, Option, Parameter, Signal
 
@@ -22,15 +22,15 @@ _NUMBER_MAX = 2**40
 
 
 def parse(text: str, source: str = "") -> Graph:
-    """The network that a YAML text describes. Raises TopologyError."""
+    """The neural network that a YAML text describes. Raises TopologyError."""
     root = read(text, source)
-    root.take(dict, "a network")
-    name = _word(root.need("name", "a network"), "`name`")
+    root.take(dict, "a neural network")
+    name = _word(root.need("name", "a neural network"), "`name`")
     profile = _chosen(root.get("profile"), "`profile`", PROFILES, "exact")
     seed = _number(root.get("seed"), "`seed`", Option(int, 1, at_least=0))
-    inputs = _inputs(root.need("inputs", "a network"))
+    inputs = _inputs(root.need("inputs", "a neural network"))
     reader = _Nodes(inputs)
-    reader.read_list(root.need("nodes", "a network"), prefix="", local={})
+    reader.read_list(root.need("nodes", "a neural network"), prefix="", local={})
     losses = _losses(root.get("losses"), reader)
     outputs = _outputs(root, reader)
     batch = _batch(root.get("batch"))
@@ -43,7 +43,7 @@ def parse(text: str, source: str = "") -> Graph:
     _check_shapes(graph, reader.marks)
     _check_sharing(graph, reader.marks)
     stages = root.get("stages")
-    root.refuse_others("a network")
+    root.refuse_others("a neural network")
     return replace(graph, stages=_stages(stages, graph))
 
 
@@ -86,7 +86,7 @@ def _number(given: Marked | None, what: str, option: Option) -> Any:
 def _inputs(given: Marked) -> dict[str, Signal]:
     given.take(dict, "`inputs`")
     if not given.value:
-        given.refuse("a network needs an input")
+        given.refuse("a neural network needs an input")
     found: dict[str, Signal] = {}
     for name, entry in given.entries():
         _word(given.keys[name], "an input's name")
@@ -149,19 +149,19 @@ def _training(given: Marked | None) -> Training:
 
 
 def _several(given: Marked) -> list[Marked]:
-    """The entries of a list, or the one thing that stands in its place."""
+    """The entries of a list, or a single entry given in its place."""
     return given.take(list, "this") if given.is_kind(list) else [given]
 
 
 class _Nodes:
-    """Gathers nodes as they stand in the file, with repeated parts written out."""
+    """Collects nodes in the order of the file, with repeated parts expanded."""
 
     def __init__(self, inputs: Mapping[str, Signal]) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, GraphNode] = {}
         self.marks: dict[str, Marked] = {}
         self.origins: dict[str, list[Marked]] = {}
         self.aliases: dict[str, str] = {}
-        """`block` -> the last node of its last turn."""
+        """`block` -> the last node of its last repetition."""
         self.inputs = inputs
         self.last: str | None = None
 
@@ -201,7 +201,7 @@ class _Nodes:
             taken = "is taken" if name in self.nodes or name in self.inputs else "cannot be a node's name"
             entry.value["name"].refuse(f"`{short}` {taken}")
         if len(self.nodes) >= NODES_MAX:
-            entry.refuse(f"a network has at most {NODES_MAX} nodes")
+            entry.refuse(f"a neural network has at most {NODES_MAX} nodes")
         kind_mark = entry.need("op", f"node {name}")
         kind = OPERATORS.get(kind_mark.value) if isinstance(kind_mark.value, str) else None
         if kind is None or (only is not Operator and not kind.is_loss):
@@ -219,7 +219,7 @@ class _Nodes:
         if not kind.is_loss and entry.has("weight"):
             entry.keys["weight"].refuse(f"node {name} has no `weight`; shared weights are named by `share`")
         entry.refuse_others(f"operator {kind.kind}")
-        self.nodes[name] = Node(name, kind(name, options), sources, share, entry.line, entry.column)
+        self.nodes[name] = GraphNode(name, kind(name, options), sources, share, entry.line, entry.column)
         self.marks[name], self.origins[name] = entry, marks
         local[short] = name
         self.last = name
@@ -261,7 +261,7 @@ def _losses(given: Marked | None, reader: _Nodes) -> dict[str, float]:
 
 
 def _outputs(root: Marked, reader: _Nodes) -> tuple[str, ...]:
-    given = root.need("outputs", "a network")
+    given = root.need("outputs", "a neural network")
     names: list[str] = []
     for mark in given.take(list, "`outputs`"):
         word = str(mark.take(str, "an output"))
@@ -270,24 +270,24 @@ def _outputs(root: Marked, reader: _Nodes) -> tuple[str, ...]:
             mark.refuse(f"there is no node `{word}`")
         names.append(name)
     if not names:
-        given.refuse("a network needs an output")
+        given.refuse("a neural network needs an output")
     return tuple(names)
 
 
 # --- the whole ---
 
 
-def _ordered(reader: _Nodes) -> tuple[Node, ...]:
-    """Nodes so that each stands after those it takes from; as in the file where that leaves a choice."""
+def _ordered(reader: _Nodes) -> tuple[GraphNode, ...]:
+    """Nodes ordered so that each is after its sources; otherwise in the order of the file."""
     done: set[str] = set(reader.inputs)
     for name, node in reader.nodes.items():
         for source, mark in zip(node.sources, reader.origins[name], strict=True):
             if source not in reader.nodes and source not in reader.inputs:
                 mark.refuse(f"node {name} takes from `{source}`, which is neither a node nor an input")
     waiting = list(reader.nodes.values())
-    found: list[Node] = []
+    found: list[GraphNode] = []
     while waiting:
-        later: list[Node] = []
+        later: list[GraphNode] = []
         for node in waiting:
             if all(s in done for s in node.sources):
                 done.add(node.name)
@@ -296,13 +296,13 @@ def _ordered(reader: _Nodes) -> tuple[Node, ...]:
                 later.append(node)
         if len(later) == len(waiting):
             stuck = _cycle(later)
-            reader.marks[stuck[0]].refuse(f"nodes wait for each other in a circle: {' → '.join(stuck)}")
+            reader.marks[stuck[0]].refuse(f"nodes depend on each other in a cycle: {' → '.join(stuck)}")
         waiting = later
     return tuple(found)
 
 
-def _cycle(nodes: list[Node]) -> list[str]:
-    """A circle among nodes none of which can go first."""
+def _cycle(nodes: list[GraphNode]) -> list[str]:
+    """A cycle among nodes none of which can be first."""
     by_name = {n.name: n for n in nodes}
     path = [nodes[0].name]
     while True:
@@ -312,8 +312,8 @@ def _cycle(nodes: list[Node]) -> list[str]:
         path.append(ahead)
 
 
-def _measured(node: Node, given: list[Signal], mark: Marked) -> tuple[Signal, dict[str, Parameter]]:
-    """What a node gives and holds, or a refusal that points at the option that does not fit."""
+def _measured(node: GraphNode, given: list[Signal], mark: Marked) -> tuple[Signal, dict[str, Parameter]]:
+    """The output and parameters of a node, or an error that points at the option that does not fit."""
     try:
         return node.operator.signal(given), node.operator.parameters(given)
     except Misfit as misfit:
@@ -332,7 +332,7 @@ def _check_shapes(graph: Graph, marks: dict[str, Marked]) -> None:
             mark.refuse(f"node {node.name} would give {signal.size} numbers a sample; at most {SAMPLE_SIZE_MAX}")
         total += sum(p.size for label, p in parameters.items() if label not in node.share)
         if total > PARAMETERS_MAX:
-            mark.refuse(f"with node {node.name} the network has {total} parameters; at most {PARAMETERS_MAX}")
+            mark.refuse(f"with node {node.name} the neural network has {total} parameters; at most {PARAMETERS_MAX}")
         known[node.name] = signal
 
 
@@ -374,7 +374,7 @@ def _stages(given: Marked | None, graph: Graph) -> tuple[tuple[str, ...], ...]:
 
 
 def _given_stages(given: Marked, graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """Stages as lists of nodes; a name also stands for all that begins with it and a dot."""
+    """Stages as lists of nodes; a name also includes all nodes whose names start with it and a dot."""
     stage_of: dict[str, int] = {}
     for number, entry in enumerate(given.take(list, "`stages`")):
         for mark in entry.take(list, "a stage"):

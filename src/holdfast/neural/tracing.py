@@ -1,9 +1,9 @@
-"""A function of arrays written down as the steps of one kernel, in CUDA's C++, so that they run in one pass.
+"""Translates a function of arrays into one CUDA C++ kernel, so that all its steps run in one pass.
 
-The function is called once with symbols in place of arrays, and every word it says becomes a line. Bits cannot
-change: each + − × ÷ √ is an intrinsic that rounds by itself and that no compiler may contract (`__dadd_rn` and its
-like), and the sum of a row is the same tree of neighbours as everywhere (`exact.tree_sum`). Nothing is compiled or
-run here, and what the functions are for is not known.
+The function is called once with symbols in place of arrays, and every operation becomes a line of source. The bits
+cannot change: each + − × ÷ √ is an intrinsic that rounds separately and that no compiler may contract (`__dadd_rn` and
+others), and the sum of a row is the same tree of neighbours as everywhere (`exact.tree_sum`). Nothing is compiled or
+run here, and the purpose of the functions is not known.
 """
 
 import re
@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.neural.arrays import Array, Arrays, itself
+from holdfast.neural.arrays import Array, NumpyArrays, itself
 
 REAL, WHOLE, TRUTH = "double", "long long", "bool"
 KINDS = {"float64": REAL, "int64": WHOLE, "bool": TRUTH}
 STORED = {REAL: "double", WHOLE: "long long", TRUTH: "unsigned char"}
-"""How each kind lies in memory."""
+"""The type of each kind in memory."""
 DIMENSIONS = 4
-"""Axes that a kernel knows: three that number the rows, and the row itself."""
+"""The axes of a kernel: three that number the rows, and the row itself."""
 
 _ARITHMETIC = {"+": "__dadd_rn({}, {})", "-": "__dsub_rn({}, {})", "*": "__dmul_rn({}, {})"}
 
@@ -51,25 +51,25 @@ _AXES = {
     1: "const long long i0 = 0, i1 = 0, i2 = row;",
     3: "const unsigned line = row; const long long i2 = line % d2, i1 = line / d2 % d1, i0 = line / d2 / d1;",
 }
-"""Where a row stands on the axes that number rows. Divisions cost more than all else that a short kernel does."""
+"""A row's index on the axes that number rows. Divisions cost more than everything else in a short kernel."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How threads are laid over rows: `lines` rows at once, `threads` on each, each with `width` elements of it."""
+    """How threads cover rows: `lines` rows at once, `threads` threads for each, `width` elements for each thread."""
 
     threads: int
     width: int = 1
     lines: int = 1
     whole_rows: bool = False
-    """Whether a row is in hand at once, so that it can be summed."""
+    """Whether one block holds a whole row, so that it can be summed."""
     axes: int = 3
     """How many axes number the rows."""
 
 
 @dataclass
 class Flag:
-    """Whether all elements keep a condition."""
+    """Whether all elements satisfy a condition."""
 
     conditions: list["Symbol"]
 
@@ -78,10 +78,10 @@ class Flag:
 
 
 class Symbol:
-    """A value in the making: one for each element of a row, or one for the row."""
+    """A traced value: one for each element of a row, or one for the row."""
 
     __array_ufunc__ = None
-    """NumPy numbers on the left leave the operation to us."""
+    """Makes NumPy numbers on the left leave the operation to us."""
 
     def __init__(self, trace: "Tracer", name: str, kind: str, of_row: bool) -> None:
         self.trace = trace
@@ -165,13 +165,13 @@ class Written:
     """The lines of a traced function."""
 
     lines: list[tuple[bool, str]] = field(default_factory=list[tuple[bool, str]])
-    """(whether it is done for every element, the statement)."""
+    """(whether it runs for every element, the statement)."""
     names: list[str] = field(default_factory=list[str])
     """Declarations of all values."""
 
 
-class Tracer(Arrays):
-    """The words of `Arrays`, written down instead of done."""
+class Tracer(NumpyArrays):
+    """The operations of `Arrays`, recorded instead of performed."""
 
     name = "traced"
 
@@ -186,7 +186,7 @@ class Tracer(Arrays):
         return TRUTH if isinstance(value, bool) else WHOLE if isinstance(value, int) else REAL
 
     def _term(self, value: Any, kind: str | None = None) -> str:
-        """A value as it stands in a line; numbers by their bits, so that none is rounded on the way."""
+        """A value as source text; numbers by their bits, so that none is rounded."""
         if isinstance(value, Symbol):
             return f"((double){value.read()})" if kind == REAL and value.kind == WHOLE else value.read()
         if kind == REAL or isinstance(value, float):
@@ -206,7 +206,7 @@ class Tracer(Arrays):
         self.written.lines.append((not of_row, f"{result.read()} = {text};"))
         return result
 
-    # --- the words ---
+    # --- the operations ---
 
     def cast(self, a: Array, dtype: str) -> Array:
         kind = KINDS[dtype]
@@ -247,11 +247,11 @@ class Tracer(Arrays):
         return self.largest(self.absolute(a), axis)
 
     def tree_sum(self, a: Array, axis: int, keep: bool = False) -> Array:
-        # −0 leaves every number as it is, −0 too: a tree over a longer row of them has the same bits.
+        # Adding −0 changes no number, not even −0: the tree over a row padded with it has the same bits.
         return self._over_row(a, "row_sum", "__dadd_rn({}, {})", "-0.0")
 
     def _over_row(self, a: Symbol, name: str, join: str, nothing: str) -> Symbol:
-        """Neighbours within a thread first, then threads: the order in which elements lie."""
+        """Neighbours within a thread first, then threads: in the order of the elements."""
         mine = self.fresh(REAL, False)
         self.written.lines.append((True, f"{mine.read()} = at + e * STEP < n ? {a.read()} : {nothing};"))
         width = self.layout.width
@@ -266,7 +266,7 @@ class Tracer(Arrays):
 
     def each(
         self, function: Callable[..., Any], *operands: Array, scalars: Sequence[float] = (), light: bool = False,
-        speaker: Callable[[Arrays], Any] = itself,
+        speaker: Callable[[NumpyArrays], Any] = itself,
     ) -> Any:  # fmt: skip
         return function(speaker(self), *operands, *scalars)
 
@@ -279,39 +279,39 @@ def _bits_of(value: float) -> int:
 
 @dataclass(frozen=True)
 class Operand:
-    """What a kernel reads or writes: its kind, and how it lies in memory."""
+    """What a kernel reads or writes: its kind, and its memory layout."""
 
     kind: str
     of_row: bool = False
-    """Each row has one value of it, instead of one for each element."""
+    """One value for each row, instead of one for each element."""
     dense: bool = False
     """Neighbours in a row are neighbours in memory."""
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """The source of a kernel, and what it gives."""
+class FusedKernel:
+    """The source of a kernel, and its results."""
 
     name: str
     source: str
     results: tuple[Operand, ...]
     flags: tuple[int, ...]
-    """Places of flags among the function's results."""
+    """The positions of flags among the function's results."""
     single: bool
-    """Whether the function gives one result rather than several."""
+    """Whether the function returns a single result."""
 
 
 def write(
     function: Callable[..., Any],
-    speaker: Callable[[Arrays], Any],
+    speaker: Callable[[NumpyArrays], Any],
     operands: Sequence[Operand],
     scalars: Sequence[float],
     layout: Layout,
-) -> Kernel:
-    """A function of rows as a kernel, named after it for those who look where the time goes.
+) -> FusedKernel:
+    """A function of rows as a kernel, with its name, so that profilers show it.
 
     Its parameters: n, rows, the three row axes; for each operand a pointer and four strides; for each result a
-    pointer; a pointer to the flags, which it sets where a condition is not kept; the scalars.
+    pointer; a pointer to the flags, which it sets where a condition is violated; the scalars.
     """
     tracer = Tracer(layout)
     given = [_loaded(tracer, i, operand) for i, operand in enumerate(operands)]
@@ -330,7 +330,7 @@ def write(
     places = tuple(i for i, r in enumerate(several) if isinstance(r, Flag))
     name = re.sub(r"\W", "", f"fused_{function.__name__.strip('_')}")
     source = _source(name, tracer, operands, results, len(scalars))
-    return Kernel(name, source, results, places, not isinstance(told, tuple))
+    return FusedKernel(name, source, results, places, not isinstance(told, tuple))
 
 
 def _loaded(tracer: Tracer, number: int, operand: Operand) -> Symbol:
@@ -347,7 +347,7 @@ def _loaded(tracer: Tracer, number: int, operand: Operand) -> Symbol:
 
 
 def _scalar(tracer: Tracer, number: int, value: float) -> Symbol:
-    """A number that is told at each launch: written into the source, it would need another kernel every time."""
+    """A number that is passed at each launch: in the source, it would need a new kernel for each value."""
     return tracer.line(
         WHOLE if isinstance(value, int) else REAL, f"((long long)q{number})" if isinstance(value, int) else f"q{number}"
     )
@@ -394,8 +394,8 @@ def _source(name: str, tracer: Tracer, operands: Sequence[Operand], results: Seq
         )
         closing = "} }"
     sizes = f"#define THREADS {layout.threads}\n#define WIDTH {layout.width}\n#define LINES {layout.lines}\n"
-    # A thread of whole rows has neighbours, which it sums first; otherwise neighbours go to neighbouring threads,
-    # which memory likes best.
+    # With whole rows, a thread has neighbouring elements, which it sums first; otherwise neighbouring elements go to
+    # neighbouring threads, which gives coalesced memory access.
     sizes += f"#define STEP {1 if layout.whole_rows else layout.threads}\n"
     head = sizes + (_HEAD + _ROW_HEAD if layout.whole_rows else "")
     signature = f'extern "C" __global__ void __launch_bounds__(THREADS * LINES) {name}({", ".join(parameters)}) {{'

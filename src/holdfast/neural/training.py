@@ -1,7 +1,7 @@
-"""Training in one process: stages run one after another, microbatch by microbatch, and one update a step.
+"""Training in one process: stages run one after another, microbatch by microbatch, with one update per step.
 
-It is the reference: whatever a fleet does with the same network, data and seed must end in the same bits. Time
-and files are not known here; whoever wants metrics gets them after every step.
+This is the reference: any distributed run with the same neural network, data and seed must end in the same bits. Time
+and files are not known here; metrics are passed to the caller after every step.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,23 +12,23 @@ from holdfast.neural.arrays import Array, ratio
 from holdfast.neural.data import Data, Host
 from holdfast.neural.graph import Graph
 from holdfast.neural.optimizers import clip_factor, rate_at
-from holdfast.neural.stage import Key, Memo, Stage, stages_of
+from holdfast.neural.stage import Memo, Stage, StageKey, stages_of
 from holdfast.neural.state import State, digest, fresh
 
 
 @dataclass(frozen=True)
-class Metrics:
-    """What a step showed."""
+class StepMetrics:
+    """The metrics of a step."""
 
     step: int
     loss: float
     norm: float
-    """Of the gradient, before it was clipped."""
+    """Norm of the gradient, before clipping."""
     rate: float
 
 
 class Trainer:
-    """A network in training: its state, and where its data stands."""
+    """A neural network in training: its state, and the position in its data."""
 
     def __init__(self, graph: Graph, ar: Arithmetic, state: State | None = None, cursor: int = 0) -> None:
         self.graph = graph
@@ -37,15 +37,15 @@ class Trainer:
         self.state = state or fresh(graph, ar)
         self.cursor = cursor
         self.remember = True
-        """Keep activations for backward. Without, each stage computes them again from its inputs."""
+        """Keep activations for backward. Otherwise each stage recomputes them from its inputs."""
 
     @property
     def job(self) -> str:
         return f"{self.graph.name}/{self.graph.seed}"
 
-    def train(self, data: Data, steps: int, tell: Callable[[Metrics], None] = lambda _: None) -> list[Metrics]:
-        """So many steps more."""
-        told: list[Metrics] = []
+    def train(self, data: Data, steps: int, tell: Callable[[StepMetrics], None] = lambda _: None) -> list[StepMetrics]:
+        """Run this many more steps."""
+        told: list[StepMetrics] = []
         for _ in range(steps):
             batch = data.batch(self.graph.seed, self.cursor, self.graph.batch.size)
             told.append(self.step(batch))
@@ -53,7 +53,7 @@ class Trainer:
             tell(told[-1])
         return told
 
-    def step(self, batch: Mapping[str, Host]) -> Metrics:
+    def step(self, batch: Mapping[str, Host]) -> StepMetrics:
         """One step on one batch."""
         graph, ar, step = self.graph, self.ar, self.state.step
         held = [self.state.part(stage.owned) for stage in self.stages]
@@ -61,7 +61,7 @@ class Trainer:
         losses: list[dict[str, Array]] = []
         wgrads: dict[str, Array] = {}
         for microbatch in range(graph.batch.microbatches):
-            key = Key(self.job, step, microbatch)
+            key = StageKey(self.job, step, microbatch)
             memo = Memo() if self.remember else None
             edges = {**lent, **self.inputs(batch, microbatch)}
             edges = self._forward(held, edges, key, memo)
@@ -70,15 +70,15 @@ class Trainer:
                 wgrads[f"{name}#{microbatch}"] = wgrad
         sums: dict[str, Array] = {}
         for stage, own in zip(self.stages, held, strict=True):
-            sums.update(stage.run(ar, own, wgrads, Key(self.job, step, phase="gather")).outputs)
+            sums.update(stage.run(ar, own, wgrads, StageKey(self.job, step, phase="gather")).outputs)
         squares = self._squares(sums)
         norm, factor = clip_factor(graph.training, squares, graph.parameters)
         sums["clip"] = ar.xp.real([factor])
-        update = Key(self.job, step, phase="update")
+        update = StageKey(self.job, step, phase="update")
         after = [stage.run(ar, own, sums, update) for stage, own in zip(self.stages, held, strict=True)]
         ar.forget()
         self.state = State.join(o.state for o in after if o.state is not None)
-        return Metrics(step + 1, self._total(losses), norm, rate_at(graph.training, step))
+        return StepMetrics(step + 1, self._total(losses), norm, rate_at(graph.training, step))
 
     def inputs(self, batch: Mapping[str, Host], microbatch: int) -> dict[str, Array]:
         """A microbatch's share of a batch."""
@@ -89,19 +89,23 @@ class Trainer:
             found[name] = self.ar.xp.index(part) if signal.is_index else self.ar.real(part)
         return found
 
-    def _forward(self, held: list[State], edges: dict[str, Array], key: Key, memo: Memo | None) -> dict[str, Array]:
+    def _forward(
+        self, held: list[State], edges: dict[str, Array], key: StageKey, memo: Memo | None
+    ) -> dict[str, Array]:
         for stage, own in zip(self.stages, held, strict=True):
             edges = {**edges, **stage.run(self.ar, own, edges, key, memo).outputs}
         return edges
 
-    def _backward(self, held: list[State], edges: dict[str, Array], key: Key, memo: Memo | None) -> dict[str, Array]:
-        back = Key(key.job, key.step, key.microbatch, "backward")
+    def _backward(
+        self, held: list[State], edges: dict[str, Array], key: StageKey, memo: Memo | None
+    ) -> dict[str, Array]:
+        back = StageKey(key.job, key.step, key.microbatch, "backward")
         for stage, own in zip(reversed(self.stages), reversed(held), strict=True):
             edges = {**edges, **stage.run(self.ar, own, edges, back, memo).outputs}
         return {name: grad for name, grad in edges.items() if name.startswith("wgrad:")}
 
     def _squares(self, sums: Mapping[str, Array]) -> dict[str, float]:
-        """All squared norms, fetched from the device at once."""
+        """All squared norms, fetched from the device together."""
         names = list(self.graph.parameters)
         if not names:
             return {}
@@ -109,7 +113,7 @@ class Trainer:
         return dict(zip(names, (float(v) for v in self.ar.xp.host(line).tolist()), strict=True))
 
     def _total(self, losses: list[dict[str, Array]]) -> float:
-        """The batch's loss: each loss over all samples as one tree, weighted, in the network's order."""
+        """The loss of the batch: each loss over all samples as one tree, weighted, in the graph's order."""
         total = 0.0
         for name, weight in self.graph.losses.items():
             line = self.ar.xp.join([part[name] for part in losses], 0)
@@ -118,7 +122,7 @@ class Trainer:
         return total
 
     def evaluate(self, data: Data, samples: int) -> dict[str, float]:
-        """Loss, and for scores with labels the share that is right, over the first samples of the data."""
+        """The loss, and for scores with labels the share that is right, over the first samples of the data."""
         graph, ar = self.graph, self.ar
         whole = Stage(graph, tuple(n.name for n in graph.nodes))
         seen = right = places = 0
@@ -127,7 +131,7 @@ class Trainer:
             size = min(graph.batch.size, min(samples, data.count) - seen)
             batch = data.take(list(range(seen, seen + size)))
             given = {n: ar.xp.index(batch[n]) if s.is_index else ar.real(batch[n]) for n, s in graph.inputs.items()}
-            values, _ = whole.forward(whole.circumstances(ar, Key(self.job, train=False)), self.state, given)
+            values, _ = whole.forward(whole.circumstances(ar, StageKey(self.job, train=False)), self.state, given)
             ar.settle()
             for name, weight in graph.losses.items():
                 total += weight * float(ar.xp.host(ar.sum(values[name], 0)))

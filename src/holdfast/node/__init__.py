@@ -1,1 +1,1 @@
-"""The node: runs what it is told to run, within limits, and says what it holds. Decides for no one else."""
+"""The node: runs the attempts that the orchestrator assigns to it, within limits, and reports what it holds."""

@@ -1,4 +1,4 @@
-"""The agent's process: what `holdfast node` becomes. Started by `handover`, and by nobody else."""
+"""The agent's process, which `holdfast node` turns into. Started only by `handover`."""
 
 import sys
 

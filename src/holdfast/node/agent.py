@@ -1,6 +1,6 @@
-"""The agent: feeds the node core what happens on this machine and carries out what it decides.
+"""The agent: feeds events on this machine to the node core and carries out what the core decides.
 
-Decides nothing itself. Imports no gRPC: the link does, after the launcher was started (see run.py).
+Decides nothing itself. Does not import gRPC: the link does, after the launcher was started (see run.py).
 """
 
 import asyncio
@@ -37,22 +37,27 @@ from holdfast.model.messages import (
     Start,
     Welcome,
 )
-from holdfast.node import attempts
+from holdfast.node.attempt import attempt_folders
+from holdfast.node.attempt.attempt_runner import AttemptRunner, Services
+from holdfast.node.attempt.preparation import Preparer
+from holdfast.node.attempt.transfer import ContentTransfer
+from holdfast.node.attempt.venvs import Venvs
 from holdfast.node.benchmark import Benchmark
-from holdfast.node.carrying import Carrier
 from holdfast.node.config import NodeConfig
 from holdfast.node.core.admission import Means
 from holdfast.node.core.core import NodeCore
-from holdfast.node.core.stimuli import (
-    Capture,
+from holdfast.node.core.events import (
+    AttemptInputs,
+    CaptureCheckpoint,
+    CommandReceived,
     Connected,
     Disconnected,
     HangUp,
     LeaveAsked,
     LoadMeasured,
-    Luggage,
     NodeAction,
     NodeEvent,
+    NodeTick,
     Recovered,
     RememberEpoch,
     Remove,
@@ -60,39 +65,34 @@ from holdfast.node.core.stimuli import (
     Say,
     Spawn,
     Tell,
-    Tick,
-    Told,
 )
-from holdfast.node.core.warden import Order
-from holdfast.node.door import DataDoor, Door
+from holdfast.node.core.order import Order
 from holdfast.node.hardware import measure_load
-from holdfast.node.health import Watch
+from holdfast.node.health import HealthWatch
 from holdfast.node.home import NodeHome
-from holdfast.node.images import Images
+from holdfast.node.images.image_cache import Images
 from holdfast.node.launcher import Launcher
-from holdfast.node.logs import Courier
-from holdfast.node.preparing import Preparer
+from holdfast.node.log_sender import Courier
+from holdfast.node.node_files_client import NodeFilesClient, NodeFilesEndpoint
 from holdfast.node.runtimes import container
 from holdfast.node.runtimes.runtime import runtime_named
-from holdfast.node.tenant import Services, Tenant
-from holdfast.node.venvs import Venvs
 
 LOAD_S = 5.0
-"""How often the load is measured; how often it is told is the orchestrator's wish."""
+"""How often the load is measured. The orchestrator decides how often it is reported."""
 IDLE_PERMILLE = 200
-"""A machine that computes less than this does nothing worth naming."""
+"""A processor load below this counts as idle."""
 HUNG_S = 60.0
-"""A disk under heavy load takes its time; one that takes longer than this keeps no promise to anybody."""
+"""A disk under heavy load is slow; one that does not answer for this long counts as hung."""
 FAILURES_SHOWN = 20
 CACHE_BYTES_MAX = 4 << 30
-"""Of content that was fetched before: packages of jobs that come again and again."""
+"""Size of the cache of fetched content, for packages that many jobs share."""
 REMOVE_AGAIN_S = 1.0
 
 log = logging.getLogger("holdfast.node")
 
 
-class Line(Protocol):
-    """What the agent needs of its link to the orchestrator."""
+class OrchestratorLink(Protocol):
+    """What the agent needs from its link to the orchestrator."""
 
     @property
     def up(self) -> bool: ...
@@ -127,25 +127,25 @@ class Agent:
         node = node_id(home.uuid(config.uuid))
         self.core = NodeCore(node, secrets.token_hex(8), home.epoch_seen(), offered, means)
         self.courier = Courier(self._logs_delivered)
-        self.door = DataDoor()
-        carrier = Carrier(self.door, BlobCache(home.path / "cache", CACHE_BYTES_MAX))
+        self.door = NodeFilesClient()
+        carrier = ContentTransfer(self.door, BlobCache(home.path / "cache", CACHE_BYTES_MAX))
         venvs = Venvs(home.path / "venvs", home.attempts, in_place=isolation == "none")
         venvs.sweep()
         images = Images(means.engine, home.path, private=config.private_inputs) if means.engine else None
         preparer = Preparer(carrier, venvs, images, private_inputs=config.private_inputs)
         self._services = Services(launcher, self.courier, carrier, self.door, preparer, self.feed, self._begin)
-        self._line: Line | None = None
-        self._tenants: dict[AttemptId, Tenant] = {}
+        self._line: OrchestratorLink | None = None
+        self._runners: dict[AttemptId, AttemptRunner] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._left = asyncio.Event()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failures: deque[dict[str, Any]] = deque(maxlen=FAILURES_SHOWN)
-        self._watch = Watch(len(hardware.gpus) if offered.gpus else 0)
+        self._watch = HealthWatch(len(hardware.gpus) if offered.gpus else 0)
         self._cpu_permille = 1000
         self._benchmark = Benchmark(home.path, hardware.cpu_model, self._idle)
 
-    # --- the core and its hands ---
+    # --- events into the core, actions out of it ---
 
     def feed(self, event: NodeEvent) -> None:
         for action in self.core.apply(event, Instant(boottime_ms())):
@@ -161,7 +161,7 @@ class Agent:
         due = self.core.next_due()
         if due is not None:
             wait_s = max(0, due - boottime_ms()) / 1000
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self.feed, Tick())
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self.feed, NodeTick())
 
     def _do(self, action: NodeAction) -> None:
         match action:
@@ -171,13 +171,13 @@ class Agent:
                 if self._line is not None:
                     self._line.say(message)
             case Tell(attempt, do, at_ms, reason):
-                if attempt in self._tenants:
-                    self._tenants[attempt].tell(do, at_ms, reason)
-            case Spawn(order, luggage):
-                self._spawn(order, luggage)
-            case Capture(attempt):
-                if attempt in self._tenants:
-                    self._tenants[attempt].capture()
+                if attempt in self._runners:
+                    self._runners[attempt].tell(do, at_ms, reason)
+            case Spawn(order, attempt_inputs):
+                self._spawn(order, attempt_inputs)
+            case CaptureCheckpoint(attempt):
+                if attempt in self._runners:
+                    self._runners[attempt].capture()
             case Remove(attempt):
                 self._begin(self._remove(attempt))
             case RememberEpoch(epoch):
@@ -190,12 +190,13 @@ class Agent:
         try:
             self._home.remember_epoch(epoch)
         except OSError as wrong:
-            # Going on is safe as long as this agent lives: the core knows. The load report tells of the disk.
-            log.error("epoch %s could not be written down: %s", epoch, wrong.strerror)
+            # It is safe to continue while this agent lives, because the core knows the epoch. The load report shows the
+            # disk error.
+            log.error("epoch %s could not be stored: %s", epoch, wrong.strerror)
 
     def _logs_delivered(self, attempt: AttemptId) -> None:
-        if attempt in self._tenants:
-            self._tenants[attempt].logs_delivered()
+        if attempt in self._runners:
+            self._runners[attempt].logs_delivered()
 
     def _begin(self, chore: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(chore)
@@ -206,10 +207,10 @@ class Agent:
     def _done_with(self, task: "asyncio.Task[None]") -> None:
         self._chores.discard(task)
         if not task.cancelled() and (wrong := task.exception()) is not None and not self._broken.done():
-            # An attempt that nobody stands by is worse than an agent that starts again and finds it.
+            # Fail the agent: a restarted agent finds the attempt, while an attempt without a runner would be stuck.
             self._broken.set_exception(wrong)
 
-    # --- the link's side ---
+    # --- called by the link ---
 
     def hello(self) -> Hello:
         ticket = self._ticket
@@ -230,14 +231,14 @@ class Agent:
             epoch_seen=self.core.epoch_seen,
         )
 
-    def connected(self, welcome: Welcome, door: Door | None) -> None:
+    def connected(self, welcome: Welcome, door: NodeFilesEndpoint | None) -> None:
         self.door.open(door)
         self.feed(Connected(welcome))
 
     def told(self, command: Start | Go | Discard | Renewed | Ping | Save | Drained) -> None:
         held = self.core.holding(command.attempt) if isinstance(command, Discard) else None
         wanted = held is not None and not held.unwanted
-        self.feed(Told(command))
+        self.feed(CommandReceived(command))
         if held is not None and wanted and held.unwanted and isinstance(command, Discard) and not command.accepted:
             log.info("%s is no longer wanted: %s", held.attempt, held.unwanted)
 
@@ -247,22 +248,24 @@ class Agent:
 
     # --- attempts ---
 
-    def _spawn(self, order: Order, luggage: Luggage) -> None:
-        # Not its arguments: they may hold somebody's secret.
+    def _spawn(self, order: Order, attempt_inputs: AttemptInputs) -> None:
+        # The arguments are not logged: they may contain a secret.
         log.info("%s of %s starts", order.attempt, order.job)
-        tenant = self._tenant(order, luggage)
-        self._begin(tenant.begin())
+        runner = self._runner(order, attempt_inputs)
+        self._begin(runner.begin())
 
-    def _tenant(self, order: Order, luggage: Luggage) -> Tenant:
+    def _runner(self, order: Order, attempt_inputs: AttemptInputs) -> AttemptRunner:
         attempt = AttemptId(order.attempt)
-        tenant = self._tenants[attempt] = Tenant(order, luggage, self._home.attempts / attempt, self._services)
-        return tenant
+        runner = self._runners[attempt] = AttemptRunner(
+            order, attempt_inputs, self._home.attempts / attempt, self._services
+        )
+        return runner
 
     async def _remove(self, attempt: AttemptId) -> None:
-        tenant = self._tenants.get(attempt)
-        if tenant is not None:
-            await tenant.end(patient=self._line is not None and self._line.up)
-            del self._tenants[attempt]
+        runner = self._runners.get(attempt)
+        if runner is not None:
+            await runner.end(patient=self._line is not None and self._line.up)
+            del self._runners[attempt]
         await self._sweep(attempt)
         await self._services.preparer.release(attempt)
         self.feed(Removed(attempt))
@@ -271,19 +274,19 @@ class Agent:
         folder = self._home.attempts / name
         while True:
             try:
-                await attempts.until_removed(folder)
+                await attempt_folders.until_removed(folder)
                 return
             except OSError as wrong:
                 log.error("%s cannot be removed yet: %s", folder, wrong)
                 await asyncio.sleep(REMOVE_AGAIN_S)
 
     def _recover(self) -> None:
-        """Report what survived; the orchestrator decides what becomes of it (SPEC N9)."""
-        found, litter = attempts.scan(self._home.attempts)
+        """Report the attempts that survived; the orchestrator decides what happens to them (SPEC N9)."""
+        found, litter = attempt_folders.scan(self._home.attempts)
         for left in found:
             self.feed(Recovered(left.order, left.status))
             self._services.preparer.adopt(left.order)
-            self._tenant(left.order, left.luggage).stand_by(fresh=False)
+            self._runner(left.order, left.attempt_inputs).stand_by(fresh=False)
         for folder in litter:
             self._begin(self._sweep(folder.name))
         if self.core.means.engine:
@@ -292,16 +295,16 @@ class Agent:
             log.info("found %s attempt(s) of an earlier run", len(found))
 
     async def _sweep_containers(self, engine: str) -> None:
-        """Containers of attempts whose folders are gone have nobody else who would look for them."""
+        """Remove containers of attempts whose folders are gone: nothing else would find them."""
         try:
             await asyncio.to_thread(container.sweep, engine, str(self._home.attempts))
         except OSError as wrong:
-            log.warning("containers of earlier attempts cannot be looked for: %s", wrong)
+            log.warning("containers of earlier attempts cannot be listed: %s", wrong)
 
-    # --- life ---
+    # --- running and leaving ---
 
-    async def run(self, line: Line) -> None:
-        """Until the node has left. Raises what makes going on hopeless."""
+    async def run(self, line: OrchestratorLink) -> None:
+        """Run until the node has left. Raises errors that make it pointless to continue."""
         self._line = line
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -332,24 +335,24 @@ class Agent:
         await self._put_away()
 
     def leave(self) -> None:
-        """Asked to go: finish within the grace. Asked again: at once."""
+        """Handle a request to leave: finish within the grace period, or at once if asked a second time."""
         grace_ms = 0 if self.core.leaving else self._config.grace_ms
         log.info("leaving within %s ms", grace_ms)
         self.feed(LeaveAsked(grace_ms))
 
     async def _put_away(self) -> None:
-        """Shims that only keep an ended attempt's status have it on disk as well."""
+        """End shims that only serve the status of an ended attempt: it is on disk as well."""
         for held in self.core.held():
             folder = self._home.attempts / held.attempt
             if held.attempt not in self.core.alive and folder.exists():
-                await attempts.until_ended(folder)
+                await attempt_folders.until_ended(folder)
 
     async def _measure(self) -> None:
         last = Load()
         while True:
             reading = asyncio.create_task(asyncio.to_thread(measure_load, self._home.path, self._watch))
             if not (await asyncio.wait((reading,), timeout=HUNG_S))[0]:
-                # A disk that hangs holds the thread that asks it: nobody else is sent after it.
+                # A hung disk blocks the thread that reads it, so no further thread is started until that one returns.
                 sick = f"the node's disk or its GPUs have not answered for {HUNG_S:g} s"
                 self.feed(LoadMeasured(msgspec.structs.replace(last, sick=sick)))
                 await asyncio.wait((reading,))
@@ -364,7 +367,7 @@ class Agent:
     def _idle(self) -> bool:
         return not self.core.held() and self._cpu_permille < IDLE_PERMILLE
 
-    # --- what is shown ---
+    # --- local status ---
 
     def _note_failures(self, report: Report) -> None:
         for held in report.held:
@@ -376,13 +379,13 @@ class Agent:
                 )
 
     def _shown(self, held: Held) -> dict[str, Any]:
-        """One attempt with what it may use at most."""
+        """One attempt with its limits."""
         holding = self.core.holding(held.attempt)
         limits = {} if holding is None else {**msgspec.to_builtins(holding.need), "gpu_ids": list(holding.gpu_ids)}
         return {**msgspec.to_builtins(held), "limits": limits, "unwanted": "" if holding is None else holding.unwanted}
 
     def snapshot(self) -> dict[str, Any]:
-        """The local status. Holds no secret."""
+        """The local status. Contains no secrets."""
         core = self.core
         return {
             "node": core.node,

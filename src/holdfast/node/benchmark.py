@@ -1,8 +1,8 @@
-"""Compares a machine with itself: how fast it computes, moves memory and writes, now and at its best (SPEC H1).
+"""Compares a machine with its own best: how fast it computes, copies memory and writes to disk (SPEC H1).
 
-Measured while it hosts nothing, for a fraction of a second an hour. A machine that has become slow (throttled, a dying
-disk, a neighbour that nobody sees) is shown to its operator as such. That is no reason to take its work away: whether
-an attempt gets on is seen by the attempt.
+Measured while the machine hosts nothing, for a fraction of a second per hour. A machine that has become slow
+(throttling, a dying disk, a noisy neighbour) is shown as such to its operator. It keeps its work: whether an attempt
+makes progress is judged per attempt.
 """
 
 import asyncio
@@ -17,25 +17,25 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.node.home import write_durably
+from holdfast.durable import durable_write
 
 FILE = "speeds.json"
 FIRST_S = 60.0
-"""After its start a machine is busy with starting."""
+"""Right after boot a machine is busy with starting."""
 EVERY_S = 3600.0
 BUSY_S = 300.0
 SLOW_PERMILLE = 600
 SLOW_IN_A_ROW = 3
-"""One slow measurement has any cause."""
+"""A single slow measurement can have any cause."""
 BLOCK_BYTES, PIECE_BYTES = 8 << 20, 1 << 16
 TRIES = 3
-"""The best counts: others can only make it slower."""
+"""The best of these counts: interference can only make a measurement slower."""
 
 log = logging.getLogger("holdfast.node")
 
 
 class Speeds(msgspec.Struct, frozen=True):
-    """MiB in a second."""
+    """In MiB per second."""
 
     hashing: int = 0
     copying: int = 0
@@ -46,13 +46,13 @@ NAMES = {"hashing": "it computes", "copying": "it moves memory", "writing": "its
 
 
 class Yardstick(msgspec.Struct, frozen=True):
-    """What is known of a machine's speed. A change of processor makes it another machine."""
+    """The known speeds of a machine. A different processor counts as a different machine."""
 
     machine: str = ""
     best: Speeds = Speeds()
     last: Speeds = Speeds()
     slow: dict[str, int] = {}
-    """How many measurements in a row were slow."""
+    """Number of consecutive slow measurements."""
 
     def after(self, machine: str, now: Speeds) -> "Yardstick":
         if machine != self.machine:
@@ -74,8 +74,9 @@ class Yardstick(msgspec.Struct, frozen=True):
 
 
 def measure(home: Path) -> Speeds:
-    """Takes some tenths of a second. OSError where the disk does not work."""
-    # Memory that goes back to the machine when it is closed: the allocator would keep it, and an agent stays small.
+    """Measure for some tenths of a second. Raises OSError if the disk does not work."""
+    # An mmap is returned to the system when it is closed; the allocator would keep the memory, and an agent stays
+    # small.
     with mmap.mmap(-1, BLOCK_BYTES) as block, mmap.mmap(-1, BLOCK_BYTES) as target:
         for place in range(0, BLOCK_BYTES, PIECE_BYTES):
             block[place : place + PIECE_BYTES] = os.urandom(PIECE_BYTES)
@@ -84,7 +85,7 @@ def measure(home: Path) -> Speeds:
 
 def _measured(probe: Path, block: mmap.mmap, target: mmap.mmap) -> Speeds:
     def copy() -> None:
-        target[:] = block  # pyright: ignore[reportArgumentType]  # it takes anything that has bytes
+        target[:] = block  # pyright: ignore[reportArgumentType]  # any buffer is accepted
 
     def write() -> None:
         with probe.open("wb") as file:
@@ -110,7 +111,7 @@ def _speed(work: Callable[[], object]) -> int:
 
 class Benchmark:
     def __init__(self, home: Path, machine: str, idle: Callable[[], bool]) -> None:
-        """`machine`: what it is, in words. `idle`: whether it hosts nothing and does nothing else."""
+        """`machine`: a description of it. `idle`: whether the machine hosts nothing and is otherwise idle."""
         self._home = home
         self._machine = machine
         self._idle = idle
@@ -125,7 +126,7 @@ class Benchmark:
             await asyncio.sleep(EVERY_S if measured else BUSY_S)
 
     async def look(self) -> bool:
-        """Measure once, if that says anything: whoever works is slow for a good reason."""
+        """Measure once, unless the machine is busy: then it would be slow for a good reason."""
         if not self._idle():
             return False
         try:
@@ -133,7 +134,7 @@ class Benchmark:
             if not self._idle():
                 return False
             self.yardstick = self.yardstick.after(self._machine, speeds)
-            write_durably(self._home / FILE, msgspec.json.encode(self.yardstick))
+            durable_write(self._home / FILE, msgspec.json.encode(self.yardstick))
         except OSError as wrong:
             log.warning("the machine's speed cannot be measured: %s", wrong)
         return True

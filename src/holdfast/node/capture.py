@@ -1,20 +1,20 @@
-"""Keeps what a body prints: one file per stream, capped, with a running digest. Used by the shim only."""
+"""Captures what a body prints: one file per stream, capped, with a running digest. Used by the shim only."""
 
 import os
 from hashlib import sha256
 
 _NOTICE_BYTES = 128
 _NOTICE_FROM_BYTES = 4_096
-"""A log that may not even hold this gets no notice: it would be half of what is shown."""
+"""A log with a smaller cap gets no notice, because the notice would take up most of it."""
 
 
-class Capture:
-    """One stream: the pipe the body writes to and the file it ends up in."""
+class StreamCapture:
+    """One stream: the pipe that the body writes to, and the log file."""
 
     def __init__(self, path: str, bytes_max: int) -> None:
         self.kept = 0
         self.cut = 0
-        """Bytes read beyond the cap. They are dropped, so that a talkative body is never blocked by its log."""
+        """Bytes read beyond the cap. They are dropped, so that a body with much output is never blocked by its log."""
         self.last_words = b""
         self._notice = b""
         if bytes_max >= _NOTICE_FROM_BYTES:
@@ -27,9 +27,10 @@ class Capture:
         os.set_blocking(self.pipe, False)
 
     def read(self) -> bool:
-        """Take over what is in the pipe. False when the body's end is closed; OSError when the file takes no more.
+        """Copy what is in the pipe to the file. Returns False once the body's end is closed. Raises OSError if the file
+        cannot be written.
 
-        Bytes are digested as they reach the file: the digest is that of the file, whatever happens.
+        Bytes are digested when they reach the file, so the digest always matches the file.
         """
         try:
             chunk = os.read(self.pipe, 1 << 16)
@@ -47,7 +48,7 @@ class Capture:
                 written = os.write(self._file, keep)
             except OSError:
                 self.cut += len(keep)
-                self._max, self._notice = self.kept, b""  # room found later belongs to the shim's last word
+                self._max, self._notice = self.kept, b""  # space that is freed later is for the shim's final status
                 raise
             self._digest.update(keep[:written])
             self.kept += written
@@ -55,14 +56,14 @@ class Capture:
         return True
 
     def drain(self) -> None:
-        """Take over the rest, after everybody who could write to it is dead."""
+        """Copy the rest, after every process that could write to the pipe is dead."""
         seen = -1
         while seen != self.kept + self.cut:
             seen = self.kept + self.cut
             self.read()
 
     def release_body_end(self) -> None:
-        """The body has its own copy: only so does the pipe end with the body."""
+        """Close our copy of the body's end, so that the pipe closes when the body ends."""
         os.close(self.body_end)
 
     def sync(self) -> None:

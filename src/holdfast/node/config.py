@@ -1,6 +1,6 @@
-"""Decides which setting of a node counts: flags over environment over file over default (SPEC N3).
+"""Reads the settings of a node. Precedence: flags, environment, file, default (SPEC N3).
 
-Reads the environment it is given and one file; knows nothing of what the settings do.
+Reads only the given environment and one file; does not know what the settings do.
 """
 
 import re
@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import Misconfigured
-from holdfast.node.hours import parse_hours, spoken
+from holdfast.node.operator.hours import parse_hours, spoken
 
 DEFAULT_HOME = Path("~/.holdfast/node")
 CONFIG_FILE_VARIABLE = "HOLDFAST_CONFIG"
@@ -21,37 +21,37 @@ CONFIG_FILE_VARIABLE = "HOLDFAST_CONFIG"
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     orchestrator: str
-    """`HOST:PORT`, dialled by the node."""
+    """`HOST:PORT` that the node connects to."""
     home: Path
-    """Key, uuid, the highest epoch seen, and a folder per attempt."""
+    """Folder for the key, the uuid, the highest epoch seen, and a folder per attempt."""
     uuid: str = ""
-    """Empty: made at the first start and kept in the home."""
+    """Empty: generated at the first start and stored in the home folder."""
     token: str = ""
     """A join token or an invitation: lets this node join, and pins the orchestrator's certificate."""
     port: int = 0
-    """Where the local status is served on loopback; 0: nowhere."""
+    """Port on loopback that serves the local status; 0: none."""
     s3_bucket: str = ""
     """The object store's bucket; its state is shown in the local status."""
     name: str = ""
     site: str = ""
     """Failure domain: machines of one site are expected to fail together."""
     cpu_milli: int | None = None
-    """What the network may use; None: what the machine has."""
+    """What the network may use; None: all that the machine has."""
     memory_mib: int | None = None
     disk_mib: int | None = None
     gpus: int | None = None
     unsafe_process_runtime: bool = False
-    """Run jobs as plain processes where no sandbox works. Shown in every listing."""
+    """Run jobs as plain processes if no sandbox works. Shown in every listing."""
     engine: str = ""
-    """The socket of a container engine; empty: the one that is usually meant, if there is one; `none`: none."""
+    """The socket of a container engine; empty: the usual one, if it exists; `none`: no engine."""
     private_inputs: bool = False
-    """Jobs may name addresses and registries inside the node's own network."""
+    """Whether jobs may name addresses and registries inside the node's own network."""
     network: bool = True
-    """Jobs that ask for it may use the network, through a router of their own."""
+    """Whether jobs that ask for it may use the network, through a router of their own."""
     hours: str = ""
-    """When the node offers itself, as `hours` reads it; empty: always."""
+    """When the node offers itself, in the syntax of `hours`; empty: always."""
     grace_ms: int = 60_000
-    """How long running work may take to finish when the node is asked to leave."""
+    """How much time running work gets to finish when the node is asked to leave."""
     origins: dict[str, str] = {}
     """Where each setting came from: `flag`, an environment variable, or a file."""
 
@@ -60,7 +60,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return f"NodeConfig({shown}, token={'given' if self.token else 'none'})"
 
 
-# --- how each setting is read ---
+# --- parsing of values ---
 
 
 def _text(value: object) -> str:
@@ -123,7 +123,7 @@ def _path(value: object) -> Path:
 
 
 def _hours(value: object) -> str:
-    """Text, or in a file a list of windows."""
+    """Text, or a list of windows in a file."""
     text = "; ".join(map(_text, value)) if isinstance(value, list | tuple) else _text(value)
     return spoken(parse_hours(text))
 
@@ -153,12 +153,12 @@ SETTINGS: dict[str, Setting] = {
     "hours": Setting("HOLDFAST_NODE_HOURS", _hours),
     "grace_ms": Setting("HOLDFAST_NODE_GRACE_MS", _number(0, 7 * 24 * 3_600_000)),
 }
-"""Every setting: its name as a flag and in the file, its environment variable, and how it is read."""
+"""Every setting: its name as a flag and in the file, its environment variable, and its parser."""
 
 
 def load_config(flags: Mapping[str, object | None], environ: Mapping[str, str], file: Path | None = None) -> NodeConfig:
-    """The settings that count. `flags` holds what was given on the command line, None for what was not; `file`
-    is `--config`. An empty environment variable counts as not set."""
+    """The effective settings. `flags`: the command line, with None for flags that were not given. `file`: the path from
+    `--config`. An empty environment variable counts as not set."""
     unknown = sorted(set(flags) - set(SETTINGS))
     if unknown:
         raise Misconfigured(f"there is no setting called {', '.join(unknown)}", code="bad_setting")
@@ -172,7 +172,7 @@ def load_config(flags: Mapping[str, object | None], environ: Mapping[str, str], 
             try:
                 values[name] = SETTINGS[name].read(raw)
             except ValueError as wrong:
-                said = f"{origin(name)} sets {name} to a value it cannot have: {wrong}"
+                said = f"{origin(name)} sets {name} to an invalid value: {wrong}"
                 raise Misconfigured(said, code="bad_setting") from None
             origins[name] = origin(name)
 
@@ -188,7 +188,7 @@ def load_config(flags: Mapping[str, object | None], environ: Mapping[str, str], 
     values.setdefault("home", _path(str(DEFAULT_HOME)))
     if "orchestrator" not in values:
         raise Misconfigured(
-            "no orchestrator is named",
+            "no orchestrator is configured",
             hint="Give --orchestrator HOST:PORT, set ORCHESTRATOR_ADDRESS, or write it to the file.",
             code="missing_setting",
         )

@@ -1,6 +1,6 @@
-"""The socket between an agent and a shim: newline-delimited JSON. Carries words, decides nothing.
+"""The socket between an agent and a shim: newline-delimited JSON. Transports messages, decides nothing.
 
-`Control` is the shim's side, for any number of agents at a time; `dial` is the agent's.
+`Control` is the shim's side and serves any number of agents at a time; `dial` is the agent's side.
 """
 
 import json
@@ -16,9 +16,9 @@ _CLIENTS_MAX = 16
 
 
 def dial(home: str) -> socket.socket:
-    """Connect to the shim of the attempt in folder `home`. OSError where there is none.
+    """Connect to the shim of the attempt in folder `home`. Raises OSError if there is none.
 
-    By way of the folder's descriptor: the kernel takes at most 107 bytes of path for a socket.
+    Connects through the folder's descriptor, because a socket path may have at most 107 bytes.
     """
     folder = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -38,11 +38,11 @@ class _Client:
         self.heard = b""
         self.unsent = b""
         self.stale = True
-        """It has not been sent the present status. A slow reader misses lines in between, never the last."""
+        """The current status has not been sent yet. A slow reader may miss statuses in between, but never the last."""
 
 
 class Control:
-    """Listens in the current folder. `status` gives the line to send; `said` gets each message."""
+    """Listens in the current folder. `status` returns the line to send; `said` is called with each message."""
 
     def __init__(
         self, selector: BaseSelector, status: Callable[[], dict[str, Any]], said: Callable[[dict[str, Any]], None]
@@ -58,7 +58,7 @@ class Control:
         selector.register(self._listener, EVENT_READ, self._accept)
 
     def tell_all(self) -> None:
-        """The status has changed."""
+        """Send the changed status to all clients."""
         for client in list(self._clients):
             client.stale = True
             self._send(client)
@@ -111,7 +111,7 @@ class Control:
             message = json.loads(line)
         except ValueError:
             message = None
-        if not isinstance(message, dict):  # whoever it is, it does not speak our language
+        if not isinstance(message, dict):  # not a client of ours
             self._drop(client)
         elif message.get("do") == "ping":
             client.stale = True

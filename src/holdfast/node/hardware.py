@@ -1,8 +1,8 @@
-"""Finds out what this machine has, how busy it is and what its sensors say (SPEC N1, N2, H1). Reads only; what is sick
-is decided by `health`.
+"""Detects what this machine has, how busy it is and what its sensors show (SPEC N1, N2, H1). Reads only; `health`
+decides what counts as sick.
 
-Everything here works without a GPU, and anything that cannot be found out is left at its default: a node
-with an odd sensor is still a node.
+Everything here works without a GPU, and a value that cannot be read keeps its default: an odd sensor must not keep a
+node from working.
 """
 
 import errno
@@ -19,22 +19,22 @@ from msgspec.structs import replace
 from holdfast.boottime import boottime_ms
 from holdfast.model import Gpu, Hardware, Resources
 from holdfast.model.messages import Load
-from holdfast.node.health import DiskReading, GpuReading, Readings, Sensor, Watch
+from holdfast.node.health import DiskReading, GpuReading, HealthWatch, Readings, Sensor
 
 MIB = 1024 * 1024
 MEMORY_OFFERED_PERCENT = 90
 DISK_OFFERED_PERCENT = 90
-"""The rest is the machine's own: its stability wins over any job (SPEC N4)."""
+"""The rest is reserved for the machine itself: its stability comes before any job (SPEC N4)."""
 
 SICK_CHARS_MAX = 500
 GPU_LIMIT_C = 95
-"""Where a card does not say at which heat it slows down."""
+"""Used if a card does not report the temperature at which it throttles."""
 
 _CGROUP_MEMORY = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def detect(home: Path) -> Hardware:
-    """What this machine has. `home`: the disk that counts is the one it is on."""
+    """What this machine has. `home`: its disk is the one that counts."""
     gpus = detect_gpus()
     total = Resources(
         cpu_milli=_cpus() * 1000,
@@ -54,7 +54,7 @@ def detect(home: Path) -> Hardware:
 
 
 def offered_by_default(hardware: Hardware, home: Path) -> Resources:
-    """What the network may use when the operator says nothing: all but a tenth of memory and free disk."""
+    """What the network may use by default: all but a tenth of the memory and of the free disk."""
     total = hardware.total
     free_mib = psutil.disk_usage(str(home)).free // MIB
     return Resources(
@@ -65,12 +65,12 @@ def offered_by_default(hardware: Hardware, home: Path) -> Resources:
     )
 
 
-def measure_load(home: Path, watch: Watch | None = None) -> Load:
-    """How busy the machine is, all causes together, since the last measurement; and whether it is sick. `watch`: knows
-    what was read before."""
+def measure_load(home: Path, watch: HealthWatch | None = None) -> Load:
+    """How busy the machine is, from all causes, since the last measurement; and whether it is sick. `watch`: holds the
+    earlier readings."""
     memory = psutil.virtual_memory()
     readings = read_health(home)
-    health = (watch or Watch()).judge(readings, boottime_ms())
+    health = (watch or HealthWatch()).judge(readings, boottime_ms())
     return Load(
         cpu_permille=max(0, round(psutil.cpu_percent(interval=None) * 10)),
         memory_used_mib=max(0, memory.total - memory.available) // MIB,
@@ -85,7 +85,7 @@ def read_health(home: Path) -> Readings:
 
 
 def read_disk(home: Path) -> DiskReading:
-    """Writes a little, makes sure of it, and reads it back: errors of a disk show no earlier."""
+    """Write a little, sync it, and read it back: disk errors do not show otherwise."""
     usage = psutil.disk_usage(str(home))
     state = os.statvfs(home)
     reading = DiskReading(
@@ -105,7 +105,7 @@ def read_disk(home: Path) -> DiskReading:
         probe.unlink()
     except OSError as wrong:
         return replace(reading, trouble=wrong.strerror or "it failed", read_only=wrong.errno == errno.EROFS)
-    return reading if found == said else replace(reading, trouble="it gives back other bytes than were written")
+    return reading if found == said else replace(reading, trouble="it returns other bytes than were written")
 
 
 def _processor_heat() -> list[Sensor]:
@@ -117,13 +117,13 @@ def _processor_heat() -> list[Sensor]:
         Sensor(f"{chip} {entry.label}".strip()[:64], int(entry.current), int(entry.critical))
         for chip, entries in sorted(found.items())
         for entry in entries
-        # A sensor that shows nonsense has no limit, or one that nothing reaches or everything exceeds.
+        # A faulty sensor reports no limit, or one that is never reached or always exceeded.
         if entry.critical and 40 <= entry.critical <= 150 and -40 <= entry.current <= 200
     ]
 
 
 def read_gpus() -> tuple[tuple[GpuReading, ...] | None, list[Sensor]]:
-    """How the GPUs are, and how hot. None: no driver answers."""
+    """The state of the GPUs and their temperatures. None: no driver answers."""
     try:
         import pynvml
     except ImportError:
@@ -150,7 +150,7 @@ def _read_gpu(driver: Any, number: int) -> tuple[GpuReading, list[Sensor]]:
         return GpuReading(name, trouble=str(wrong)[:200] or type(wrong).__name__), []
 
     def asked(question: Callable[..., Any], *words: Any) -> Any:
-        """None: this card does not know."""
+        """None: this card does not support the query."""
         try:
             return question(handle, *words)
         except driver.NVMLError:
@@ -171,7 +171,7 @@ def _read_gpu(driver: Any, number: int) -> tuple[GpuReading, list[Sensor]]:
 
 
 def detect_gpus() -> tuple[Gpu, ...]:
-    """NVIDIA GPUs, where a driver is there. A driver that answers with an error counts as none."""
+    """NVIDIA GPUs, if there is a driver. A driver that answers with an error counts as absent."""
     try:
         import pynvml
     except ImportError:
@@ -209,7 +209,7 @@ def _cpus() -> int:
 
 
 def _memory_bytes() -> int:
-    """The machine's memory, or the container's where the node lives in one."""
+    """The machine's memory, or the container's limit if the node runs in one."""
     total = int(psutil.virtual_memory().total)
     for path in _CGROUP_MEMORY:
         try:

@@ -1,23 +1,23 @@
-"""Decides whether a machine is sick, from what its sensors and its disk say over time (SPEC H1). Pure: readings and the
-time come in.
+"""Decides whether a machine is sick, from readings of its sensors and disk over time (SPEC H1). Pure: readings and the
+time are passed in.
 
-A node that calls itself sick loses its work, so one odd reading is no illness: heat must last, and ends only once it is
-well below its limit; errors that a GPU cannot correct count for an hour after the last one; what is not measured is
-not judged. What is not good but no reason to leave is a warning, for the machine's own operator.
+A node that reports itself sick loses its work, so a single odd reading is not enough: heat must persist, and ends only
+once the temperature is well below its limit; uncorrectable GPU errors count for an hour after the last one; what is not
+measured is not judged. Minor problems are warnings for the machine's own operator.
 """
 
 import msgspec
 
 DISK_FREE_MIB_MIN = 64
-"""Below this not even logs can be kept."""
+"""With less, not even logs can be stored."""
 INODES_FREE_MIN = 256
-"""An attempt's folder is some dozen files."""
+"""An attempt's folder has some dozen files."""
 DISK_LOW_PERMILLE = 50
 HOT_MS = 60_000
-"""Shorter heat is what fans are for."""
+"""Shorter heat is left to the fans."""
 COOL_BELOW_C = 10
-"""It must be so far below its limit before it counts as cool again: a card that cools because its work was taken
-must not get it back at once."""
+"""How far below its limit a sensor must be to count as cool again: a card that cools down because its work was taken
+away must not get it back at once."""
 WARM_BELOW_C = 5
 ERRORS_MS = 3_600_000
 
@@ -26,7 +26,7 @@ class Sensor(msgspec.Struct, frozen=True):
     name: str
     celsius: int
     limit: int
-    """Where the machine itself begins to slow down or gives up."""
+    """The temperature at which the hardware throttles or shuts down."""
     gpu: bool = False
 
 
@@ -34,13 +34,13 @@ class GpuReading(msgspec.Struct, frozen=True):
     name: str
     """`GPU 0`."""
     trouble: str = ""
-    """Why it did not answer, in the driver's words."""
+    """Why it did not answer, as the driver reports it."""
     uncorrected: int | None = None
-    """Memory errors that could not be corrected, since the driver was loaded."""
+    """Uncorrectable memory errors since the driver was loaded."""
     rows_spent: bool = False
-    """A broken row of its memory could not be replaced any more."""
+    """A broken memory row could not be replaced because no spare rows are left."""
     rows_wait: bool = False
-    """Broken rows are replaced at its next reset."""
+    """Broken memory rows will be replaced at the next reset."""
 
 
 class DiskReading(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class DiskReading(msgspec.Struct, frozen=True):
     free_mib: int = 0
     total_mib: int = 0
     inodes_free: int | None = None
-    """None: this file system makes them as it needs them."""
+    """None: this file system allocates inodes on demand."""
 
 
 class Readings(msgspec.Struct, frozen=True):
@@ -62,23 +62,23 @@ class Readings(msgspec.Struct, frozen=True):
 
 class Health(msgspec.Struct, frozen=True):
     sick: str = ""
-    """Empty, or what is wrong in words."""
+    """Empty, or a description of what is wrong."""
     warnings: tuple[str, ...] = ()
 
 
-class Watch:
-    """Remembers what single readings cannot show."""
+class HealthWatch:
+    """Keeps the history that single readings do not show."""
 
     def __init__(self, gpus: int = 0) -> None:
-        """`gpus`: how many there were when the node started; 0 where none is offered, and then none is judged."""
+        """`gpus`: the number of GPUs when the node started; 0 if none is offered, and then none is judged."""
         self._gpus = gpus
         self._hot_since: dict[str, int] = {}
         self._overheated: set[str] = set()
         self._errors: dict[str, int] = {}
-        """Uncorrected errors when last read."""
+        """Uncorrectable errors at the last reading."""
         self._erred_ms: dict[str, int] = {}
         self.readings: Readings | None = None
-        """The last ones."""
+        """The latest readings."""
         self.health = Health()
 
     def judge(self, readings: Readings, now_ms: int) -> Health:
@@ -111,7 +111,7 @@ class Watch:
         for gpu in gpus:
             if gpu.uncorrected is None:
                 continue
-            # Those from before this node began are history: it cannot know whose work they hit.
+            # Errors from before the node started are ignored: it cannot know whose work they hit.
             if gpu.uncorrected > self._errors.get(gpu.name, gpu.uncorrected):
                 self._erred_ms[gpu.name] = now_ms
             self._errors[gpu.name] = gpu.uncorrected

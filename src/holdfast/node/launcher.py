@@ -1,9 +1,9 @@
-"""Starts shims: a small process that never imported gRPC and forks one whenever the agent asks.
+"""Starts shims: a small process that never imports gRPC and forks a shim whenever the agent asks for one.
 
-Forking a program with gRPC's threads in it is unsafe, and starting Python anew costs ten times as much as a
-fork of one that is warm. The launcher ends when the agent does; the shims do not. Decides nothing.
+Forking a process with gRPC's threads is unsafe, and starting a new Python takes ten times as long as forking a warm
+one. The launcher ends when the agent does; the shims do not. Decides nothing.
 
-Its line to the agent carries one JSON message per packet: `{"spawn": FOLDER}` → `{"pid": N}` or `{"error": …}`.
+Its socket to the agent carries one JSON message per packet: `{"spawn": FOLDER}` → `{"pid": N}` or `{"error": …}`.
 """
 
 import errno
@@ -21,28 +21,28 @@ from holdfast.node.runtimes.runtime import preload
 
 _PACKET_BYTES_MAX = 64 * 1024
 _ANSWER_S_MAX = 30.0
-"""A launcher that takes this long for a fork is no launcher any more."""
+"""A launcher that needs longer for a fork is considered dead."""
 
 
 class LauncherError(RuntimeError):
-    """A shim could not be started, and nothing runs. `errno_name` is the kernel's word for it (`ENOSPC`; `EEXIST`:
-    the attempt has, or had, a shim), or empty."""
+    """A shim could not be started, and nothing runs. `errno_name` is the name of the kernel's error (`ENOSPC`;
+    `EEXIST`: the attempt has, or had, a shim), or empty."""
 
     def __init__(self, text: str, errno_name: str = "") -> None:
         super().__init__(text)
         self.errno_name = errno_name
 
 
-# --- the launcher itself ---
+# --- in the launcher's process ---
 
 
 def serve(line: socket.socket) -> None:
-    """Answer until the agent is gone."""
+    """Answer requests until the agent is gone."""
     preload()
     linux.name_process("holdfast-launch")
-    for number in (signal.SIGINT, signal.SIGHUP):  # for the agent to deal with; its end reaches us as end of file
+    for number in (signal.SIGINT, signal.SIGHUP):  # handled by the agent; its end is seen as end of file
         signal.signal(number, signal.SIG_IGN)
-    gc.freeze()  # what is shared with the shims stays shared
+    gc.freeze()  # keeps memory pages shared with the shims
     while request := line.recv(_PACKET_BYTES_MAX):
         try:
             answer = _spawn(json.loads(request)["spawn"])
@@ -61,7 +61,7 @@ def _refusal(error: Exception) -> bytes:
 
 
 def _spawn(home: str) -> bytes:
-    """Fork twice: the shim is nobody's child here, so it lives on and leaves no zombie. Returns its answer."""
+    """Fork twice: the shim is no child of the launcher, so it outlives it and leaves no zombie. Returns its answer."""
     log = os.open(os.path.join(home, "shim.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     hear, say = os.pipe()
     try:
@@ -92,7 +92,7 @@ def _be_middle(home: str, log: int, say: int) -> None:
 
 
 def _be_shim(home: str, log: int, say: int) -> int:
-    """Answers when the attempt is claimed: from then on its folder tells all there is to know."""
+    """Answers once the attempt is claimed: from then on its folder holds its whole state."""
     null = os.open("/dev/null", os.O_RDONLY)
     for fd, place in ((null, 0), (log, 1), (log, 2)):
         os.dup2(fd, place)
@@ -108,11 +108,11 @@ def _be_shim(home: str, log: int, say: int) -> int:
     return shim.stand_by()
 
 
-# --- the agent's side ---
+# --- in the agent's process ---
 
 
 class Launcher:
-    """Start it before gRPC is imported. Safe to use from several threads; a launcher that died is replaced."""
+    """Start it before gRPC is imported. Thread-safe; a launcher that died is replaced."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -128,7 +128,7 @@ class Launcher:
             self._start()
 
     def spawn_now(self, home: str) -> int:
-        """Start the shim of the attempt in folder `home`; its pid. When this returns, `shim.json` is there."""
+        """Start the shim of the attempt in folder `home` and return its pid. `shim.json` exists when this returns."""
         request = json.dumps({"spawn": os.path.abspath(home)}).encode()
         with self._lock:
             answer = self._ask(request)
@@ -137,7 +137,7 @@ class Launcher:
                 self._start()
                 answer = self._ask(request)
                 if answer is not None and answer.get("errno") == "EEXIST":
-                    # the launcher that died had got that far
+                    # The launcher had started the shim before it died.
                     with open(os.path.join(home, "shim.json")) as file:
                         answer = json.load(file)
         if answer is None:
@@ -152,7 +152,7 @@ class Launcher:
         return await asyncio.to_thread(self.spawn_now, home)
 
     def close(self) -> None:
-        """End the launcher. The shims stay."""
+        """End the launcher. The shims keep running."""
         with self._lock:
             self._stop()
 

@@ -1,7 +1,7 @@
-"""The node's line to its orchestrator: dials, proves who it is, carries words both ways, dials again.
+"""The node's connection to its orchestrator: connects, authenticates, transports messages both ways, reconnects.
 
-Decides nothing: what is said comes from the core, what is heard goes to it. The only module of a node that
-knows gRPC; it is imported after the launcher was started.
+Decides nothing: messages to send come from the core, received ones go to it, and `core.redial` decides when to connect.
+The only module of a node that uses gRPC; it is imported after the launcher was started.
 """
 
 import asyncio
@@ -35,8 +35,19 @@ from holdfast.model.messages import (
     Start,
     Welcome,
 )
-from holdfast.node.door import Door
-from holdfast.node.logs import Courier, SilentOrchestrator
+from holdfast.node.core.redial import (
+    APART_REDIAL_MS,
+    CHALLENGE_MS_MAX,
+    REDIAL_MS,
+    REDIAL_MS_MAX,
+    WELCOME_MS_MAX,
+    DialEnd,
+    Redial,
+    belongs,
+    ending_of,
+)
+from holdfast.node.log_sender import Courier, SilentOrchestrator
+from holdfast.node.node_files_client import NodeFilesEndpoint
 from holdfast.policy.backoff import backoff_ms
 from holdfast.wire import convert
 from holdfast.wire.checks import BadMessage, UnknownMessage
@@ -44,61 +55,46 @@ from holdfast.wire.convert import Admitted, Challenge, LogDurable, LogPiece
 from holdfast.wire.limits import BULK_KEY_METADATA, client_options
 from holdfast.wire.node_pb2_grpc import NodeLinkStub
 
-CHALLENGE_S_MAX = 20.0
-"""An orchestrator whose whole fleet comes back at once lets it in one after another. Waiting in that line costs
-nothing; leaving it would throw away the connection and lengthen the line. A dead address fails sooner."""
-WELCOME_S_MAX = 20.0
-"""Admission waits for a commit; an orchestrator that rebuilds its state may take a while."""
 SAYINGS_MAX = 256
-"""Words waiting to be sent. More means that nobody reads: the session is over."""
-REDIAL_MS = 100
-REDIAL_MS_MAX = 1_000
-"""An orchestrator that starts again has a grace for its nodes; they must not sleep through it."""
-AWAY_S = 60.0
-AWAY_REDIAL_MS_MAX = 5_000
-"""Once it was away this long, seconds no longer matter, and a fleet must not knock on a door all day."""
-CROWD_REDIAL_MS = 5_000
-"""Told that there is no room in the line, a node stays away for a while: each try costs the orchestrator a handshake,
-and thousands of nodes that try every second would leave it time for nothing else."""
-APART_REDIAL_MS = 120_000
-"""Told that the releases do not work together, a node of this network asks again only every one to two minutes: first a
-person has to act. That is well within the hour for which its work goes on without contact."""
-STEADY_S = 10.0
-"""A session that stood this long was a good one: back-off starts anew."""
+"""Messages waiting to be sent. More means that the orchestrator does not read: the session is over."""
 GOODBYE_S = 2.0
 
 log = logging.getLogger("holdfast.node")
 
 
 class SessionOver(Exception):
-    """The session ended; the text says why."""
+    """The session ended; the text explains why."""
 
 
-class Crowded(SessionOver):
-    """So many nodes are dialling that this one was not even put in line."""
+class DialRefused(SessionOver):
+    """The orchestrator refuses this node, for now or permanently."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"the orchestrator refuses this node: {refusal.says}")
+        self.refusal = refusal
 
 
 class RefusedForGood(HoldfastError):
-    """The orchestrator does not want this node as it is; dialling again would not help."""
+    """The orchestrator refuses this node as it is; connecting again would not help."""
 
     exit_code = 3
 
 
 class Hears(Protocol):
-    """Whoever the link works for."""
+    """The callbacks of a link."""
 
     def hello(self) -> Hello: ...
-    def connected(self, welcome: Welcome, door: Door | None) -> None: ...
+    def connected(self, welcome: Welcome, door: NodeFilesEndpoint | None) -> None: ...
     def told(self, command: Start | Go | Discard | Renewed | Ping | Save | Drained) -> None: ...
     def disconnected(self, why: str) -> None: ...
 
 
 class Link:
     def __init__(self, address: str, ticket: Ticket | None, key: NodeKey, hears: Hears, courier: Courier) -> None:
-        """Misconfigured where the address may only be dialled with a token that pins a certificate."""
+        """Raises Misconfigured if the address requires a token that pins a certificate."""
         self.address = address
         self.trouble = ""
-        """Why there is no session; empty while there is one, and before the first was tried."""
+        """Why there is no session; empty while there is one, and before the first attempt to connect."""
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._ticket = ticket
@@ -123,70 +119,59 @@ class Link:
         return self._up
 
     def say(self, message: Report | Pong | Leaving | Offers) -> None:
-        """Send in the session that stands; lost where none does."""
+        """Send a message in the current session; it is dropped if there is none."""
         if not self._up:
             return
         try:
             self._sayings.put_nowait(message)
         except asyncio.QueueFull:
-            self.hang_up("the orchestrator takes nothing any more")
+            self.hang_up("the orchestrator no longer reads")
 
     def hang_up(self, why: str) -> None:
         if self._hung_up is not None and not self._hung_up.done():
             self._hung_up.set_result(why)
 
     def say_goodbye(self) -> None:
-        """Send what was said, close the session in good order, and do not dial again."""
+        """Send what is queued, close the session cleanly, and do not reconnect."""
         self._goodbye = True
         if self._up:
             with contextlib.suppress(asyncio.QueueFull):
                 self._sayings.put_nowait(None)
 
     async def run(self) -> None:
-        """Hold a session until goodbye is said. RefusedForGood or Untrusted where that is hopeless.
+        """Keep a session open until goodbye is said. Raises RefusedForGood or Untrusted if that is hopeless.
 
-        A node that belongs to the network sits out an orchestrator of another release: it was perhaps started by
-        mistake, and a fleet that had ended itself by then would have to be started by hand, machine by machine.
+        A node that belongs to the network keeps trying if it meets an orchestrator of another release: that one may
+        have been started by mistake, and nodes that gave up would have to be restarted by hand, machine by machine.
         """
-        failures = 0
-        known = False
         last = ""
-        clock = asyncio.get_running_loop().time
-        met = clock()
+        redial = Redial(_monotonic_ms())
         while not self._goodbye:
-            begun = clock()
-            crowded = apart = False
-            try:
-                why = await self._session()
-            except RefusedForGood as wrong:
-                if wrong.code != "version" or not (known or self._belongs()):
-                    raise
-                why, apart = f"{wrong.says}; asked again every {APART_REDIAL_MS / 60_000:g} min", True
-            except Untrusted as wrong:
-                # Once the orchestrator was there, a stranger at its address is an attack or a mishap to sit out.
-                if not known:
-                    raise
-                why = wrong.says
-            except (SessionOver, HoldfastError, BadMessage, TimeoutError, OSError, grpc.aio.AioRpcError) as wrong:
-                why, crowded = _words(wrong), isinstance(wrong, Crowded)
-            if self._up:
-                known, met = True, clock()
+            redial.dialled(_monotonic_ms())
+            end, why, wrong = await self._try()
+            ours = end is DialEnd.APART and belongs(self._hears.hello())
+            wait_ms = redial.ended(end, _monotonic_ms(), secrets.randbits(64), welcomed=self._up, belongs=ours)
+            if wait_ms is None and wrong is not None:
+                raise wrong
             self._close(why)
-            failures = 1 if clock() - begun > STEADY_S else failures + 1
             if why != last and not self._goodbye:
                 log.warning("no session with %s: %s", self.address, why)
             last = self.trouble = why
             if not self._goodbye:
-                draw = secrets.randbits(64)
-                wait_ms = redial_ms(failures, clock() - met, crowded, draw)
-                if apart:
-                    wait_ms = backoff_ms(1, APART_REDIAL_MS, APART_REDIAL_MS, draw)
-                await asyncio.sleep(wait_ms / 1000)
+                await asyncio.sleep((wait_ms or 0) / 1000)
 
-    def _belongs(self) -> bool:
-        """Whether this node had a session before, if only an earlier agent's: its home tells."""
-        hello = self._hears.hello()
-        return self._up or hello.epoch_seen > 0 or bool(hello.held)
+    async def _try(self) -> tuple[DialEnd, str, Exception | None]:
+        """Run one session, or fail to: returns how it ended, why, and what to raise if reconnecting is hopeless."""
+        try:
+            return DialEnd.LOST, await self._session(), None
+        except DialRefused as wrong:
+            end, why = ending_of(wrong.refusal), str(wrong)
+            again = f"; trying again every {APART_REDIAL_MS / 60_000:g} min" if end is DialEnd.APART else ""
+            return end, why + again, RefusedForGood(why, code=wrong.refusal.code)
+        except Untrusted as wrong:
+            return DialEnd.UNTRUSTED, wrong.says, wrong
+        except (SessionOver, HoldfastError, BadMessage, TimeoutError, OSError, grpc.aio.AioRpcError) as wrong:
+            return DialEnd.LOST, _words(wrong), wrong
 
     def _close(self, why: str) -> None:
         if self._up:
@@ -203,7 +188,7 @@ class Link:
             call = stub.Control()
             frames = aiter(call)
             admitted = await self._handshake(call, frames)
-            log.info("session with %s stands (epoch %s)", self.address, admitted.welcome.epoch)
+            log.info("session with %s established (epoch %s)", self.address, admitted.welcome.epoch)
             self._hung_up = asyncio.get_running_loop().create_future()
             self._up, self.trouble = True, ""
             self._hears.connected(admitted.welcome, self._door(admitted))
@@ -211,13 +196,13 @@ class Link:
         finally:
             await channel.close()
 
-    def _door(self, admitted: Admitted) -> Door | None:
-        """Where files go in this session. A door without a host is at the address that was dialled."""
+    def _door(self, admitted: Admitted) -> NodeFilesEndpoint | None:
+        """Where files go in this session. A URL without a host refers to the address that was dialled."""
         if not admitted.data_url:
             return None
         scheme, _, place = admitted.data_url.partition("://")
         url = f"{scheme}://{self._host}{place}" if place.startswith(":") else admitted.data_url
-        return Door(url, admitted.bulk_key, self._pem)
+        return NodeFilesEndpoint(url, admitted.bulk_key, self._pem)
 
     async def _channel(self) -> grpc.aio.Channel:
         if not self._pin:
@@ -229,15 +214,15 @@ class Link:
         return grpc.aio.secure_channel(self.address, credentials, options=client_options(SERVER_NAME))
 
     async def _handshake(self, call: Any, frames: AsyncIterator[Any]) -> Admitted:
-        async with asyncio.timeout(CHALLENGE_S_MAX):
+        async with asyncio.timeout(CHALLENGE_MS_MAX / 1000):
             challenge = convert.challenge_from_frame(await _next(frames))
         if isinstance(challenge, Refusal):
-            raise _refused(challenge)
+            raise DialRefused(challenge)
         await _write(call, self._answer(challenge))
-        async with asyncio.timeout(WELCOME_S_MAX):
+        async with asyncio.timeout(WELCOME_MS_MAX / 1000):
             answer = convert.answer_from_frame(await _next(frames))
         if isinstance(answer, Refusal):
-            raise _refused(answer)
+            raise DialRefused(answer)
         return answer
 
     def _answer(self, challenge: Challenge) -> Any:
@@ -271,7 +256,7 @@ class Link:
             except UnknownMessage:
                 continue
             if isinstance(message, Refusal):
-                raise _refused(message)
+                raise DialRefused(message)
             self._hears.told(message)
 
     async def _speak(self, call: Any) -> None:
@@ -279,13 +264,13 @@ class Link:
             try:
                 await _write(call, convert.node_to_frame(message))
             except BadMessage as wrong:
-                log.error("something could not be said: %s", wrong)
-        # Cutting the stream could overtake the last words on their way.
+                log.error("a message could not be sent: %s", wrong)
+        # Cancelling the stream could drop the last messages on their way.
         await call.done_writing()
         await asyncio.sleep(GOODBYE_S)
 
     async def _carry_logs(self, stub: Any, bulk_key: str) -> None:
-        """The bulk stream may break and be opened again by itself; the session does not depend on it."""
+        """The bulk stream may break and be reopened by itself; the session does not depend on it."""
         failures = 0
         while True:
             call = stub.Bulk(metadata=((BULK_KEY_METADATA, bulk_key),))
@@ -307,19 +292,12 @@ class Link:
             await asyncio.sleep(backoff_ms(failures, REDIAL_MS, REDIAL_MS_MAX, secrets.randbits(64)) / 1000)
 
 
-def redial_ms(failures: int, away_s: float, crowded: bool, draw: int) -> int:
-    """How long to wait before dialling again. `away_s`: since the last session; `draw`: 64 random bits.
-
-    Quick after the first break (a second contender may be about to start), and soon spread over half a second and more:
-    the nodes of a fleet lose their orchestrator in the same moment.
-    """
-    if crowded:
-        return backoff_ms(1, CROWD_REDIAL_MS, CROWD_REDIAL_MS, draw)
-    return backoff_ms(failures, REDIAL_MS, REDIAL_MS_MAX if away_s < AWAY_S else AWAY_REDIAL_MS_MAX, draw)
+def _monotonic_ms() -> int:
+    return round(asyncio.get_running_loop().time() * 1000)
 
 
 async def _write(call: Any, frame: Any) -> None:
-    """gRPC calls it a wrong state, not a lost connection, when the stream ended before the write."""
+    """gRPC reports a stream that ended before the write as a wrong state, not as a lost connection."""
     try:
         await call.write(frame)
     except asyncio.InvalidStateError:
@@ -338,18 +316,11 @@ async def _acks(call: Any) -> AsyncIterator[LogDurable]:
         yield convert.ack_from_wire(said)
 
 
-def _refused(refusal: Refusal) -> Exception:
-    says = f"the orchestrator refuses this node: {refusal.says}"
-    if refusal.final:
-        return RefusedForGood(says, code=refusal.code)
-    return Crowded(says) if refusal.code == "busy" else SessionOver(says)
-
-
 def _words(wrong: BaseException) -> str:
     if isinstance(wrong, grpc.aio.AioRpcError):
         told = str(wrong.details())
         if "failed to connect to all addresses" in told:
-            # gRPC names every layer that it went through; what the machine said stands at the end.
+            # gRPC lists every layer; the system's own error is at the end.
             return f"it cannot be reached: {told.rpartition(': ')[2]}"
         return f"{wrong.code().name.lower()}: {told}"
     if isinstance(wrong, TimeoutError):

@@ -1,6 +1,6 @@
-"""The few kernel services Python 3.11 does not offer: prctl, mounts, a timer on CLOCK_BOOTTIME, who descends from whom.
+"""Kernel services that Python 3.11 does not offer: prctl, mounts, a timer on CLOCK_BOOTTIME, descendants of a process.
 
-Standard library only; used by the shim, the launcher and the runtimes. Knows nothing of attempts.
+Standard library only; used by the shim, the launcher and the runtimes. Knows nothing about attempts.
 """
 
 import ctypes
@@ -37,17 +37,17 @@ def _checked(result: int, call: str) -> int:
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """From now on this signal comes with the death of the parent; the caller checks that it was not too late."""
+    """Have the kernel send this signal when the parent dies. The caller checks that the parent was still alive."""
     _checked(_libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0), "prctl")
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent dies become children of this process: none can hide by daemonising."""
+    """Make orphaned descendants children of this process, so that none can escape by daemonising."""
     _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def name_process(name: str) -> None:
-    """What `ps` and `top` show, 15 letters."""
+    """The name that `ps` and `top` show, up to 15 letters."""
     _checked(_libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0), "prctl")
 
 
@@ -57,31 +57,31 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def unmount(target: str) -> None:
-    """Out of sight at once, whoever still uses it; gone when nobody does."""
+    """Unmount lazily: detached at once even if in use, and freed when no longer used."""
     _checked(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"unmount {target}")
 
 
 def enter(fd: int, kind: int) -> None:
-    """Go over into the namespace behind the descriptor."""
+    """Move this process into the namespace behind the descriptor."""
     _checked(_libc.setns(fd, kind), "setns")
 
 
 def leave(kind: int) -> None:
-    """Go over into a fresh namespace of this kind."""
+    """Move this process into a new namespace of this kind."""
     _checked(_libc.unshare(kind), "unshare")
 
 
 def reserve(fd: int, size: int) -> None:
-    """Have the disk keep room for a file of this size. OSError where it has none, or cannot promise any.
+    """Reserve disk space for a file of this size. Raises OSError if there is not enough, or if it cannot be guaranteed.
 
-    Unlike `os.posix_fallocate`, which writes zeros where the file system cannot."""
+    Unlike this, `os.posix_fallocate` writes zeros if the file system has no support."""
     _checked(_libc.fallocate64(fd, 0, ctypes.c_longlong(0), ctypes.c_longlong(size)), "fallocate")
 
 
 class BootTimer:
-    """A file descriptor that becomes readable at a moment of CLOCK_BOOTTIME.
+    """A file descriptor that becomes readable at a time of CLOCK_BOOTTIME.
 
-    A time-out given to epoll stands still while the machine is suspended; this one has passed on waking.
+    An epoll timeout stops while the machine is suspended; this one has expired on resume.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class BootTimer:
         return self.fd
 
     def set(self, at_ms: int) -> None:
-        at_ms = max(at_ms, 1)  # 0 would switch it off
+        at_ms = max(at_ms, 1)  # 0 would disarm it
         value = _TimeSpec(at_ms // 1000, at_ms % 1000 * 1_000_000)
         spec = _TimerSpec(_TimeSpec(0, 0), value)
         _checked(_libc.timerfd_settime(self.fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None), "timerfd_settime")
@@ -105,7 +105,7 @@ class BootTimer:
 
 
 def _stat(pid: int | str) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    """The fields of /proc/PID/stat from the state on; the name before it may contain any characters."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().decode(errors="replace").rpartition(")")[2].split()
@@ -114,37 +114,37 @@ def _stat(pid: int | str) -> list[str] | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the process was started, in ticks since boot: with the pid, an identity. None: there is none."""
+    """The start time in ticks since boot, which together with the pid identifies a process. None: no such process."""
     stat = _stat(pid)
     return int(stat[19]) if stat else None
 
 
 def is_alive(pid: int, ticks: int) -> bool:
-    """Whether exactly this process still runs: not another with its pid, and not its unreaped remains."""
+    """Whether exactly this process still runs: neither another one with its pid nor a zombie."""
     stat = _stat(pid)
     return stat is not None and int(stat[19]) == ticks and stat[0] not in ("Z", "X")
 
 
 def is_blocked(pid: int) -> bool:
-    """Whether the process waits in the kernel for a device."""
+    """Whether the process is in uninterruptible sleep (waiting for a device)."""
     stat = _stat(pid)
     return stat is not None and stat[0] == "D"
 
 
 def oom_kills() -> int:
-    """How many processes this machine's kernel has ended because memory ran out."""
+    """How many processes the OOM killer of this machine has ended."""
     with open("/proc/vmstat") as lines:
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def offer_to_oom_killer() -> None:
-    """When memory runs out, this process and its children go first, not the node around them."""
+    """Have the OOM killer choose this process and its children before the node around them."""
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Every process below this one, as /proc shows them; one that forks meanwhile may be missed: look again."""
+    """Every process below this one, from /proc. One that forks meanwhile may be missed, so call it again."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (stat := _stat(name)) is not None:
@@ -165,7 +165,7 @@ class Measured:
 
 
 def measure(pids: list[int]) -> Measured:
-    """What these processes use, and what those used whose end they saw, as /proc tells it."""
+    """What these processes use, and what their reaped children used, from /proc."""
     stats = [stat for pid in pids if (stat := _stat(pid)) is not None and stat[0] not in ("Z", "X")]
     ticks = sum(int(number) for stat in stats for number in stat[11:15])
     pages = sum(int(stat[21]) for stat in stats)
@@ -176,5 +176,5 @@ def signal_all(pids: list[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):  # gone, or another user's by a setuid program
+        except (ProcessLookupError, PermissionError):  # gone, or owned by another user through a setuid program
             continue

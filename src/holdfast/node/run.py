@@ -1,6 +1,6 @@
-"""Starts a node and ends it: what must happen in which order, and what a person reads when it cannot.
+"""Starts and ends a node: the order of the steps, and the message to the operator if one fails.
 
-The sandbox is tried and the launcher started while this process has one thread and knows no gRPC.
+The sandbox is tried and the launcher started while this process has one thread and has not loaded gRPC.
 """
 
 import asyncio
@@ -17,32 +17,32 @@ from holdfast.node import hardware
 from holdfast.node.agent import Agent
 from holdfast.node.config import NodeConfig
 from holdfast.node.core.admission import Means
-from holdfast.node.desk import Desk
 from holdfast.node.home import NodeHome
 from holdfast.node.launcher import Launcher
+from holdfast.node.operator.operator_socket import OperatorSocket
+from holdfast.node.operator.status_page import serve_status
 from holdfast.node.runtimes import netns, scratch
 from holdfast.node.runtimes.container_trial import try_engine
 from holdfast.node.runtimes.engine_api import find_engine
 from holdfast.node.runtimes.runtime import runtime_named
-from holdfast.node.status_page import serve_status
 
 log = logging.getLogger("holdfast.node")
 
 
 def run_node(config: NodeConfig) -> int:
-    """Be a node until it is told to leave. Returns the exit code; says why on stderr where it is not 0."""
+    """Run a node until it leaves. Returns the exit code; prints the reason to stderr if it is not 0."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    for name in ("httpx", "httpcore"):  # they name every address in full, and a signed one is a key
+    for name in ("httpx", "httpcore"):  # they log full URLs, and a signed URL is a secret
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         _run(config)
     except HoldfastError as wrong:
         print(f"holdfast node: {wrong}", file=sys.stderr)
         return wrong.exit_code
-    except Exception as wrong:  # a fault of ours; shims live on, and the next start finds them
+    except Exception as wrong:  # a bug; shims keep running, and the next start finds them
         where = traceback.extract_tb(wrong.__traceback__)[-1]
         print(
-            f"holdfast node: a fault of the program itself: {type(wrong).__name__}: {wrong} "
+            f"holdfast node: internal error: {type(wrong).__name__}: {wrong} "
             f"({Path(where.filename).name}:{where.lineno}) [internal]\n  Start it again; running work is kept.",
             file=sys.stderr,
         )
@@ -83,21 +83,21 @@ async def _live(
     asyncio.get_running_loop().run_in_executor(None, scratch.warm)
     agent = Agent(config, home, launcher, key, ticket, found, offered, isolation, means)
     link = Link(config.orchestrator, ticket, key, agent, agent.courier)
-    desk = Desk(
+    operator_socket = OperatorSocket(
         home.path, offered, found.total, agent.feed, agent.snapshot, hours=config.hours, grace_ms=config.grace_ms
     )
-    page = await serve_status(config.port, desk.status) if config.port else None
-    await desk.open()
+    page = await serve_status(config.port, operator_socket.status) if config.port else None
+    await operator_socket.open()
     try:
         await agent.run(link)
     finally:
-        desk.close()
+        operator_socket.close()
         if page is not None:
             page.close()
 
 
 def choose_runtime(unsafe: bool) -> tuple[str, str]:
-    """How plain jobs are confined and by which runtime: the sandbox where it works, else nothing, and only if
+    """Choose the isolation of plain jobs and its runtime: the sandbox if it works, otherwise none, and only if that is
     allowed."""
     works, why = runtime_named("bubblewrap").works()
     if works:
@@ -112,7 +112,7 @@ def choose_runtime(unsafe: bool) -> tuple[str, str]:
 
 
 def choose_means(config: NodeConfig, runtime: str) -> Means:
-    """What this machine can do for jobs, tried for real, as far as its operator lets it."""
+    """What this machine can do for jobs, tried out, as far as its operator allows it."""
     features = {JOBS, PLAIN}
     engine = "" if config.engine == "none" else find_engine(config.engine)
     if engine:
@@ -130,7 +130,7 @@ def choose_means(config: NodeConfig, runtime: str) -> Means:
 
 
 def _offered(config: NodeConfig, found: Hardware, usual: Resources) -> Resources:
-    """What the network may use: what the operator says, at most what is there."""
+    """What the network may use: the operator's settings, limited to what the machine has."""
 
     def least(asked: int | None, usual_amount: int, total: int) -> int:
         return usual_amount if asked is None else min(asked, total)

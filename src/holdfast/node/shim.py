@@ -1,7 +1,7 @@
-"""The shim: the one process that stands by a body from its start to its end, and survives the agent.
+"""The shim: the process that supervises one body from start to end, and survives the agent.
 
-It carries out what the warden decides, keeps what the body prints, and says how things stand in
-`status.json` and on `control.sock`. It knows no network and no other attempt. One thread, one loop.
+It carries out what the attempt lifecycle decides, captures what the body prints, and reports the state in `status.json`
+and on `control.sock`. It knows no network and no other attempt. One thread, one loop.
 """
 
 import contextlib
@@ -16,31 +16,33 @@ from dataclasses import asdict
 from typing import Any
 
 from holdfast.boottime import boottime_ms
+from holdfast.durable import durable_create, durable_write
 from holdfast.node import linux
-from holdfast.node.capture import Capture
+from holdfast.node.capture import StreamCapture
 from holdfast.node.control import Control
+from holdfast.node.core.attempt_lifecycle import Act, AttemptLifecycle, BodyOutcome, EndKind, Phase
 from holdfast.node.core.excess import excess, words
-from holdfast.node.core.warden import Act, Kind, Order, Outcome, Phase, Warden
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes.runtime import Body, Usage, runtime_named
 
 TAKEN = 3
-"""Exit code: this attempt has, or had, a shim. It never gets a second one: a body starts at most once."""
+"""Exit code: this attempt has, or had, a shim. It never gets a second one, so that a body starts at most once."""
 UNUSABLE = 4
-"""Exit code: the folder cannot be used at all; nothing was started."""
+"""Exit code: the folder cannot be used; nothing was started."""
 
 _NOTICE_MS = 50
-"""Least time between two notices that the logs grew."""
+"""Minimum time between two notices that the logs grew."""
 _LOOK_MS = 1_000
-"""How often the shim looks whether its folder is still there, and what its body uses."""
+"""How often the shim checks that its folder still exists, and what its body uses."""
 _SWEEP_MS = 20
-"""How often the remains of a body are killed again until none is left."""
+"""How often SIGKILL is repeated until no process of the body is left."""
 _RESERVE_BYTES = 16 * 1024
-"""Kept free from the start, so that the last word can be written on a full disk."""
+"""Reserved from the start, so that the final status can be written on a full disk."""
 _RESERVE = "status.reserve"
 
 
 def main(home: str) -> int:
-    """Be the shim of the attempt in folder `home`. Returns when nothing is left to do."""
+    """Run the shim of the attempt in folder `home`. Returns when nothing is left to do."""
     try:
         claim(home)
     except FileExistsError:
@@ -53,36 +55,31 @@ def main(home: str) -> int:
 
 
 def claim(home: str) -> None:
-    """Make this process the attempt's shim and its folder the current one; FileExistsError: there was one.
+    """Make this process the attempt's shim and its folder the current one. Raises FileExistsError if it had a shim
+    before.
 
-    A hard link can be made by one of several, and once.
+    Only one of several processes can create a given hard link, and only once.
     """
     os.umask(0o077)
     with contextlib.suppress(PermissionError):  # already a leader
         os.setsid()
     os.chdir(home)
     me = os.getpid()
-    new = f"shim.json.{me}"
-    try:
-        with open(new, "w") as file:
-            json.dump({"pid": me, "start_ticks": linux.start_ticks(me)}, file)
-            file.flush()
-            os.fsync(file.fileno())  # a name without its content would claim the attempt for nobody
-        os.link(new, "shim.json")
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(new)
+    identity = json.dumps({"pid": me, "start_ticks": linux.start_ticks(me)}).encode()
+    # The content is synced before the name exists: an empty shim.json would claim the attempt for no process. The
+    # folder is not synced, because no shim survives a power cut.
+    durable_create("shim.json", identity, draft=f"shim.json.{me}", folder=False)
 
 
 def stand_by() -> int:
-    """After `claim`: read the order and see it through."""
+    """After `claim`: read the order and carry it out."""
     linux.adopt_orphans()
     linux.name_process("holdfast-shim")
     try:
         with open("order.json", "rb") as file:
             order = Order.from_dict(json.load(file))
     except (OSError, ValueError) as error:
-        fault = Outcome(Kind.FAULT, code="runtime_fault", detail=f"order.json cannot be used: {error}")
+        fault = BodyOutcome(EndKind.FAULT, code="runtime_fault", detail=f"order.json cannot be used: {error}")
         with contextlib.suppress(OSError):
             _replace("status.json", {"phase": Phase.ENDED.value, "outcome": fault.to_dict()})
         return UNUSABLE
@@ -91,18 +88,14 @@ def stand_by() -> int:
 
 
 def _note(text: str) -> None:
-    """For whoever looks into shim.log. A full disk must not fell the shim here."""
+    """Write a line to shim.log. A full disk must not end the shim here."""
     with contextlib.suppress(OSError):
         os.write(2, f"holdfast shim: {text}\n".encode(errors="replace"))
 
 
 def _replace(path: str, content: dict[str, Any]) -> None:
-    """Old or new, never half: also after a power cut."""
-    with open(path + ".new", "w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(path + ".new", path)
+    """Replace the file atomically and durably."""
+    durable_write(path, json.dumps(content).encode(), folder=False)
 
 
 def _fault_code(error: OSError) -> str:
@@ -110,20 +103,20 @@ def _fault_code(error: OSError) -> str:
 
 
 class Shim:
-    """Lives in the attempt's folder, which is the current one."""
+    """Runs in the attempt's folder, which is the current one."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._warden = Warden(order, boottime_ms())
+        self._lifecycle = AttemptLifecycle(order, boottime_ms())
         self._selector = selectors.DefaultSelector()
         self._timer = linux.BootTimer()
         self._selector.register(self._timer, selectors.EVENT_READ, self._timer.clear)
-        self._captures: dict[str, Capture] = {}
+        self._captures: dict[str, StreamCapture] = {}
         self._control: Control | None = None
         self._body: Body | None = None
         self._wait_status: int | None = None
         self._usage: Usage | None = None
-        """What the body used when it was last looked at."""
+        """The body's usage at the last check."""
         self._childless = True
         self._sweep_at = 0
         self._look_at = 0
@@ -153,8 +146,8 @@ class Shim:
                 os.unlink("control.sock")
 
     def status(self) -> dict[str, Any]:
-        """What `status.json` and every line to an agent hold."""
-        status = self._warden.status()
+        """The content of `status.json` and of every line to an agent."""
+        status = self._lifecycle.status()
         status["body_pid"] = self._body.pid if self._body else None
         status["usage"] = asdict(self._usage) if self._usage else {}
         for name, capture in self._captures.items():
@@ -164,7 +157,7 @@ class Shim:
             status["stdout_sha256"] = self._captures["stdout"].sha256
         return status
 
-    # --- getting ready ---
+    # --- setting up ---
 
     def _catch_signals(self) -> None:
         wake, woken = socket.socketpair()
@@ -181,28 +174,28 @@ class Shim:
         with open(_RESERVE, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
         for name in ("stdout", "stderr"):
-            self._captures[name] = Capture(f"{name}.log", self._order.log_bytes_max)
+            self._captures[name] = StreamCapture(f"{name}.log", self._order.log_bytes_max)
 
-    # --- what comes in ---
+    # --- input ---
 
     def _signalled(self) -> None:
         numbers = self._wakers[0].recv(4096)
         if signal.SIGTERM in numbers or signal.SIGINT in numbers:
-            self._warden.stop("the shim was told to end")
+            self._lifecycle.stop("the shim was asked to end")
 
     def _obey(self, message: dict[str, Any]) -> None:
-        """A word of the agent. Moments it names are taken only as far as they can be true."""
+        """Handle a message of the agent. Times in it are only accepted within plausible bounds."""
         now = boottime_ms()
         match message:
             case {"do": "go"}:
-                self._warden.go(now)
+                self._lifecycle.go(now)
             case {"do": "lease", "until_ms": int(until)}:
-                self._warden.lease(min(until, now + self._order.lease_ms))
+                self._lifecycle.lease(min(until, now + self._order.lease_ms))
             case {"do": "contact", "at_ms": int(at)}:
-                self._warden.contact(min(at, now))
+                self._lifecycle.contact(min(at, now))
             case {"do": "stop"}:
-                self._warden.stop(str(message.get("reason", ""))[:500])
-            case {"do": "exit"} if self._warden.phase is Phase.ENDED:
+                self._lifecycle.stop(str(message.get("reason", ""))[:500])
+            case {"do": "exit"} if self._lifecycle.phase is Phase.ENDED:
                 self._leaving = True
             case _:
                 _note(f"not understood: {str(message)[:200]}")
@@ -217,16 +210,16 @@ class Shim:
         if not more:
             self._selector.unregister(capture.pipe)
 
-    # --- what is done ---
+    # --- actions ---
 
     def _step(self) -> None:
-        """After anything that happened: see to the body, then say what changed."""
+        """After any event: act on the body, then report what changed."""
         now = boottime_ms()
         self._reap()
         if now >= self._look_at:
             self._look_at = now + _LOOK_MS
             self._look(now)
-        match self._warden.due(now):
+        match self._lifecycle.due(now):
             case Act.START:
                 self._start()
             case Act.TERM if self._body:
@@ -235,7 +228,7 @@ class Shim:
                 self._body.signal(signal.SIGKILL)
             case _:
                 pass
-        if self._wait_status is not None and self._warden.phase is not Phase.ENDED:
+        if self._wait_status is not None and self._lifecycle.phase is not Phase.ENDED:
             self._bury(now)
         self._tell(now)
 
@@ -247,16 +240,16 @@ class Shim:
             self._body = runtime.start(self._order, os.getcwd(), out.body_end, err.body_end)
         except (OSError, ValueError) as error:
             code = _fault_code(error) if isinstance(error, OSError) else "runtime_fault"
-            self._warden.spawn_failed(code, f"could not start the body: {error}")
+            self._lifecycle.spawn_failed(code, f"could not start the body: {error}")
             return
         self._childless = False
-        self._warden.body_started(boottime_ms())
+        self._lifecycle.body_started(boottime_ms())
         for name, capture in self._captures.items():
             capture.release_body_end()
             self._selector.register(capture.pipe, selectors.EVENT_READ, lambda name=name: self._read(name))
 
     def _reap(self) -> None:
-        """Being the reaper of all orphans below, a shim without children has no descendant left at all."""
+        """Orphans below become children of the shim, so a shim without children has no descendants at all."""
         while not self._childless:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -269,7 +262,8 @@ class Shim:
                 self._wait_status = status
 
     def _bury(self, now: int) -> None:
-        """The body has ended: kill what it left behind, and when that is dead too, close its files and say so."""
+        """After the body has ended: kill the processes it left, and when they are dead, close the logs and report the
+        end."""
         assert self._body is not None and self._wait_status is not None
         if not self._childless:
             if now >= self._sweep_at:
@@ -286,27 +280,28 @@ class Shim:
         ended = self._body.ended(self._wait_status, last_words)
         if ended.fault or ended.code:
             code = ended.code or "runtime_fault"
-            self._warden.fault(code, ended.fault or words(self._order, code))
-        self._warden.body_ended(ended.exit_code, ended.signal, now)
+            self._lifecycle.fault(code, ended.fault or words(self._order, code))
+        self._lifecycle.body_ended(ended.exit_code, ended.signal, now)
 
     def _fault(self, error: OSError, doing: str) -> None:
-        self._warden.fault(_fault_code(error), f"could not {doing}: {error.strerror or error}")
+        self._lifecycle.fault(_fault_code(error), f"could not {doing}: {error.strerror or error}")
 
-    # --- what is said ---
+    # --- reporting ---
 
     def _tell(self, now: int) -> None:
-        """A change goes to disk first, then to the agents; growing logs to the agents only, and not too often."""
-        warden = self._warden
-        told = (warden.phase, warden.outcome, warden.status()["stopping"], warden.status()["go"])
+        """A change is written to disk first, then sent to the agents; log growth is sent to the agents only, and
+        throttled."""
+        lifecycle = self._lifecycle
+        told = (lifecycle.phase, lifecycle.outcome, lifecycle.status()["stopping"], lifecycle.status()["go"])
         if told != self._said:
             self._said = told
-            if warden.phase is Phase.ENDED and self._leave_at is None:
+            if lifecycle.phase is Phase.ENDED and self._leave_at is None:
                 self._leave_at = now + self._order.orphan_ms_max
             self._save()
         elif self._usage is self._told_usage and (not self._grown() or now < self._noticed_at + _NOTICE_MS):
             return
         if self._grown():
-            # Only this is throttled, and by itself: the first line must not wait for a word that was said before it.
+            # Only log growth is throttled: the first output must not wait because of an earlier status message.
             self._noticed_at = now
         self._told_usage = self._usage
         self._told_bytes = self._printed()
@@ -320,9 +315,9 @@ class Shim:
         return self._printed() != self._told_bytes
 
     def _save(self) -> None:
-        """The last word has a reserve to make room with: by then the body is dead and cannot take it. Where
-        even that is not enough it stays told on the socket, and is written as soon as there is room."""
-        last = self._warden.phase is Phase.ENDED
+        """Write the status. The final one may use the reserve: by then the body is dead and cannot take that space. If
+        even this is not enough, the status is still served on the socket, and written as soon as there is space."""
+        last = self._lifecycle.phase is Phase.ENDED
         if last:
             with contextlib.suppress(OSError):
                 os.unlink(_RESERVE)
@@ -334,14 +329,14 @@ class Shim:
             self._fault(error, "write status.json")
 
     def _look(self, now: int) -> None:
-        """Is there still anybody to stay for? And does the body keep within its limits?"""
+        """Check that the shim is still needed and that the body keeps within its limits."""
         if self._body is not None and self._wait_status is None:
             self._usage = used = self._body.usage()
             if code := excess(self._order, used.cpu_ms, used.memory_mib, used.disk_mib, used.oom_kills):
-                self._warden.fault(code, words(self._order, code))
+                self._lifecycle.fault(code, words(self._order, code))
         if os.stat(".").st_nlink == 0:
-            self._warden.stop("the attempt's folder was removed")
-            self._leaving = self._warden.phase is Phase.ENDED
+            self._lifecycle.stop("the attempt's folder was removed")
+            self._leaving = self._lifecycle.phase is Phase.ENDED
         if not self._saved:
             self._save()
         if self._leave_at is not None and now >= self._leave_at:
@@ -349,7 +344,7 @@ class Shim:
 
     def _wake_at(self) -> int:
         moments = [self._look_at]
-        deadline = self._warden.next_deadline()
+        deadline = self._lifecycle.next_deadline()
         if deadline is not None:
             moments.append(deadline)
         if self._grown():

@@ -40,11 +40,12 @@ from holdfast.blobs.errors import BlobError, DiskFull, InTheWay, Mismatch, Store
 from holdfast.blobs.folder import LOCK
 from holdfast.blobs.garbage import ROUND_MS, Root
 from holdfast.blobs.keys import OWNED, owned_key, parse_key
-from holdfast.blobs.manifest import Limits, Manifest
+from holdfast.blobs.manifest import Manifest, ManifestLimits
+from holdfast.durable import durable_write, sync_folder
 from holdfast.errors import HoldfastError, Misconfigured, Misuse
-from holdfast.orchestrator.clock import wall_ms
 from holdfast.orchestrator.config import OrchestratorConfig
-from holdfast.orchestrator.sweep import roots_of
+from holdfast.orchestrator.content.sweep import roots_of
+from holdfast.orchestrator.leader.clock import wall_ms
 from holdfast.quantities import spoken_bytes
 from holdfast.state import Store, StoreFailed
 
@@ -63,7 +64,7 @@ _BATCH = 1_000
 _BLOCK = 1024 * 1024
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_OF_A_PROCESS = {"endpoint.json", "endpoint.draft", NOTE}
+_OF_A_PROCESS = {"endpoint.json", "endpoint.json.new", "endpoint.draft", NOTE}
 """What says something of a process and not of its data."""
 _BESIDE_STATE = ("", "-wal", "-shm", "-journal", ".lock")
 """The ends of the names that SQLite and its orchestrator give to files: the state itself, and what belongs to it."""
@@ -121,14 +122,14 @@ def back_up(config: OrchestratorConfig, target: Path, told: Told = lambda doing,
     try:
         with _draft(target) as draft:
             made = _fill(config, draft, target, told)
-            _write(draft / NOTE, msgspec.json.format(msgspec.json.encode(made), indent=2))
+            durable_write(draft / NOTE, msgspec.json.format(msgspec.json.encode(made), indent=2), mode=0o600)
             _sync_folders(draft)
             _give_name(draft, target)
     except OSError as error:
         if error.errno in _NO_ROOM:
             raise DiskFull(f"there is no room for the backup in {target.parent}: {error.strerror}") from None
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
     return made
 
 
@@ -161,7 +162,7 @@ def begin_from(data: Path, store: Store) -> None:
     store.skip_ahead(SKIPPED)
     # A death in between skips once more.
     note.unlink()
-    _sync_folder(data)
+    sync_folder(data)
     age_s = max(0, wall_ms() - made.made_ms) // 1000
     log.warning("started from a backup made %d s ago: what happened after it was made is not known here", age_s)
 
@@ -272,7 +273,7 @@ def _draft(target: Path) -> Iterator[Path]:
             )
         try:
             _empty(draft)
-            _write(draft / NOTE, UNFINISHED)
+            durable_write(draft / NOTE, UNFINISHED, mode=0o600)
             yield draft
         except BaseException:
             with contextlib.suppress(OSError):
@@ -355,7 +356,7 @@ def _named(blobs: Path, roots: Iterable[Root]) -> tuple[list[_Part], set[str]]:
         key = owned_key(root.owner, root.manifest)
         try:
             with (blobs / key).open("rb") as file:
-                data = file.read(Limits().manifest_bytes + 1)
+                data = file.read(ManifestLimits().manifest_bytes + 1)
             manifest = Manifest.from_bytes(data, name=root.manifest)
         except (OSError, BlobError):
             damaged.add(key)
@@ -514,18 +515,6 @@ def _give_name(draft: Path, target: Path) -> None:
         raise
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, and durable."""
-    draft = path.with_name(f"{path.name}.new")
-    with contextlib.suppress(FileNotFoundError):
-        draft.unlink()
-    with open(os.open(draft, _NEW, 0o600), "wb", buffering=0) as file:
-        _write_all(file.fileno(), data)
-        os.fsync(file.fileno())
-    draft.replace(path)
-    _sync_folder(path.parent)
-
-
 def _write_all(file: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
@@ -544,12 +533,4 @@ def _empty(draft: Path) -> None:
 
 def _sync_folders(top: Path) -> None:
     for folder, _, _ in os.walk(top, topdown=False):
-        _sync_folder(Path(folder))
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(Path(folder))

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from holdfast.kernel.commit import Batch
-from holdfast.model import Attempt, Entry, Job, JobPhase, Pace
+from holdfast.kernel.commit import CommitBatch
+from holdfast.model import Attempt, DurationHistory, Entry, Job, JobPhase
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
@@ -36,7 +36,7 @@ class Metrics:
         self.transitions = Counter("holdfast_transitions_total", "Journal entries", ["kind"], registry=into)
         self.takeovers = Counter("holdfast_takeovers_total", "Second contenders started", registry=into)
         self.queued = Gauge("holdfast_jobs_live", "Jobs that have not ended, by phase", ["phase"], registry=into)
-        self.foretold = Gauge(
+        self.predicted = Gauge(
             "holdfast_estimates_judged",
             "Estimates of start and end that were judged since the network began, by how they came out",
             ["sort", "came"],
@@ -55,7 +55,7 @@ class Metrics:
             counter = self._of_event[kind] = self.events.labels(kind.__name__)
         counter.inc()
 
-    def rebuilt(self, jobs: Iterable[Job], paces: Iterable[Pace]) -> None:
+    def rebuilt(self, jobs: Iterable[Job], paces: Iterable[DurationHistory]) -> None:
         """Start counting live jobs afresh from what the store holds."""
         for pace in paces:
             self._judged(pace)
@@ -63,7 +63,7 @@ class Metrics:
         for phase in JobPhase:
             self.queued.labels(phase.value).set(sum(1 for known in self._phases.values() if known is phase))
 
-    def committed(self, batch: Batch) -> None:
+    def committed(self, batch: CommitBatch) -> None:
         """Count what a durable batch says."""
         self.commits.inc()
         self.batch_events.observe(batch.events)
@@ -81,15 +81,15 @@ class Metrics:
                     counter.inc()
                     if row.kind == "job.takeover":
                         self.takeovers.inc()
-                case Pace() if row.scores:
+                case DurationHistory() if row.scores:
                     self._judged(row)
                 case _:
                     pass
 
-    def _judged(self, pace: Pace) -> None:
+    def _judged(self, pace: DurationHistory) -> None:
         for sort, score in pace.scores.items():
             for came in ("right", "early", "late"):
-                self.foretold.labels(sort, came).set(getattr(score, came))
+                self.predicted.labels(sort, came).set(getattr(score, came))
 
     def _job(self, job: Job) -> None:
         before = self._phases.get(job.id)

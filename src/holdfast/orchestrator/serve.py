@@ -21,32 +21,34 @@ from litestar.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import holdfast
+from holdfast.durable import atomic_write
 from holdfast.errors import Misconfigured
 from holdfast.identity.admin import AdminToken
 from holdfast.identity.certificates import Certificate, needs_tls, server_credentials
-from holdfast.orchestrator import record
+from holdfast.orchestrator.api.app import make_app
+from holdfast.orchestrator.api.context import ApiContext, RealTime
+from holdfast.orchestrator.api.node_files_api import NodeFilesApi, make_data_app
+from holdfast.orchestrator.api.self_check import examine
+from holdfast.orchestrator.api.submissions import Submissions
+from holdfast.orchestrator.api.tokens import TokenDesk
 from holdfast.orchestrator.backup import begin_from
-from holdfast.orchestrator.bells import Bells
-from holdfast.orchestrator.blob_store import open_content, try_out
-from holdfast.orchestrator.bulk import LogIntake
 from holdfast.orchestrator.config import OrchestratorConfig, host_and_port, joined
-from holdfast.orchestrator.data_door import DataDoor, make_data_app
-from holdfast.orchestrator.fleet import Fleet
-from holdfast.orchestrator.front import Front
-from holdfast.orchestrator.http import make_app
-from holdfast.orchestrator.http_jobs import Submissions
-from holdfast.orchestrator.http_tokens import TokenDesk
-from holdfast.orchestrator.loglines import log_to_stderr
-from holdfast.orchestrator.logs import LogStore
-from holdfast.orchestrator.loop import Leader
+from holdfast.orchestrator.content.blob_store import open_content, try_out
+from holdfast.orchestrator.content.sweep import Sweeper
+from holdfast.orchestrator.content.verify import Verifier
+from holdfast.orchestrator.effects import Effects
+from holdfast.orchestrator.leader import record
+from holdfast.orchestrator.leader.loop import Leader
+from holdfast.orchestrator.logs.log_files import LogStore
+from holdfast.orchestrator.logs.log_retention import LogRetention
 from holdfast.orchestrator.metrics import Metrics
-from holdfast.orchestrator.nodes import Nodes
-from holdfast.orchestrator.outside import World
-from holdfast.orchestrator.reading import Reading
-from holdfast.orchestrator.sessions import Sessions
-from holdfast.orchestrator.shelf import Shelf
-from holdfast.orchestrator.sweep import Sweeper
-from holdfast.orchestrator.verify import Verifier
+from holdfast.orchestrator.nodes.fleet import Fleet
+from holdfast.orchestrator.nodes.link_service import NodeLinkService
+from holdfast.orchestrator.nodes.log_receiver import LogIntake
+from holdfast.orchestrator.nodes.sessions import Sessions
+from holdfast.orchestrator.process_log import log_to_stderr
+from holdfast.orchestrator.queries import Queries
+from holdfast.orchestrator.wakeups import Wakeups
 from holdfast.state import Store
 from holdfast.wire.limits import server_options
 from holdfast.wire.node_pb2_grpc import add_NodeLinkServicer_to_server
@@ -58,6 +60,7 @@ KEEP_ALIVE_S = 15
 """A silent connection is kept longer than clients keep theirs (httpx: 5 s). Else one may be closed just as a request
 goes into it, and whoever sent that cannot know whether it was done."""
 STOP_S = 3
+ANNOUNCED_AGAIN_S = 1.0
 OPEN_S_MAX = 1.0
 ASK_S_MAX = 10.0
 """From a connection to its first whole request head."""
@@ -175,7 +178,7 @@ class Orchestrator:
             asyncio.create_task(stop.wait()),
             asyncio.create_task(files.serve(sockets=[self._files_socket])),
             asyncio.create_task(Sweeper(self._content, self._store, self._leader).run()),
-            asyncio.create_task(self._shelf.run(lambda: not self._leader.trouble)),
+            asyncio.create_task(self._log_retention.run(lambda: not self._leader.trouble)),
         ]
         await server.start()
         try:
@@ -188,27 +191,27 @@ class Orchestrator:
 
     def _assemble(self) -> None:
         self._metrics = Metrics()
-        self._bells = Bells()
+        self._wakeups = Wakeups()
         self._fleet = Fleet()
         self._logs = LogStore(self._config.data / "logs", self._settings.log_bytes_max)
         self._content, self._blob_door = open_content(self._config)
         self._verifier = Verifier(self._logs, self._content)
         self._sessions = Sessions(self._fleet, self._metrics)
-        self._reading = Reading(self._store)
-        self._shelf = Shelf(self._logs, self._store, self._bells, self._settings.logs_keep_ms)
-        self._intake = LogIntake(self._logs, self._bells, self._metrics)
+        self._queries = Queries(self._store)
+        self._log_retention = LogRetention(self._logs, self._store, self._wakeups, self._settings.logs_keep_ms)
+        self._intake = LogIntake(self._logs, self._wakeups, self._metrics)
         recording = os.environ.get(record.ENVIRONMENT)
         self._recorder = record.Recorder(Path(recording)) if recording else None
-        world = World(self._sessions, self._fleet, self._verifier, self._bells, self._content)
+        world = Effects(self._sessions, self._fleet, self._verifier, self._wakeups, self._content)
         self._leader = world.leader = Leader(
-            self._settings, self._store, world, self._bells, self._metrics, self._recorder
+            self._settings, self._store, world, self._wakeups, self._metrics, self._recorder
         )
 
     def _node_door(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=server_options())
         certificate = self._nodes_certificate
         pin = certificate.pin if certificate else ""
-        nodes = Nodes(self._leader, self._sessions, self._fleet, self._intake, self._metrics, pin)
+        nodes = NodeLinkService(self._leader, self._sessions, self._fleet, self._intake, self._metrics, pin)
         self._leader.crowded = nodes.crowded
         add_NodeLinkServicer_to_server(nodes, server)
         address = joined(self._nodes_host, self._nodes_port)
@@ -228,29 +231,30 @@ class Orchestrator:
         # The host as a node knows it: it dialled this machine by a name that is not known here.
         host = "" if self._files_host == self._nodes_host else self._files_host
         self._sessions.data_url = f"{scheme}://{joined(host, self._files_port)}"
-        app = make_data_app(DataDoor(self._leader, self._sessions, self._reading, self._content))
+        app = make_data_app(NodeFilesApi(self._leader, self._sessions, self._queries, self._content))
         return _Doors(_http_config(self._blob_door(app), self._files_certificate))
 
     def _people_door(self) -> "_Doors":
         self._socket = _listening(self._http_host, self._http_port, "--http")
         self._http_port = self._socket.getsockname()[1]
-        front = Front(
+        context = ApiContext(
             leader=self._leader,
-            reading=self._reading,
+            queries=self._queries,
             fleet=self._fleet,
             logs=self._logs,
-            shelf=self._shelf,
+            log_retention=self._log_retention,
             content=self._content,
-            bells=self._bells,
+            wakeups=self._wakeups,
             metrics=self._metrics,
             probes=self._sessions.probes,
             submissions=Submissions(),
             tokens=TokenDesk(self._token),
-            data=self._config.data,
+            self_check=lambda: examine(self._leader, self._queries, self._config.data),
             pin=self._nodes_certificate.pin if self._nodes_certificate else "",
             stopping=lambda: self._stopping,
+            time=RealTime(),
         )
-        return _Doors(_http_config(self._blob_door(make_app(front, self._token)), self._http_certificate))
+        return _Doors(_http_config(self._blob_door(make_app(context, self._token)), self._http_certificate))
 
     async def _announce(self) -> None:
         """Write endpoint.json once requests can be served. It holds no secret, only where the secret's file is."""
@@ -267,10 +271,15 @@ class Orchestrator:
             "version": holdfast.__version__,
             "pid": os.getpid(),
         }
-        path = self._config.data / "endpoint.json"
-        draft = path.with_suffix(".draft")
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(endpoint), indent=2))
-        draft.replace(path)
+        content = msgspec.json.format(msgspec.json.encode(endpoint), indent=2)
+        while True:
+            try:
+                atomic_write(self._config.data / "endpoint.json", content)  # made anew by every life
+                break
+            except OSError as wrong:
+                # Without it nobody on this machine finds an orchestrator that serves.
+                log.error("endpoint.json cannot be written, and is tried again: %s", wrong)
+                await asyncio.sleep(ANNOUNCED_AGAIN_S)
         log.info("ready: people at %s, nodes at %s", endpoint["url"], endpoint["nodes"])
 
     async def _close(
@@ -279,7 +288,7 @@ class Orchestrator:
         log.info("stopping")
         self._stopping = True
         (self._config.data / "endpoint.json").unlink(missing_ok=True)
-        self._bells.ring_all()
+        self._wakeups.ring_all()
         for door in doors:
             door.should_exit = True
         leading, intake, serving, announcing, waiting, moving, sweeping, clearing = tasks
@@ -296,7 +305,7 @@ class Orchestrator:
         intake.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._verifier.close()
-        self._reading.close()
+        self._queries.close()
         await asyncio.to_thread(self._logs.close)
         if self._recorder is not None:
             self._recorder.close()

@@ -1,1 +1,1 @@
-"""Pure formulas used by more than one decider. They hold no state and know no rows."""
+"""Pure formulas that several deciders share. They hold no state and know no rows."""

@@ -2,9 +2,9 @@
 
 
 def backoff_ms(failures: int, base_ms: int, max_ms: int, draw: int) -> int:
-    """min(max, base · 2^(failures−1)), of which the upper half is random: full waits, no thundering herd.
+    """min(max, base · 2^(failures−1)), with a random upper half: enough delay without a thundering herd.
 
-    `draw`: 64 random bits. No failure: no wait.
+    `draw`: 64 random bits. Without a failure the wait is 0.
     """
     if failures <= 0:
         return 0

@@ -1,29 +1,29 @@
-"""What it costs to put a need on a node, in milliseconds, as a breakdown that sums to the total.
+"""The cost of placing a job on a node, in milliseconds, as terms that sum to the total.
 
-Today: waiting behind load, waste of what others may need more, and sharing a failure domain with another
-attempt of the same job. Reputation, price, latency and stake join here as further terms.
+The terms: delay by load, waste of resources that others may need more, and sharing a failure domain with another
+attempt of the same job. Reputation, price, latency and stake will be further terms.
 """
 
 LOAD_MS = 1_000
-"""A machine busy to the brim delays a job about this much more than an idle one."""
+"""A fully loaded machine delays a job by about this much more than an idle one."""
 GPU_WASTE_MS = 4_000
-"""A job without need of a GPU on a machine that has one."""
+"""A job that needs no GPU on a machine that has one."""
 LEFTOVER_MS = 200
-"""A machine filled unevenly: its idle processors are stranded when memory runs out, and the reverse."""
+"""A machine filled unevenly: idle processors are useless once its memory is used up, and the reverse."""
 SPREAD_MS = 10_000
 """The same failure domain as another attempt of the same job."""
 AVOID_MS = 60_000
-"""An attempt of this job already failed there."""
+"""An attempt of this job has already failed there."""
 
 ENOUGH_MS = LOAD_MS // 2
-"""A machine that costs no more than this is taken without looking at another: one that is half idle delays nobody."""
+"""A machine that costs no more than this is chosen without comparing others: half idle is good enough."""
 
 
 def breakdown(
     cpu_free: int, cpu_total: int, memory_free: int, memory_total: int, load_permille: int,
     gpus_free: int, gpus_wanted: int, same_site: bool, avoided: bool,
 ) -> dict[str, int]:  # fmt: skip
-    """The terms of the cost. Free amounts are those before the job is placed."""
+    """The terms of the cost. Free amounts are those before the placement."""
     cpu_left = cpu_free * 1000 // max(1, cpu_total)
     memory_left = memory_free * 1000 // max(1, memory_total)
     return {
@@ -36,8 +36,8 @@ def breakdown(
 
 
 def standing_ms(cpu_free: int, cpu_total: int, memory_free: int, memory_total: int, load_permille: int) -> int:
-    """The terms that are the same for every job, summed: load and leftover. They change only when the node does, so
-    they are kept with it instead of being reckoned at every choice."""
+    """The sum of the terms that are the same for every job: load and leftover. They change only when the node changes,
+    so they are stored with it instead of being computed for every placement."""
     cpu_left = cpu_free * 1000 // (cpu_total or 1)
     uneven = cpu_left - memory_free * 1000 // (memory_total or 1)
     busy = 1000 - cpu_left
@@ -47,7 +47,7 @@ def standing_ms(cpu_free: int, cpu_total: int, memory_free: int, memory_total: i
 
 
 def placing_ms(gpus_free: int, gpus_wanted: int, same_site: bool, avoided: bool) -> int:
-    """The terms that depend on the job, summed: waste, spread and avoid."""
+    """The sum of the terms that depend on the job: waste, spread and avoid."""
     return (
         (GPU_WASTE_MS if gpus_free and not gpus_wanted else 0)
         + (SPREAD_MS if same_site else 0)

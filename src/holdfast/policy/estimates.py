@@ -1,7 +1,7 @@
-"""An interval from what was seen before: how wide, and how it widens when too many were wrong (docs/decisions/0015).
+"""Prediction intervals from past observations, and how they widen when too many were wrong (docs/decisions/0015).
 
-Intervals are meant to hold four times of five: the tenth to the ninetieth part of what is known. Amounts are
-milliseconds. Nothing here knows jobs, nodes or the time.
+An interval should be right four times out of five: it reaches from the 10th to the 90th percentile. Amounts are
+milliseconds. Nothing here knows about jobs, nodes or the time.
 """
 
 from collections.abc import Sequence
@@ -9,30 +9,30 @@ from math import isqrt
 from typing import NamedTuple
 
 TAIL = 0.1
-"""Of a hundred, ten should come earlier and ten later."""
+"""Of a hundred observations, ten should fall below the interval and ten above."""
 FLOOR_MS = 250
 FLOOR_PERMILLE = 50
-"""Things that always took the same still jitter: an interval reaches at least this far to both sides."""
+"""Even constant durations jitter: an interval reaches at least this far to both sides."""
 STRETCH_MIN, STRETCH_MAX = 250, 8_000
 
 
 class Spread(NamedTuple):
-    """From, about, to."""
+    """Lower bound, middle, upper bound."""
 
     low: int
     middle: int
     high: int
 
     def plus(self, other: "Spread") -> "Spread":
-        """One after the other, where neither knows of the other: uncertainties add up like the sides of a right
-        angle, for both are rarely wrong in the same direction."""
+        """The sum of two independent durations. The widths add as a root of squares, because both are rarely wrong in
+        the same direction."""
         middle = self.middle + other.middle
         below = isqrt((self.middle - self.low) ** 2 + (other.middle - other.low) ** 2)
         above = isqrt((self.high - self.middle) ** 2 + (other.high - other.middle) ** 2)
         return Spread(max(0, middle - below), middle, middle + above)
 
     def stretched(self, permille: int) -> "Spread":
-        """Wider or narrower around its middle, but never narrower than what jitters anyway."""
+        """Scaled around its middle, but never narrower than the minimum jitter."""
         floor = FLOOR_MS + self.middle * FLOOR_PERMILLE // 1000
         below = max(floor, (self.middle - self.low) * permille // 1000)
         above = max(floor, (self.high - self.middle) * permille // 1000)
@@ -40,10 +40,10 @@ class Spread(NamedTuple):
 
 
 def spread(seen: Sequence[int]) -> Spread:
-    """What the next one should lie in, if it is like these; there must be one at least.
+    """The interval for the next value, if it is like the ones seen. `seen` must not be empty.
 
-    Of n that were seen, the next lies below the r-th smallest with probability r / (n + 1), whatever the distribution.
-    Fewer than nine cannot hold a tenth: then the interval reaches beyond them, the further the fewer they are.
+    Of n values seen, the next is below the r-th smallest with probability r / (n + 1), whatever the distribution. Fewer
+    than nine values do not determine the 10th percentile: then the interval extends beyond them, further for fewer.
     """
     order = sorted(seen)
     n = len(order)
@@ -56,7 +56,7 @@ def spread(seen: Sequence[int]) -> Spread:
 
 
 def _at(order: list[int], rank: float) -> int:
-    """The value at a rank that may lie between two of them; the first has rank 1."""
+    """The value at a rank, interpolated between two neighbours; the first has rank 1."""
     below = int(rank)
     low = order[below - 1]
     high = order[min(below, len(order) - 1)]
@@ -64,7 +64,8 @@ def _at(order: list[int], rank: float) -> int:
 
 
 def left(seen: Sequence[int], passed_ms: int) -> Spread | None:
-    """How much longer one that has lasted so long will last; None: none of those seen lasted longer."""
+    """The remaining duration of something that has already lasted `passed_ms`; None: none of those seen lasted
+    longer."""
     longer = [ms - passed_ms for ms in seen if ms > passed_ms]
     return spread(longer) if longer else None
 
@@ -74,7 +75,7 @@ def mean_ms(seen: Sequence[int]) -> int:
 
 
 def adapted(stretch_permille: int, right: bool) -> int:
-    """The stretch after one more was judged. A miss widens four times as much as a hit narrows, so it settles where
-    four of five are right, whatever the intervals were made from."""
+    """The stretch after one more interval was checked. A miss widens it four times as much as a hit narrows it, so it
+    settles where four of five are right, however the intervals were made."""
     changed = stretch_permille * 98 // 100 if right else stretch_permille * 108 // 100 + 1
     return min(STRETCH_MAX, max(STRETCH_MIN, changed))

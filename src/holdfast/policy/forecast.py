@@ -1,7 +1,7 @@
-"""When those who wait will find room, if everything takes as long as it does on average.
+"""Predicts when waiting jobs will be placed, if everything takes its mean duration.
 
-A small rehearsal of the queue: rooms empty as what they hold ends, and each that empties goes to the first in line whom
-it serves. It knows amounts and durations only; who is first in line and what things take on average is told to it.
+A small simulation of the queue: capacity is freed when running work ends, and goes to the first job in the queue that
+fits. It knows only amounts and durations; the order of the queue and the mean durations are passed in.
 """
 
 from collections.abc import Sequence
@@ -12,26 +12,26 @@ from typing import NamedTuple
 Amounts = tuple[int, int, int, int]
 
 ENDINGS_MAX = 1_500
-"""A rehearsal looks no further than so many moments at which something ends: each costs a look at the whole line."""
+"""The simulation stops after this many end events: each costs a pass over the whole queue."""
 
 
 class Room(NamedTuple):
     free: Amounts
     ends: Sequence[tuple[int, Amounts]]
-    """In how many milliseconds something there ends, and what it gives back."""
+    """Milliseconds until some work there ends, and what it frees."""
 
 
-class Wanted(NamedTuple):
+class ForecastRequest(NamedTuple):
     key: str
     amounts: Amounts
     rooms: frozenset[int]
-    """Which of the rooms may serve it."""
+    """The places that may serve it."""
     lasts_ms: int
 
 
-def starts(rooms: Sequence[Room], waiting: Sequence[Wanted], until: str = "") -> dict[str, int]:
-    """In how many milliseconds each of those waiting finds room; who does not, as far as is looked, is left out.
-    `until`: whose answer is enough."""
+def starts(rooms: Sequence[Room], waiting: Sequence[ForecastRequest], until: str = "") -> dict[str, int]:
+    """Milliseconds until each waiting request is placed; those not placed within the horizon are left out. `until`:
+    stop once this request is placed."""
     free = [list(room.free) for room in rooms]
     ends = [(at, place, amounts) for place, room in enumerate(rooms) for at, amounts in room.ends]
     heapify(ends)
@@ -47,23 +47,23 @@ def starts(rooms: Sequence[Room], waiting: Sequence[Wanted], until: str = "") ->
         _add(free[place], amounts)
         while ends and ends[0][:2] == (now, place):
             _add(free[place], heappop(ends)[2])
-        # What serves not even the smallest wishes serves nobody: most endings give back less than those in line want.
+        # A place with less free than the smallest request serves nobody: most endings free less than the queue needs.
         if all(map(ge, free[place], least)):
             line = _served(line, place, now, free, ends, found)
     return found
 
 
 def _served(
-    line: list[Wanted],
+    line: list[ForecastRequest],
     place: int,
     now: int,
     free: list[list[int]],
     ends: list[tuple[int, int, Amounts]],
     found: dict[str, int],
-) -> list[Wanted]:
-    """Give out what is free in one place, in the order of the line; who is left."""
+) -> list[ForecastRequest]:
+    """Give out what is free in one place, in the order of the queue; returns the requests that are left."""
     here = free[place]
-    rest: list[Wanted] = []
+    rest: list[ForecastRequest] = []
     for wanted in line:
         cpu, memory, disk, gpus = amounts = wanted.amounts
         if cpu <= here[0] and memory <= here[1] and disk <= here[2] and gpus <= here[3] and place in wanted.rooms:

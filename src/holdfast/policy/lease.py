@@ -7,10 +7,10 @@ as long as two clocks differ by less than a tenth.
 
 
 def node_part_ms(lease_ms: int) -> int:
-    """0.9 L: by then the body must be dead, counted from sending the renewal."""
+    """0.9 L: the body must be dead by then, counted from sending the renewal."""
     return lease_ms * 9 // 10
 
 
 def orchestrator_part_ms(lease_ms: int) -> int:
-    """1.1 L: before that the orchestrator gives nothing up, counted from its answer."""
+    """1.1 L: the orchestrator does not give up the attempt before then, counted from its answer."""
     return -(-lease_ms * 11 // 10)

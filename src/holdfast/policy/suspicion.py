@@ -1,10 +1,10 @@
-"""When silence means something: a limit that follows the node's own rhythm, between two bounds."""
+"""When silence becomes suspicious: a limit that adapts to the node's own rhythm, between two bounds."""
 
 import msgspec
 
 
 class Rhythm(msgspec.Struct, frozen=True, gc=False):
-    """How regularly a node has been heard while it held work: smoothed gap and smoothed deviation, in ms."""
+    """The intervals between messages of a node while it held work: smoothed gap and smoothed deviation, in ms."""
 
     gap_ms: int = 0
     deviation_ms: int = 0

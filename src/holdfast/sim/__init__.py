@@ -1,1 +1,1 @@
-"""The virtual world: production kernel and node core under a virtual clock, network and disk. Every bug is a seed."""
+"""The simulator: the production kernel and node core with a virtual clock, network and disk. Every bug is a seed."""

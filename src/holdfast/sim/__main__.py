@@ -1,4 +1,4 @@
-"""`python -m holdfast.sim`: replay one world, run a range of seeds, or look for bad ones until stopped.
+"""`python -m holdfast.sim`: replay one world, run a range of seeds, or search for failing ones until stopped.
 
 python -m holdfast.sim story SEED [--quiet] [--json]
 python -m holdfast.sim run FIRST COUNT
@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from holdfast.sim.scene import Verdict, run
+from holdfast.sim.scene import WorldVerdict, run
 from holdfast.sim.story import tell
 
 CORPUS = Path("tests/simulation/corpus.txt")
@@ -45,7 +45,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _run(seeds: range, seconds: float | None, corpus: Path | None) -> int:
-    """Run seeds until they or the time are used up, or somebody interrupts. 0 if every rule held in all of them."""
+    """Run seeds until they or the time are used up, or the run is interrupted. Returns 0 if every rule held."""
     began, cpu = time.monotonic(), time.process_time()
     totals: Counter[str] = Counter()
     faults: Counter[str] = Counter()
@@ -69,7 +69,7 @@ def _run(seeds: range, seconds: float | None, corpus: Path | None) -> int:
     return 1 if totals["bad"] else 0
 
 
-def _keep(verdict: Verdict, corpus: Path | None) -> None:
+def _keep(verdict: WorldVerdict, corpus: Path | None) -> None:
     sys.stdout.write(f"{verdict.says}\nreplay: {verdict.replay}\n")
     if corpus is None:
         return

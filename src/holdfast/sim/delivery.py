@@ -1,4 +1,4 @@
-"""What travels on the bulk stream of the virtual world: an ended attempt's logs, and the word that they are kept."""
+"""Messages on the simulated bulk stream: the logs of an ended attempt, and their acknowledgement."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from holdfast.model import AttemptId
 
 
 class Logs(msgspec.Struct, frozen=True):
-    """All of an attempt's output, as one piece: offsets and resumption are the business of the real shells."""
+    """All output of an attempt, in one piece: only the real shells handle offsets and resumption."""
 
     attempt: AttemptId
     stdout_sha256: str

@@ -1,4 +1,4 @@
-"""Pictures as SVG text: shapes and words in a few named colours that suit light and dark screens. Knows no meaning.
+"""SVG pictures as text: shapes and labels in a few named colours that suit light and dark screens.
 
 The same input makes the same bytes. Every text is escaped.
 """
@@ -19,13 +19,13 @@ COLOURS = {
     "teal": ("#0b7285", "#39c5cf"),
     "grey": ("#afb8c1", "#656c76"),
 }
-"""By name: on a light screen, on a dark one."""
+"""By name: the colour on a light screen, and on a dark one."""
 SANS = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'Noto Sans Mono', 'DejaVu Sans Mono', monospace"
 
 
 def number(value: float) -> str:
-    """Without needless digits: 12, 12.5."""
+    """Without unnecessary digits: 12, 12.5."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -70,7 +70,7 @@ class Drawing:
         self._parts.append(f'<polyline points="{path}" class="n s-{colour}" stroke-width="{number(width)}"{extra}/>')
 
     def curve(self, path: str, colour: str = "ink", width: float = 1.5, arrow: bool = False) -> None:
-        """`path`: of an SVG path."""
+        """`path`: the data of an SVG path."""
         extra = ""
         if arrow:
             self._defs.add(colour)
@@ -81,7 +81,7 @@ class Drawing:
         self._parts.append(f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}" class="f-{colour}"/>')
 
     def raw(self, part: str) -> None:
-        """A piece of SVG that is safe as it stands."""
+        """A piece of SVG that needs no escaping."""
         self._parts.append(part)
 
     def svg(self, extra_style: str = "") -> str:

@@ -1,6 +1,6 @@
-"""Makes things go wrong, and right again. Every injection is counted; every one can be undone at once.
+"""Injects faults and undoes them. Every injection is counted, and all can be undone at once.
 
-It also keeps the book of who had a reason to look bad: rules about blame ask `troubled`.
+It also records which nodes have an excuse for misbehaving: rules about blame ask `troubled`.
 """
 
 from collections import Counter
@@ -8,21 +8,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.kernel.events import DrainAsked
-from holdfast.model import NodeId
-from holdfast.sim.lies import LIES, Liar
+from holdfast.model import Attempt, AttemptId, Node, NodeId
+from holdfast.sim.lies import Liar, Lie
 from holdfast.sim.network import DOWN, UP
 from holdfast.sim.node import Machine
-from holdfast.sim.orchestrator import Orchestrator
+from holdfast.sim.orchestrator import SimOrchestrator
 from holdfast.sim.plan import FaultKind
 
 if TYPE_CHECKING:
     from holdfast.sim.scene import Scene
 
 RIPPLE_MS = 12_000
-"""A fault's effects last beyond it: retries, refused results, a shim's death reported after a reconnect."""
+"""The effects of a fault outlast it: retries, rejected results, a shim's death reported after a reconnect."""
 AGAIN_MS = 400
+MASS_CUT_MIN = 3
+"""A network needs at least this many machines."""
+RESTORED_SKIP = 1 << 20
+"""As `orchestrator.backup` does."""
 TRIES_MAX = 40
-"""A fault that finds no victim now (no body to orphan, no leader to kill) waits for one, this often."""
+"""A fault without a possible victim (no body to orphan, no leader to kill) is retried at this interval."""
 
 
 class Injector:
@@ -36,15 +40,17 @@ class Injector:
         self._number = 0
         self._active: Counter[NodeId] = Counter()
         self._calm_since: dict[NodeId, int] = {}
+        self._cuts: list[frozenset[NodeId]] = []
         self._over = False
+        scene.store.rotted = self._rotted
         for machine in scene.machines.values():
             machine.felled = self._felled
             machine.impatient = self._impatient
 
-    # --- for the rules ---
+    # --- queries by rules ---
 
     def troubled(self, node: NodeId) -> bool:
-        """Whether something is wrong with this machine or its link, or was not long ago."""
+        """Whether this machine or its link has a fault, or had one recently."""
         return self._active[node] > 0 or self.world.now - self._calm_since.get(node, -(10**9)) <= RIPPLE_MS
 
     def trouble(self, node: NodeId) -> None:
@@ -53,6 +59,10 @@ class Injector:
     def calm(self, node: NodeId) -> None:
         self._active[node] -= 1
         self._calm_since[node] = self.world.now
+
+    def cut_with(self, node: NodeId) -> frozenset[NodeId]:
+        """The machines that are cut off together with this one, or were recently; empty: it is not cut off."""
+        return frozenset[NodeId]().union(*(cut for cut in self._cuts if node in cut))
 
     # --- injecting ---
 
@@ -66,7 +76,7 @@ class Injector:
             self.world.call_in(AGAIN_MS, self.inject, kind, tries + 1)
 
     def heal(self) -> None:
-        """Undo everything that is wrong, now. Nothing goes wrong any more."""
+        """Undo all faults now. No further faults are injected."""
         self._over = True
         for number in sorted(self._undos):
             self._undo(number)
@@ -94,14 +104,19 @@ class Injector:
         fitting = [m for m in self.scene.machines.values() if m.up and m.agent is not None and fit(m)]
         return self.random.choice(fitting) if fitting else None
 
-    def _leader(self) -> Orchestrator | None:
+    def _victim(self) -> Machine | None:
+        """Often one that has strikes: it may be quarantined, and must not escape that."""
+        struck = self._machine(self._struck) if self.random.random() < 0.3 else None
+        return struck or self._machine()
+
+    def _leader(self) -> SimOrchestrator | None:
         leader = self.scene.leader
-        return leader if leader is not None and leader.loop is not None and not leader.frozen else None
+        return leader if leader is not None and leader.core.leads and not leader.frozen else None
 
     # --- machines ---
 
     def _crash(self) -> bool:
-        machine = self._machine()
+        machine = self._victim()
         if machine is None:
             return False
         machine.fall("power cut")
@@ -109,12 +124,13 @@ class Injector:
         return True
 
     def _felled(self, machine: Machine) -> None:
-        """By a job's body: no fault of the plan, and it happens after healing too. Somebody switches it on again."""
+        """A job's body took the machine down. Not a fault of the plan; it happens after healing too. The machine
+        restarts."""
         machine.fall("a job's body felled it")
         self._for(1_000, 8_000, machine.rise, machine.spec.id)
 
     def _impatient(self, machine: Machine) -> None:
-        """The node broke the stream itself: to be suspected for that is no injustice."""
+        """The node itself broke the stream, so being suspected for that is correct."""
         self._calm_since[machine.spec.id] = self.world.now
 
     def _freeze(self) -> bool:
@@ -185,7 +201,7 @@ class Injector:
         return self._dragged(None, "stands still")
 
     def _dragged(self, factor: int | None, words: str) -> bool:
-        """One body gets on slowly, or not at all, on a machine that is well."""
+        """One body makes slow progress, or none, on a healthy machine."""
         machine = self._machine(lambda m: any(s.body is not None and not s.body.dragged for s in m.running))
         if machine is None:
             return False
@@ -207,8 +223,8 @@ class Injector:
         machine = self._machine(lambda m: m.liar is None and bool(m.folders))
         if machine is None:
             return False
-        kind = self.random.choice(LIES)
-        self.world.note(f"{machine.spec.id} lies from now on: {kind}")
+        kind = self.random.choice(tuple(Lie))
+        self.world.note(f"{machine.spec.id} lies from now on: {kind.value}")
         machine.liar = Liar(kind, self.random)
 
         def honest() -> None:
@@ -219,7 +235,7 @@ class Injector:
         return True
 
     def _agent_restart(self) -> bool:
-        machine = self._machine()
+        machine = self._victim()
         if machine is None:
             return False
         self.world.note(f"the agent of {machine.spec.id} is killed; its shims live on")
@@ -248,7 +264,7 @@ class Injector:
             machine.link.mend(direction)
 
     def _partition(self, words: str, *directions: int) -> bool:
-        machine = self._machine()
+        machine = self._victim()
         if machine is None:
             return False
         self.world.note(f"{words} {machine.spec.id}")
@@ -270,10 +286,34 @@ class Injector:
     def _partition_out(self) -> bool:
         return self._partition("nothing comes from", UP)
 
-    def _zombie(self) -> bool:
-        """Cut off, or frozen, while it runs something, long enough for its work to be taken over; then it returns.
+    def _mass_cut(self) -> bool:
+        """A switch fails: most machines are cut off at the same moment."""
+        there = [m for m in self.scene.machines.values() if m.up and m.agent is not None and m.link.whole]
+        count = max(MASS_CUT_MIN, (len(there) + 1) // 2)
+        if len(there) < count:
+            return False
+        cut = self.random.sample(there, self.random.randrange(count, len(there) + 1))
+        names = frozenset(machine.spec.id for machine in cut)
+        self.world.note(f"the network is cut: nothing passes to or from {', '.join(sorted(names))}")
+        self._cuts.append(names)
+        for machine in cut:
+            self._sever(machine, UP, DOWN)
+            self.trouble(machine.spec.id)
 
-        Sometimes its link is very slow before it dies, so that the last words each side heard are old ones."""
+        def whole() -> None:
+            self.world.note("the network is whole again")
+            for machine in cut:
+                self._mend(machine, UP, DOWN)
+                self.calm(machine.spec.id)
+            self.world.call_in(RIPPLE_MS, self._cuts.remove, names)
+
+        self._for(500, 20_000, whole)
+        return True
+
+    def _zombie(self) -> bool:
+        """Cut off or frozen while it runs something, long enough for its work to be taken over; then it returns.
+
+        Sometimes its link is very slow before it dies, so that the last messages each side received are old."""
         machine = self._machine(lambda m: bool(m.running) and m.link.whole)
         if machine is None:
             return False
@@ -354,7 +394,7 @@ class Injector:
         return True
 
     def _away(self, for_ms: int) -> None:
-        """Nobody starts another orchestrator for so long."""
+        """No other orchestrator is started for this long."""
         self.scene.leaderless_until = self.world.now + for_ms
 
     def _orchestrator_freeze(self) -> bool:
@@ -367,14 +407,14 @@ class Injector:
         self._for(300, 30_000, lambda: self._thaw(leader, since))
         return True
 
-    def _thaw(self, leader: Orchestrator, since: int) -> None:
+    def _thaw(self, leader: SimOrchestrator, since: int) -> None:
         if leader.alive and leader.frozen:
             self.world.note(f"{leader.name} goes on")
             self._late_news(since)
             leader.thaw()
 
     def _late_news(self, since: int) -> None:
-        """What happened to a machine while nobody could look is seen only now."""
+        """Faults of machines during the freeze are only noticed now."""
         for node, calm in self._calm_since.items():
             if calm >= since - RIPPLE_MS:
                 self._calm_since[node] = self.world.now
@@ -411,11 +451,117 @@ class Injector:
         self._for(300, 8_000, well)
         return True
 
+    def _deposed_leader(self) -> bool:
+        """Another orchestrator takes the lead while the present leader continues, unaware, and keeps its nodes. It is
+        stopped in the end: a leader with nothing to write would never find out."""
+        leader = self._leader()
+        if leader is None:
+            return False
+        self.world.note(f"{leader.name} is replaced while it runs")
+        self.scene.start_orchestrator()
+
+        def stopped() -> None:
+            if leader.alive:
+                self.world.note(f"{leader.name} is stopped")
+                leader.die(False)
+
+        self._for(300, 10_000, stopped)
+        return True
+
+    def _restored_store(self) -> bool:
+        """The orchestrator is restarted from a backup. The backup is complete; the restore skips numbers."""
+        leader = self._leader()
+        if leader is None:
+            return False
+        self.world.note(f"{leader.name} is killed, and its store is restored from a backup")
+        for orchestrator in self.scene.orchestrators:
+            if orchestrator.alive:
+                orchestrator.die(False)
+        self.scene.store.skip_ahead(RESTORED_SKIP)
+        self._away(self.random.randrange(200, 4_000))
+        return True
+
+    def _clock_jump(self) -> bool:
+        """The wall clock of the orchestrator's machine is set, or is wrong from the start of the next process."""
+        leader, scene = self._leader(), self.scene
+        if leader is None or scene.wall_ahead_ms:
+            return False
+        by_ms = int(10 ** self.random.uniform(3, 9.5)) * self.random.choice((1, 1, -1))
+        scene.wall_ahead_ms = by_ms
+        if self.random.random() < 0.5:
+            self.world.note(f"the wall clock of {leader.name} jumps by {by_ms} ms")
+            scene.walls[leader.name].jump(by_ms)
+        else:
+            self.world.note(f"{leader.name} is restarted with a wall clock that is wrong by {by_ms} ms")
+            leader.die(False)
+            self._away(self.random.randrange(20, 400))
+
+        def right() -> None:
+            self.world.note("the wall clock is right again")
+            scene.wall_ahead_ms = 0
+            for wall in scene.walls.values():
+                wall.jump(scene.wall_error(wall))
+
+        self._for(500, 15_000, right)
+        return True
+
+    def _upset(self, what: str, value: float, words: str) -> bool:
+        """The store misbehaves now and then, for a while."""
+        store = self.scene.store
+        if getattr(store, what) or self._leader() is None:
+            return False
+        self.world.note(words)
+        setattr(store, what, value)
+        since = self.world.now
+
+        def well() -> None:
+            self.world.note("the store is well again")
+            self._late_news(since)
+            setattr(store, what, 0.0)
+
+        self._for(300, 8_000, well)
+        return True
+
+    def _lost_answer(self) -> bool:
+        return self._upset("forgetful", self.random.uniform(0.02, 0.5), "answers of the store get lost")
+
+    def _io_errors(self) -> bool:
+        return self._upset("flaky", self.random.uniform(0.02, 0.5), "the disk under the store gives errors")
+
+    def _bit_rot(self) -> bool:
+        return self._upset("rot", self.random.uniform(0.2, 1.0), "the disk under the logs damages what it keeps")
+
+    def _rotted(self, attempt: AttemptId) -> None:
+        """The machine that delivered the log is blamed for the difference."""
+        row = self.scene.store.rows.get(("attempt", attempt))
+        self.world.note(f"the log of {attempt} is damaged")
+        if isinstance(row, Attempt):
+            self._calm_since[row.node] = self.world.now
+
+    def _shared_disk_full(self) -> bool:
+        """Logs and state are on one disk."""
+        store = self.scene.store
+        if store.full or store.logs_full or self._leader() is None:
+            return False
+        self.world.note("the disk under the store and the logs is full")
+        store.full = store.logs_full = True
+        since = self.world.now
+
+        def freed() -> None:
+            self.world.note("the disk under the store and the logs has room again")
+            self._late_news(since)
+            store.full = store.logs_full = False
+
+        self._for(300, 8_000, freed)
+        return True
+
     def _drain(self) -> bool:
         machine, leader = self._machine(), self._leader()
         if machine is None or leader is None:
             return False
         if self.random.random() < 0.4 and machine.agent is not None:
+            machine = self._machine(self._struck) or machine
+            assert machine.agent is not None
             self.world.note(f"{machine.spec.id} is asked to leave")
             machine.agent.leave(self.random.randrange(5_000))
             self._for(6_000, 20_000, lambda: self._come_back(machine), machine.spec.id)
@@ -426,8 +572,13 @@ class Injector:
         self._for(1_000, 15_000, lambda: self._undrain(node), node)
         return True
 
+    def _struck(self, machine: Machine) -> bool:
+        """Whether it has strikes: going away must not clear them."""
+        row = self.scene.store.rows.get(("node", machine.spec.id))
+        return isinstance(row, Node) and row.strikes > 0
+
     def _come_back(self, machine: Machine) -> None:
-        """The one who asked it to leave starts it again, whether or not it had finished leaving."""
+        """Its operator starts it again, whether or not it had finished leaving."""
         machine.stop_agent("restarted by its operator")
         machine.start_agent()
 

@@ -1,5 +1,6 @@
-"""A node that lies: what it says differs from what its core would say. The orchestrator must not be fooled."""
+"""A malicious node: its messages differ from those of its core. The orchestrator must not be deceived."""
 
+from enum import StrEnum
 from random import Random
 
 import msgspec
@@ -7,17 +8,17 @@ import msgspec
 from holdfast.model import Result
 from holdfast.model.messages import Held, HeldPhase, Leaving, Offers, Pong, Report
 
-LIES = (
-    "another digest",
-    "phases never reached",
-    "results that were refused",
-    "results out of nothing",
-    "nothing of what it was offered",
-)
+
+class Lie(StrEnum):
+    OTHER_DIGEST = "another digest"
+    EARLY_PHASES = "phases never reached"
+    REFUSED_RESULTS = "results that were refused"
+    MADE_UP_RESULTS = "results out of nothing"
+    NO_OFFERS = "nothing of what it was offered"
 
 
 class Liar:
-    def __init__(self, kind: str, random: Random) -> None:
+    def __init__(self, kind: Lie, random: Random) -> None:
         self.kind = kind
         self.told = 0
         self._random = random
@@ -27,9 +28,9 @@ class Liar:
         if not isinstance(message, Report):
             return message
         held = tuple(self._twisted(item) for item in message.held)
-        if self.kind == "nothing of what it was offered":
+        if self.kind is Lie.NO_OFFERS:
             held = tuple(item for item in held if item.phase not in (HeldPhase.PREPARING, HeldPhase.READY))
-        if self.kind == "results that were refused" and message.full:
+        if self.kind is Lie.REFUSED_RESULTS and message.full:
             for item in held:
                 if item.phase is HeldPhase.FINISHED:
                     self._insisted[item.attempt, item.fence] = item
@@ -47,13 +48,13 @@ class Liar:
     def _twisted(self, item: Held) -> Held:
         made_up = Result("f" * 64, self._random.randrange(1, 1_000))
         match self.kind, item.phase:
-            case "another digest", HeldPhase.FINISHED if item.result is not None:
+            case Lie.OTHER_DIGEST, HeldPhase.FINISHED if item.result is not None:
                 lie = msgspec.structs.replace(item, result=made_up)
-            case "phases never reached", HeldPhase.PREPARING | HeldPhase.READY:
+            case Lie.EARLY_PHASES, HeldPhase.PREPARING | HeldPhase.READY:
                 lie = msgspec.structs.replace(item, phase=HeldPhase.RUNNING)
-            case "phases never reached", HeldPhase.RUNNING:
+            case Lie.EARLY_PHASES, HeldPhase.RUNNING:
                 lie = msgspec.structs.replace(item, phase=HeldPhase.UPLOADING)
-            case "results out of nothing", HeldPhase.RUNNING:
+            case Lie.MADE_UP_RESULTS, HeldPhase.RUNNING:
                 lie = msgspec.structs.replace(item, phase=HeldPhase.FINISHED, result=made_up)
             case _:
                 return item

@@ -1,15 +1,15 @@
-"""Links between machines and the streams over them: delay, cuts, loss, repetition, disorder.
+"""Links between machines and the streams over them: delay, cuts, loss, duplication, reordering.
 
-A stream behaves like TCP: what is sent into a cut waits and is delivered when the cut heals, unless an end
-has given up by then. A process that dies closes its streams in the same instant; a machine that dies says
-nothing. On top of that a link in bad weather may drop, repeat or reorder single messages, which is worse
-than TCP: the protocol promises to survive it. The network does not look into what it carries.
+A stream behaves like TCP: messages sent into a cut wait and are delivered when the cut heals, unless an end has given
+up by then. A process that dies closes its streams at once; a machine that dies closes nothing. In addition, a degraded
+link may drop, repeat or reorder single messages. That is worse than TCP, and the protocol promises to survive it. The
+network does not look at the messages.
 """
 
 from random import Random
 from typing import Any, Protocol
 
-from holdfast.sim.world import World
+from holdfast.sim.world import SimWorld
 
 UP, DOWN = 0, 1
 """From the node to the orchestrator; from the orchestrator to the node."""
@@ -22,15 +22,15 @@ class End(Protocol):
     def broke(self, stream: "Stream", why: str) -> None: ...
 
 
-class Link:
-    """The path between one node and the orchestrators, and its weather."""
+class SimLink:
+    """The path between one node and the orchestrators, and its condition."""
 
-    def __init__(self, world: World, random: Random, base_ms: int) -> None:
+    def __init__(self, world: SimWorld, random: Random, base_ms: int) -> None:
         self.world = world
         self.random = random
         self.base_ms = base_ms
         self.cut = [0, 0]
-        """By direction: how many causes cut it just now."""
+        """By direction: how many faults currently cut it."""
         self.extra_ms = 0
         self.drop = 0.0
         self.repeat = 0.0
@@ -58,7 +58,7 @@ class Link:
                 stream.resume(direction)
 
     def _give_up(self, cut: int) -> None:
-        """No probe got through and back for too long: both ends hold the stream for dead, each by itself."""
+        """No probe got through and back for too long: each end on its own considers the stream dead."""
         if cut == self._cuts and not self.whole:
             for stream in list(self._streams):
                 stream.give_up()
@@ -83,7 +83,7 @@ _FIN = object()
 class Stream:
     """A two-way stream. Each end is open until it closes, vanishes with its machine, or learns of the break."""
 
-    def __init__(self, link: Link, node_end: End, orchestrator_end: End) -> None:
+    def __init__(self, link: SimLink, node_end: End, orchestrator_end: End) -> None:
         self.link = link
         self._to: list[End] = [orchestrator_end, node_end]
         """Receiver by direction."""
@@ -92,7 +92,7 @@ class Stream:
         self._floor = [0, 0]
         self._stalled: list[list[Any]] = [[], []]
         self._life = [0, 0]
-        """By direction; what was in flight when it grew is lost."""
+        """By direction; messages in flight when it grew are lost."""
 
     def send(self, direction: int, message: Any) -> None:
         sender = 1 - direction
@@ -109,12 +109,12 @@ class Stream:
             self._carry(direction, message)
 
     def close(self, end: int, why: str) -> None:
-        """The process at `end` died or closed: the other end learns of it, now or when the path is open."""
+        """The process at `end` died or closed: the other end is notified, now or when the path is open."""
         if not self._open[end]:
             return
         self._open[end] = False
         direction = 1 - end
-        """The way the news travels."""
+        """The direction in which the notification travels."""
         if self.link.random.random() < 0.5:
             self._life[direction] += 1
             self._stalled[direction].clear()
@@ -126,7 +126,7 @@ class Stream:
         self._settle()
 
     def vanish(self, end: int) -> None:
-        """The machine at `end` lost power: no word is sent. The other end's probes find out some time later."""
+        """The machine at `end` lost power: nothing is sent. The other end's probes notice some time later."""
         self._open[end] = False
         self._life[UP] += 1
         self._life[DOWN] += 1
@@ -143,7 +143,7 @@ class Stream:
         self._break(DOWN, "keep-alive unanswered")
 
     def resume(self, direction: int) -> None:
-        """The cut healed: what was being retried gets through, in order."""
+        """The cut healed: queued messages get through, in order."""
         waiting, self._stalled[direction] = self._stalled[direction], []
         self._floor[direction] = max(self._floor[direction], self.link.world.now + self.link.random.randrange(200))
         for message in waiting:

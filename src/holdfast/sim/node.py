@@ -1,7 +1,7 @@
-"""Machines of the virtual world: the production node core under an agent that can die, freeze, restart and lie.
+"""Simulated machines: the production node core under an agent that can die, freeze, restart and lie.
 
-Nothing is decided here. The machine has a disk with one folder per attempt, a clock, a link, shims that
-survive the agent, and an agent that drives the core: dials, scans after a restart, delivers logs.
+Nothing is decided here. A machine has a disk with one folder per attempt, a clock, a link, shims that survive the
+agent, and an agent that drives the core: it connects, scans after a restart, and delivers logs.
 """
 
 from collections.abc import Callable
@@ -15,18 +15,21 @@ from holdfast.kernel.events import Checkpointed
 from holdfast.model import AttemptId, Failure, FailureCode, Gpu, Hardware, NodeId, Resources
 from holdfast.model.messages import Hello, Load, Progress, Refusal, Welcome
 from holdfast.node.core.admission import Means
+from holdfast.node.core.attempt_lifecycle import Phase
 from holdfast.node.core.core import NodeCore
-from holdfast.node.core.stimuli import (
-    Capture,
+from holdfast.node.core.events import (
+    AttemptInputs,
+    CaptureCheckpoint,
+    CommandReceived,
     Connected,
     Delivered,
     Disconnected,
     HangUp,
     LeaveAsked,
     LoadMeasured,
-    Luggage,
     NodeAction,
     NodeEvent,
+    NodeTick,
     Progressed,
     Recovered,
     RememberEpoch,
@@ -39,29 +42,24 @@ from holdfast.node.core.stimuli import (
     Spawn,
     SpawnFailed,
     Tell,
-    Tick,
-    Told,
 )
-from holdfast.node.core.warden import Order, Phase
-from holdfast.policy.backoff import backoff_ms
+from holdfast.node.core.order import Order
+from holdfast.node.core.redial import WELCOME_MS_MAX, DialEnd, Redial, belongs, ending_of
 from holdfast.sim.delivery import Logs, LogsKept
 from holdfast.sim.lies import Liar
-from holdfast.sim.network import DOWN, UP, Link, Stream
-from holdfast.sim.orchestrator import Orchestrator
-from holdfast.sim.process import Process
-from holdfast.sim.shim import Program, Shim
-from holdfast.sim.watch import Watch
-from holdfast.sim.world import Clock, Timer, World
+from holdfast.sim.network import DOWN, UP, SimLink, Stream
+from holdfast.sim.orchestrator import SimOrchestrator
+from holdfast.sim.process import SimProcess
+from holdfast.sim.shim import SimProgram, SimShim
+from holdfast.sim.watch import InvariantWatch
+from holdfast.sim.world import Clock, SimWorld, Timer
 
-WELCOME_MS_MAX = 20_000
-REDIAL_MS, REDIAL_MS_MAX = 100, 5_000
-"""As the production link has them."""
 LOGS_AGAIN_MS = 700
 LOAD_EVERY_MS = 5_000
 LOOK_EVERY_MS = 700
 
 
-class Folder(msgspec.Struct):
+class AttemptFolder(msgspec.Struct):
     """`attempts/<id>/` on a machine's disk."""
 
     order: Order
@@ -80,33 +78,39 @@ class Machine:
     def __init__(
         self,
         spec: MachineSpec,
-        world: World,
-        watch: Watch,
-        link: Link,
-        find: Callable[[Random], Orchestrator | None],
-        programs: dict[str, Program],
+        world: SimWorld,
+        watch: InvariantWatch,
+        link: SimLink,
+        find: Callable[[Random], SimOrchestrator | None],
+        programs: dict[str, SimProgram],
     ) -> None:
         self.spec, self.world, self.watch, self.link = spec, world, watch, link
         self.find = find
-        """Whoever answers at the orchestrator's address just now."""
+        """Returns the orchestrator that currently answers at the address."""
         self.programs = programs
         self.random = world.stream()
         self.clock = self._fresh_clock()
-        self.folders: dict[AttemptId, Folder] = {}
+        self.folders: dict[AttemptId, AttemptFolder] = {}
+        self.gpu_ids = tuple(f"{spec.id}/gpu{number}" for number in range(len(spec.gpus)))
+        """Identifiers of its GPUs, as the driver reports them."""
         self.epoch = 0
-        """Remembered on disk."""
+        """Stored on disk."""
         self.disk_full = False
         self.slowness = 1
         self.up = True
-        self.shims: dict[AttemptId, Shim] = {}
+        self.shims: dict[AttemptId, SimShim] = {}
         self.liar: Liar | None = None
-        self.agent: Agent | None = None
+        self.agent: SimAgent | None = None
         self.boots = 0
         self._contact_at = 0
         self.impatient: Callable[[Machine], None] = lambda _: None
-        """Called when the agent hangs up because no welcome came."""
+        """Called when the agent closes a connection because no welcome came."""
         self.felled: Callable[[Machine], None] = lambda _: None
         """Called when a body takes the machine down."""
+
+    @property
+    def means(self) -> Means:
+        return Means("none", gpus=self.gpu_ids)
 
     def _fresh_clock(self) -> Clock:
         return Clock(self.world, self.random.randrange(1_000, 10_000_000), self.random.randrange(-20_000, 20_000))
@@ -119,8 +123,8 @@ class Machine:
             self.agent = self.new_agent(f"{self.spec.id}#{self.boots}")
             self.agent.begin()
 
-    def new_agent(self, instance: str) -> "Agent":
-        return Agent(self, instance)
+    def new_agent(self, instance: str) -> "SimAgent":
+        return SimAgent(self, instance)
 
     def stop_agent(self, why: str) -> None:
         agent, self.agent = self.agent, None
@@ -128,7 +132,7 @@ class Machine:
             agent.end(why)
 
     def fall(self, why: str) -> None:
-        """Power is lost: every process is gone, nobody is told, and what was not synced may be missing."""
+        """Power is lost: every process ends without notifying anybody, and unsynced data may be missing."""
         if not self.up:
             return
         self.world.note(f"{self.spec.id} loses power: {why}")
@@ -155,7 +159,7 @@ class Machine:
         self.start_agent()
 
     def freeze(self, whole: bool) -> None:
-        """`whole`: bodies and shims too; otherwise only the agent hangs."""
+        """`whole`: including bodies and shims; otherwise only the agent freezes."""
         if self.agent is not None:
             self.agent.freeze()
         if whole:
@@ -181,27 +185,27 @@ class Machine:
 
     @property
     def contact_at(self) -> int:
-        """When an orchestrator was last heard of: a session that stands counts."""
+        """When an orchestrator was last heard from; an open session counts as contact."""
         return self.world.now if self.agent is not None and self.agent.core.connected else self._contact_at
 
     def lost_contact(self) -> None:
         self._contact_at = self.world.now
 
     @property
-    def running(self) -> list[Shim]:
+    def running(self) -> list[SimShim]:
         return [s for _, s in sorted(self.shims.items()) if s.body is not None and not s.body.dead]
 
-    # --- what shims do to the machine ---
+    # --- called by shims ---
 
-    def body_started(self, shim: Shim) -> None:
+    def body_started(self, shim: SimShim) -> None:
         self.world.note(f"the body of {shim.attempt} starts on {self.spec.id}")
         self.watch.tell("body_started", self.spec.id, shim.attempt, shim.job)
 
-    def body_ended(self, shim: Shim) -> None:
+    def body_ended(self, shim: SimShim) -> None:
         self.world.note(f"the body of {shim.attempt} ends on {self.spec.id}")
         self.watch.tell("body_ended", self.spec.id, shim.attempt, shim.job)
 
-    def status_written(self, shim: Shim) -> None:
+    def status_written(self, shim: SimShim) -> None:
         status = shim.status()
         folder = self.folders.get(shim.attempt)
         if folder is not None:
@@ -210,33 +214,36 @@ class Machine:
         if agent is not None:
             agent.later(self.random.randrange(1, 5), agent.shim_said, shim.attempt, status)
 
-    def shim_gone(self, shim: Shim) -> None:
+    def shim_gone(self, shim: SimShim) -> None:
         self.shims.pop(shim.attempt, None)
 
-    def kill_shim(self, shim: Shim) -> None:
+    def kill_shim(self, shim: SimShim) -> None:
         shim.die()
         agent = self.agent
         if agent is not None:
             agent.later(self.random.randrange(1, 60), agent.shim_died, shim.attempt)
 
 
-class Agent(Process):
-    """Drives one `NodeCore` from the agent's start to its end."""
+class SimAgent(SimProcess):
+    """Drives one `NodeCore` for the lifetime of an agent process."""
 
     def __init__(self, machine: Machine, instance: str) -> None:
         super().__init__(machine.world)
         self.machine, self.instance = machine, instance
         self._random = machine.random
-        self.core = NodeCore(machine.spec.id, instance, machine.epoch, machine.spec.offered, Means("none"))
+        self.core = NodeCore(machine.spec.id, instance, machine.epoch, machine.spec.offered, machine.means)
         self._stream: Stream | None = None
         self._welcomed = False
         self._timer: Timer | None = None
         self._due: int | None = None
         self._undelivered: dict[AttemptId, Logs] = {}
         self._busy_until = 0
-        self._failures = 0
+        self._redial = Redial(self.machine.clock.read())
+        self._captures: dict[AttemptId, Checkpointed] = {}
+        """Checkpoints in transfer."""
+        self._saved_at: dict[AttemptId, int] = {}
 
-    # --- life ---
+    # --- start and end ---
 
     def begin(self) -> None:
         machine = self.machine
@@ -280,37 +287,44 @@ class Agent(Process):
         if self._stream is not None or self.core.left:
             return
         link = self.machine.link
+        self._redial.dialled(self.machine.clock.read())
         orchestrator = self.machine.find(self._random) if link.whole else None
         if orchestrator is None:
-            self._dial_again()
+            self._dial_again(DialEnd.LOST, welcomed=False)
             return
         self._stream = link.open(self, orchestrator)
         orchestrator.accept(self._stream)
         self._welcomed = False
         self.later(WELCOME_MS_MAX, self._give_up_on, self._stream)
+        self._say(self._hello())
+
+    def _hello(self) -> Hello:
         spec = self.machine.spec
         hardware = Hardware(arch=spec.arch, total=spec.offered, gpus=spec.gpus, hostname=spec.id)
-        hello = Hello(
+        return Hello(
             spec.id, self.instance, f"key of {spec.id}", "0.1.0", hardware, spec.offered, "none", name=spec.id,
             site=spec.site, held=self.core.held(), epoch_seen=self.core.epoch_seen,
         )  # fmt: skip
-        self._say(hello)
 
-    def _dial_again(self) -> None:
-        self._failures += 1
-        pause_ms = backoff_ms(self._failures, REDIAL_MS, REDIAL_MS_MAX, self._random.getrandbits(64))
-        self.later(pause_ms, self._dial)
+    def _dial_again(self, end: DialEnd, *, welcomed: bool) -> None:
+        now_ms, draw = self.machine.clock.read(), self._random.getrandbits(64)
+        ours = end is DialEnd.APART and belongs(self._hello())
+        wait_ms = self._redial.ended(end, now_ms, draw, welcomed=welcomed, belongs=ours)
+        if wait_ms is None:
+            self.later(0, self.machine.stop_agent, "it is not wanted")
+        else:
+            self.later(wait_ms, self._dial)
 
     def _give_up_on(self, stream: Stream) -> None:
         if self._stream is stream and not self._welcomed:
             self.machine.impatient(self.machine)
             self._hang_up("no welcome came")
 
-    def _hang_up(self, why: str) -> None:
+    def _hang_up(self, why: str, end: DialEnd = DialEnd.LOST) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close(DOWN, why)
-            self._disconnected()
+            self._disconnected(end)
 
     def broke(self, stream: Stream, why: str) -> None:
         self.run(self._broke, stream)
@@ -318,14 +332,14 @@ class Agent(Process):
     def _broke(self, stream: Stream) -> None:
         if stream is self._stream:
             self._stream = None
-            self._disconnected()
+            self._disconnected(DialEnd.LOST)
 
-    def _disconnected(self) -> None:
+    def _disconnected(self, end: DialEnd) -> None:
         self._note_contact()
-        if self._welcomed:
-            self._welcomed = False
+        welcomed, self._welcomed = self._welcomed, False
+        if welcomed:
             self._feed(Disconnected())
-        self._dial_again()
+        self._dial_again(end, welcomed=welcomed)
 
     def heard(self, stream: Stream, message: Any) -> None:
         slowness = self.machine.slowness
@@ -344,17 +358,17 @@ class Agent(Process):
                     self._feed(Delivered(attempt))
             case Welcome():
                 if not self._welcomed:
-                    self._welcomed, self._failures = True, 0
+                    self._welcomed = True
                     self._feed(Connected(message))
                     self.machine.watch.tell("commanded", self.machine.spec.id, message, self._stream is not None)
             case Refusal():
-                self._hang_up(message.says)
+                self._hang_up(message.says, ending_of(message))
             case _:
                 self._told(message)
 
     def _told(self, command: Any) -> None:
         heeded = self.core.connected
-        actions = self._apply(Told(command))
+        actions = self._apply(CommandReceived(command))
         did = any(isinstance(action, Spawn | Remove) for action in actions)
         if heeded:
             self.machine.watch.tell("commanded", self.machine.spec.id, command, did)
@@ -382,10 +396,10 @@ class Agent(Process):
                     shim = machine.shims.get(attempt)
                     if shim is not None:
                         shim.later(self._random.randrange(1, 5), shim.tell, do, at_ms, reason)
-                case Spawn(order, luggage):
-                    self._spawn(order, luggage)
-                case Capture(attempt):
-                    self.later(self._random.randrange(20, 2_000), self._captured, attempt)
+                case Spawn(order, attempt_inputs):
+                    self._spawn(order, attempt_inputs)
+                case CaptureCheckpoint(attempt):
+                    self._capture(attempt)
                 case Remove(attempt):
                     self.later(self._random.randrange(1, 50), self._remove, attempt)
                 case RememberEpoch(epoch):
@@ -408,22 +422,22 @@ class Agent(Process):
 
     def _tick(self) -> None:
         self._timer = None
-        self._feed(Tick())
+        self._feed(NodeTick())
 
     # --- attempts on this machine ---
 
-    def _spawn(self, order: Order, luggage: Luggage) -> None:
+    def _spawn(self, order: Order, attempt_inputs: AttemptInputs) -> None:
         attempt = AttemptId(order.attempt)
         if self.machine.disk_full:
             failure = Failure(FailureCode.NODE_DISK_FULL, "no space left on device")
             self.later(self._random.randrange(1, 20), self._feed, SpawnFailed(attempt, failure))
             return
-        self.machine.folders[attempt] = Folder(order)
+        self.machine.folders[attempt] = AttemptFolder(order)
         self.later(self._random.randrange(5, 60) * self.machine.slowness, self._start_shim, order)
 
     def _start_shim(self, order: Order) -> None:
         machine = self.machine
-        shim = Shim(machine, order, machine.programs[order.job])
+        shim = SimShim(machine, order, machine.programs[order.job])
         if shim.alive:
             machine.shims[shim.attempt] = shim
 
@@ -446,25 +460,38 @@ class Agent(Process):
             self._say(logs)
 
     def _deliver_logs(self) -> None:
-        """What is not acknowledged is sent again, until it is."""
+        """Unacknowledged logs are sent again, until they are acknowledged."""
         if self._welcomed:
             for attempt in sorted(self._undelivered):
                 self._say(self._undelivered[attempt])
         self.later(LOGS_AGAIN_MS, self._deliver_logs)
 
+    def _capture(self, attempt: AttemptId) -> None:
+        """The content of checkpoints is not simulated; that they were saved, and whose save counts, is."""
+        folder, shim = self.machine.folders.get(attempt), self.machine.shims.get(attempt)
+        if folder is not None:
+            done_ms = shim.body.computed_ms if shim is not None and shim.body is not None else 0
+            manifest = sha256(f"{attempt} {done_ms}".encode()).hexdigest()
+            self._captures[attempt] = Checkpointed(attempt, folder.order.fence, manifest, 4_096)
+        self.later(self._random.randrange(20, 2_000), self._captured, attempt)
+
     def _captured(self, attempt: AttemptId) -> None:
-        """What a job saves is not part of these worlds; that it was saved, and whose save counts, is."""
-        folder = self.machine.folders.get(attempt)
+        """The transfer took a while: the attempt may be revoked or gone by now."""
+        saved = self._captures.pop(attempt, None)
         orchestrator = self.machine.find(self._random) if self.machine.link.whole else None
-        if folder is not None and orchestrator is not None:
-            saved = Checkpointed(attempt, folder.order.fence, sha256(attempt.encode()).hexdigest(), 4_096)
+        if saved is not None and orchestrator is not None:
             orchestrator.ask(saved, lambda _: None)
 
     def _look(self) -> None:
-        """How far each body is: told with the next report."""
+        """Sample the progress of each body for the next report. Checkpoints are captured at the interval that the job
+        set."""
         for shim in self.machine.running:
             if shim.body is not None:
                 self._feed(Progressed(shim.attempt, Progress("run", cpu_ms=shim.body.computed_ms)))
+            every_ms = shim.program.saves_every_ms
+            if every_ms and self.world.now - self._saved_at.setdefault(shim.attempt, self.world.now) >= every_ms:
+                self._saved_at[shim.attempt] = self.world.now
+                self._capture(shim.attempt)
         self.later(LOOK_EVERY_MS, self._look)
 
     def _measure(self) -> None:

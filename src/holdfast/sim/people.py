@@ -1,4 +1,4 @@
-"""The people of the virtual world: they submit, move, stop and ask, and they ask again until they get an answer."""
+"""Simulated users: they submit, move, stop and query, and repeat each request until they get an answer."""
 
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.sim.scene import Scene
 
 PATIENCE_MS = 3_000
-"""Without an answer for this long, a person asks again."""
+"""A user repeats a request after this long without an answer."""
 
 
 class People:
@@ -28,7 +28,7 @@ class People:
 
     @property
     def satisfied(self) -> bool:
-        """Nobody waits for an answer."""
+        """Whether all requests have been answered."""
         return not self._open
 
     def begin(self) -> None:
@@ -38,14 +38,17 @@ class People:
             self.scene.world.call_at(job.submit_at, self._submit, job, self._number)
 
     def insist(self, event: AnyEvent) -> None:
-        """Ask until it is answered."""
+        """Repeat the request until it is answered."""
         self._number += 1
         self._open.add(self._number)
         self._ask(event, self._number, None)
 
     def _submit(self, job: JobPlan, number: int) -> None:
         spec_hash = sha256(msgspec.msgpack.encode(job.spec)).hexdigest()
-        self._ask(Submitted(job.id, job.owner, job.spec, spec_hash), number, job)
+        event = Submitted(job.id, job.owner, job.spec, spec_hash)
+        if self._random.random() < 0.2:  # two programs of the user send it with the same key at the same moment
+            self._ask(event, number, job)
+        self._ask(event, number, job)
 
     def _ask(self, event: AnyEvent, number: int, job: JobPlan | None) -> None:
         """Each try has its own ticket; an answer to an earlier try counts as well."""
@@ -71,7 +74,7 @@ class People:
                 for number, (at, node) in enumerate(job.moves):
                     event = MoveAsked(job.id, node, "its owner", key=f"move {number}")
                     self.scene.world.call_at(at, self.insist, event)
-                    if self._random.random() < 0.3:  # the answer was lost, so they ask again
+                    if self._random.random() < 0.3:  # the answer was lost, so it is repeated
                         self.scene.world.call_at(at + self._random.randrange(4_000), self.insist, event)
                 if self._random.random() < 0.5:
                     at = self.scene.world.now + self._random.randrange(5_000)

@@ -1,7 +1,7 @@
-"""What a planner is asked, what one simulated world answers, and what many of them say together.
+"""The planner's question, the outcome of one simulated world, and the summary of many.
 
-`Question` is a fleet, its churn and a kind of job. `holdfast.sim.planning_world` plays it once for each seed;
-`summary` turns the outcomes into what a person wants to know. Pure: no clock, file, process or screen.
+`Question` is a fleet, its churn and a kind of job. `holdfast.sim.planning_world` simulates it once for each seed;
+`summary` combines the outcomes into the answer. Pure: no clock, file, process or screen.
 """
 
 import math
@@ -16,18 +16,18 @@ from holdfast.model.job import CHECKPOINT_MS_MIN
 NODES_MAX = JOBS_MAX = 100_000
 JOBS_PER_NODE_MAX = 500
 PLAYED_MAX, BUSY_MAX = 500, 50
-"""The largest fleet that is simulated as a whole, in nodes or jobs, and in nodes at work at the same time."""
+"""The largest fleet that is simulated as a whole: in nodes or jobs, and in nodes at work at the same time."""
 RUNS_MAX = 1_000
-"""Limits on what is asked: a plan answers while somebody waits."""
+"""Limits of a question: a plan is computed while somebody waits for it."""
 TELLING_MIN = 20
-"""Of fewer jobs the 95th percentile is the longest; of fewer worlds than three no noise can be told."""
+"""With fewer jobs, the 95th percentile is the longest; with fewer than three worlds, noise cannot be estimated."""
 QUANTILES = 20
 SPREAD = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Checkpoint intervals that are tried, as multiples of the formula's."""
+"""Checkpoint intervals to try, as multiples of the formula's interval."""
 
 
 class Cause(StrEnum):
-    """What a job's time goes into. Every moment between submission and end has exactly one."""
+    """The causes of a job's elapsed time. Every moment between submission and end has exactly one."""
 
     USEFUL = "useful work"
     REDONE = "work redone"
@@ -44,50 +44,50 @@ LOSSES = tuple(cause for cause in Cause if cause is not Cause.USEFUL)
 class Question(msgspec.Struct, frozen=True):
     nodes: int
     length_ms: int
-    """What one job computes, undisturbed, without its checkpoints."""
+    """Computing time of one job, undisturbed and without checkpoints."""
     mtbf_ms: int = 0
-    """Mean time until a node goes down; 0: they never do."""
+    """Mean time until a node goes down; 0: never."""
     return_ms: int = 0
     """Mean time until it is back; 0: it never comes back."""
     every_ms: int = 0
-    """Between two checkpoints; 0: the job saves nothing and starts over."""
+    """Time between two checkpoints; 0: the job saves nothing and starts over."""
     cost_ms: int = 0
-    """For how long a job stands still to write one."""
+    """How long a job pauses to write a checkpoint."""
     prepare_ms: int = 0
-    """To make ready what a body needs, on any node."""
+    """Time to prepare an attempt, on any node."""
     jobs: int = 1
-    """Submitted at the same moment; one node runs one of them at a time."""
+    """Jobs submitted at the same moment; a node runs one at a time."""
     attempts: int | None = None
-    """Failures after which a job is given up, as its owner says; None: as the network does."""
+    """Failures after which a job is given up, as set by its owner; None: the network's default."""
     preset: str = "lan"
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """One world: a seed, and how the jobs fared."""
+class PlannedOutcome(msgspec.Struct, frozen=True):
+    """One world: a seed, and what happened to the jobs."""
 
     seed: int
     took_ms: tuple[int, ...]
-    """Of the jobs that succeeded: from submission to the accepted result."""
+    """For the jobs that succeeded: from submission to the accepted result."""
     started_ms: tuple[int, ...]
-    """Of these, how long until each was first given to a node."""
+    """For the same jobs: time until each was first placed on a node."""
     unfinished: int
     failed: dict[str, int]
     """By failure code."""
     all_ms: int
-    """Until the last one succeeded; 0 if not all did."""
+    """Time until the last job succeeded; 0 if not all did."""
     spent_ms: dict[str, int]
     """By cause, over the jobs that succeeded."""
     node_ms: int
-    """During which nodes were occupied, by all jobs."""
+    """Time during which nodes were occupied, by all jobs."""
     falls: int
     takeovers: int
     events: int
     cut: bool = False
-    """The guard of the simulator ended it, not the jobs nor their time: it says nothing of how they fare."""
+    """The simulator's guard ended this world, not the jobs or their time limit: it says nothing about the jobs."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What many worlds say about one question."""
+    """The combined result of many worlds for one question."""
 
     every_ms: int
     runs: int
@@ -102,71 +102,71 @@ class Summary(msgspec.Struct, frozen=True):
     p95_ms: int
     mean_ms: int
     quantiles_ms: tuple[int, ...]
-    """Within how long each twentieth of the jobs that were submitted had succeeded, as far as they did."""
+    """The time within which each twentieth of the submitted jobs had succeeded, as far as they did."""
     all_p50_ms: int
-    """All jobs of a run; 0 where no run finished all of them."""
+    """All jobs of a run; 0 if no run finished all of them."""
     all_p95_ms: int
     spent_ms: dict[str, int]
-    """By cause: the mean of a job that succeeded."""
+    """By cause: the mean over the jobs that succeeded."""
     node_hours: float
     """Mean of a run: the time during which nodes were occupied."""
     falls: float
     takeovers: float
     """Mean of a run."""
     cut: int = 0
-    """Further worlds that were not simulated to their end. Nothing here rests on them."""
+    """Further worlds that were not simulated to their end. They are not part of these figures."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The whole answer."""
+    """The complete answer."""
 
     question: Question
     seed: int
     here: Summary
-    """With the checkpoint interval that was asked for."""
+    """With the requested checkpoint interval."""
     sweep: tuple[Summary, ...]
-    """With others, by length of interval; empty where none was tried."""
+    """With other intervals, by length; empty if none were tried."""
     best_every_ms: int
-    """The interval, of all that were tried, with which jobs take least time on average; 0: none was tried."""
+    """The interval, of all that were tried, with the lowest mean job time; 0: none was tried."""
     formula_every_ms: int
-    """Young's and Daly's; 0 where it does not apply."""
+    """Young's and Daly's formulas; 0 where they do not apply."""
     formula_mean_ms: int
-    """Daly's time for one job with the interval that was asked for: a formula beside the simulation."""
+    """Daly's time for one job with the requested interval: a formula to compare with the simulation."""
     as_good_ms: tuple[int, ...] = ()
-    """Intervals that cannot be told from the best: on the same worlds they differ by less than the noise. Empty: there
-    were too few worlds to say."""
+    """Intervals that are statistically as good as the best: on the same worlds they differ by less than the noise.
+    Empty: there were too few worlds to tell."""
     price: float | None = None
-    """Of a node hour."""
+    """For a node hour."""
     cost: float | None = None
-    """Of a run, in the same money."""
+    """For a run, in the same currency."""
     played_nodes: int = 0
     played_jobs: int = 0
-    """The part of the fleet that was simulated, where the whole would take too long (planning_effort)."""
+    """The part of the fleet that was simulated, if the whole would take too long (planning_effort)."""
     runs_meant: int = 0
     stopped: str = ""
-    """Why not all that was meant was simulated, runs or other intervals: `time` or `interrupted`; empty: all was."""
+    """Why fewer runs or intervals were simulated than intended: `time` or `interrupted`; empty: all were simulated."""
 
     @property
     def surely_best_ms(self) -> int:
-        """The best interval, if there were worlds enough to tell it from chance; else 0."""
+        """The best interval, if there were enough worlds to rule out chance; else 0."""
         return self.best_every_ms if self.as_good_ms else 0
 
     @property
     def undecided(self) -> bool:
-        """Whether intervals were to be compared, and too few worlds to say which is best."""
+        """Whether intervals were compared, but with too few worlds to tell which is best."""
         several = len(intervals(self.question)) > 1
         return several and not self.as_good_ms and (not self.sweep or self.best_every_ms > 0)
 
 
 def percentile(values: Sequence[int], share: float) -> int:
-    """The smallest value that at least this share of them does not exceed."""
+    """The smallest value such that at least this share of the values is not greater."""
     if not values:
         return 0
     ranked = sorted(values)
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
-def summary(question: Question, played: Sequence[Outcome]) -> Summary:
+def summary(question: Question, played: Sequence[PlannedOutcome]) -> Summary:
     outcomes = [one for one in played if not one.cut]
     took = [ms for one in outcomes for ms in one.took_ms]
     whole = [one.all_ms for one in outcomes if one.all_ms]
@@ -205,7 +205,7 @@ def _quantiles(took: Sequence[int], submitted: int) -> tuple[int, ...]:
     return tuple(ranked[place - 1] for place in places if place <= len(ranked))
 
 
-# --- formulas to hold against the simulation ---
+# --- formulas to compare with the simulation ---
 
 
 def young_ms(cost_ms: float, mtbf_ms: float) -> float:
@@ -223,7 +223,7 @@ def daly_every_ms(cost_ms: float, mtbf_ms: float) -> float:
 
 def daly_total_ms(work_ms: float, every_ms: float, cost_ms: float, restart_ms: float, mtbf_ms: float) -> float:
     """Daly's time for a job under exponential losses: M e^(R/M) (e^((t+C)/M) - 1) W/t. The last piece of work is not
-    saved, so with t >= W it is one piece of length W."""
+    saved, so with t >= W there is one piece of length W."""
     if every_ms <= 0 or every_ms >= work_ms:
         every_ms, cost_ms = work_ms, 0.0
     if not mtbf_ms:
@@ -234,7 +234,7 @@ def daly_total_ms(work_ms: float, every_ms: float, cost_ms: float, restart_ms: f
 
 
 def intervals(question: Question) -> list[int]:
-    """Checkpoint intervals worth trying for this question, shortest first; none where there is nothing to choose."""
+    """Checkpoint intervals worth trying for this question, shortest first; empty if there is no choice."""
     if not question.mtbf_ms or not question.every_ms:
         return []
     centre = daly_every_ms(max(1, question.cost_ms), question.mtbf_ms) if question.cost_ms else question.every_ms
@@ -249,7 +249,7 @@ def too_large(question: Question) -> bool:
 
 
 def impossible(question: Question) -> str:
-    """Why this cannot be simulated, in words; empty: it can."""
+    """Why this cannot be simulated, as text; empty: it can."""
     if question.jobs > JOBS_PER_NODE_MAX * question.nodes:
         return f"more than {JOBS_PER_NODE_MAX} jobs for each node are not simulated"
     if question.mtbf_ms and not question.return_ms and too_large(question):
@@ -266,14 +266,14 @@ def impossible(question: Question) -> str:
 
 
 def best(tried: Sequence[Summary]) -> int:
-    """The interval with which a job takes least on average. One under which jobs were lost is not the best."""
+    """The interval with the lowest mean job time. Intervals with which jobs were lost are excluded."""
     whole = [one for one in tried if one.succeeded == one.jobs and one.jobs]
     return min(whole, key=lambda one: (one.mean_ms, one.every_ms)).every_ms if whole else 0
 
 
-def as_good(outcomes: Mapping[int, Sequence[Outcome]], best_ms: int) -> tuple[int, ...]:
-    """Intervals that cannot be told from the best, and itself: on the same worlds, in which the same machines go at the
-    same moments, the mean difference is less than two of its standard errors."""
+def as_good(outcomes: Mapping[int, Sequence[PlannedOutcome]], best_ms: int) -> tuple[int, ...]:
+    """The best interval and those that are statistically as good: on the same worlds, in which the same machines fail
+    at the same moments, the mean difference is less than two of its standard errors."""
     of_best = outcomes.get(best_ms, ())
     if len(of_best) < 3:
         return ()

@@ -1,8 +1,8 @@
-"""How much of a question is simulated: how large a part of the fleet, and how many worlds. Pure.
+"""Decides how much of a question is simulated: how large a part of the fleet, and how many worlds. Pure.
 
-A world costs as many events as there are words: all that work talk every second while anything is awake, and every
-machine that goes wakes all. So a fleet of thousands over weeks is more than anybody waits for. A part of it, with as
-many jobs for each node, fares alike, and is what is simulated then; the answer says so.
+The cost of a world grows with its number of messages: while anything is awake, every busy node sends one every second,
+and every machine that fails wakes all. So a fleet of thousands over weeks would take too long. In that case a part of
+it is simulated, with the same number of jobs per node, which behaves alike; the answer says so.
 """
 
 import math
@@ -13,22 +13,22 @@ from holdfast.quantities import counted
 from holdfast.sim.planning import Plan, Question, Summary, daly_total_ms, too_large
 
 EVENTS_TOTAL = 400_000
-"""About what two cores simulate within ten seconds: the number of runs follows from it."""
+"""About what two cores simulate in ten seconds; it determines the number of runs."""
 SECONDS_MAX = 20
-"""A slow machine, or a question that was thought to be lighter: then what is known is told."""
+"""A limit for slow machines and underestimated questions: after it, the results so far are reported."""
 RUNS_MOST, SWEEP_RUNS_MOST = 200, 120
 JOBS_LEAST, SWEEP_JOBS_LEAST = 24, 8
-"""Jobs that an answer rests on at least, if that many can be simulated in time."""
+"""The least number of jobs that an answer is based on, if that many can be simulated in time."""
 PART_MIN, PART_LEAST = 10, 3
-"""A part is not smaller than this: few machines do not help each other out as many do. And than that, where even such a
-part is more than anybody waits for; it still has as many nodes as there are for two jobs."""
+"""The smallest part: few machines cannot stand in for each other as many can. The second number applies if even such a
+part would take too long; the part still has as many nodes as two jobs need."""
 
 
 def played_as(question: Question, tried: int) -> Question:
-    """The question as it is simulated: itself, or a part of its fleet with as many jobs for each node."""
+    """The question as it is simulated: itself, or a part of its fleet with the same number of jobs per node."""
     parts = 1
     if question.mtbf_ms and not question.return_ms:
-        return question  # how long a fleet lasts of which nobody comes back depends on its size
+        return question  # how long a fleet without returns lasts depends on its size
     least_of_all = min(PART_MIN, max(PART_LEAST, 2 * math.ceil(question.nodes / question.jobs)))
     for least, affordable in ((PART_MIN, 2 * EVENTS_TOTAL), (least_of_all, 8 * EVENTS_TOTAL)):
         while too_large(part := _part(question, parts)) or _effort(part, tried) > affordable:
@@ -39,7 +39,7 @@ def played_as(question: Question, tried: int) -> Question:
 
 
 def _effort(part: Question, tried: int) -> int:
-    """Events of all worlds that an answer rests on at least."""
+    """The least total number of events of all worlds for an answer."""
     main, beside = _least(part)
     return events_of(part) * (main + tried * beside)
 
@@ -49,8 +49,9 @@ def _least(part: Question) -> tuple[int, int]:
 
 
 def _part(question: Question, parts: int) -> Question:
-    """One of so many equal parts. A single job is not divided, and keeps machines enough to go to. Where the whole
-    mostly has one to spare, so has the part: without that, who lost a machine waits until it is back."""
+    """One of this many equal parts. A single job is not divided, and keeps enough machines to move to. If the whole
+    fleet usually has a spare machine, so does the part: otherwise a job that lost its machine would wait for it to
+    return."""
     nodes = max(1, question.nodes // parts)
     away = question.nodes * question.return_ms / (question.mtbf_ms + question.return_ms) if question.mtbf_ms else 0.0
     spare = question.nodes - question.jobs
@@ -59,7 +60,7 @@ def _part(question: Question, parts: int) -> Question:
 
 
 def of_the_whole(told: Summary, question: Question, part: Question) -> Summary:
-    """What was seen of a part, said of the whole fleet. When its last job ends is not known from a part."""
+    """Results of a part, scaled to the whole fleet. A part does not tell when the last job of the whole fleet ends."""
     if part == question:
         return told
     jobs, nodes = question.jobs / part.jobs, question.nodes / part.nodes
@@ -74,7 +75,7 @@ def of_the_whole(told: Summary, question: Question, part: Question) -> Summary:
 
 
 def said_of_effort(plan: Plan) -> list[str]:
-    """What a person must know of how little was simulated, in words."""
+    """What a reader must know about how little was simulated, as text."""
     lines: list[str] = []
     question = plan.question
     if (plan.played_nodes, plan.played_jobs) != (question.nodes, question.jobs):
@@ -96,7 +97,7 @@ def said_of_effort(plan: Plan) -> list[str]:
 
 
 def events_of(question: Question) -> int:
-    """About how many events one world of this question is, by what was measured; the choice of runs rests on it."""
+    """The approximate number of events in one world of this question, from measurements; used to choose the runs."""
     busy = min(question.nodes, question.jobs)
     rounds = math.ceil(question.jobs / question.nodes)
     span = rounds * (question.length_ms + question.prepare_ms)
@@ -106,14 +107,14 @@ def events_of(question: Question) -> int:
         ))  # fmt: skip
     falls = span / question.mtbf_ms if question.mtbf_ms else 0.0
     awake_s = 20 + 14 * busy * falls + 4 * question.jobs
-    if question.nodes == busy + 1:  # the one spare machine is waited for until it is trusted again
+    if question.nodes == busy + 1:  # jobs wait for the one spare machine until it is trusted again
         awake_s += 80 * question.nodes * falls
     saves = question.jobs * span / question.every_ms if question.every_ms else 0
     return round(awake_s * (8 + 6 * busy + 0.5 * question.nodes) + 9 * saves + 12 * question.nodes * (2 + falls))
 
 
 def runs_for(question: Question, tried: int) -> tuple[int, int]:
-    """How many worlds answer the question itself, and how many each of the intervals tried beside it."""
+    """How many worlds to run for the question itself, and for each of the other intervals."""
     affordable = EVENTS_TOTAL // max(1, events_of(question))
     least, beside = _least(question)
     main = max(least, min(RUNS_MOST, affordable // 3 if tried else affordable))

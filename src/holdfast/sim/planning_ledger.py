@@ -1,8 +1,8 @@
-"""Where each job's time goes in a planned world. Looks on and adds up; it never acts and decides nothing.
+"""Accounts for each job's time in a planned world. It only observes; it never acts and decides nothing.
 
-Between submission and end every millisecond of a job is put under one cause. A body that computes what was computed
-before does work again; what lies beyond the furthest point ever reached is useful, and that is the job's length in the
-end. Without a body the rows say what the orchestrator is about, and the world knows what is really so: the time in
+Every millisecond of a job between submission and end is assigned to one cause. A body that recomputes what had been
+computed before does repeated work; work beyond the furthest point ever reached is useful, and adds up to the job's
+length. Without a body, the rows show what the orchestrator is doing, and the world knows the truth: the time during
 which a dead machine still counts as alive is detection.
 """
 
@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast.kernel.decision import Row
 from holdfast.model import Attempt, AttemptId, AttemptPhase, Job, JobId, JobPhase, Node, NodeId, NodeState, Verdict
-from holdfast.sim.planning import Cause, Outcome
-from holdfast.sim.shim import Shim
+from holdfast.sim.planning import Cause, PlannedOutcome
+from holdfast.sim.shim import SimShim
 from holdfast.sim.watch import Rule
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ _BELIEVED = (NodeState.READY, NodeState.PROBATION)
 
 
 class Effort(msgspec.Struct):
-    """One body at work."""
+    """One running body."""
 
-    shim: Shim
+    shim: SimShim
     from_ms: int
-    """How far the job was in what it started from."""
+    """The progress in the checkpoint that it started from."""
     saving: bool = False
 
     @property
@@ -37,25 +37,25 @@ class Effort(msgspec.Struct):
 
 
 class Account(msgspec.Struct):
-    """One job's time so far."""
+    """The time of one job so far."""
 
     submitted: int
     since: int
     cause: Cause = Cause.WAITING
     leader: Effort | None = None
-    """The body that is furthest, while one runs."""
+    """The running body with the most progress; None if none runs."""
     seen_ms: int = 0
-    """How far that body was when this was last looked at."""
+    """The progress of that body at the last update."""
     furthest_ms: int = 0
     first_ms: int | None = None
-    """When it was first given to a node."""
+    """When it was first placed on a node."""
     ended: int | None = None
     verdict: Verdict | None = None
     code: str = ""
     spent: Counter[Cause] = msgspec.field(default_factory=Counter)
     efforts: dict[AttemptId, Effort] = {}
     attempts: dict[AttemptId, Attempt] = {}
-    """Those that can still win."""
+    """Attempts that can still win."""
 
 
 class Ledger(Rule):
@@ -66,31 +66,31 @@ class Ledger(Rule):
         self.live = 0
         """Jobs that have not ended."""
         self.states: dict[NodeId, NodeState] = {}
-        """Of every machine, as the orchestrator has it on record."""
+        """The recorded state of every machine."""
         self._dead: set[AttemptId] = set()
-        """Their machine went down since they were given to it."""
+        """Attempts whose machine went down since they were placed on it."""
         self._held: dict[AttemptId, tuple[NodeId, JobId, int]] = {}
-        """Since when each occupies its machine."""
+        """Since when each attempt occupies its machine."""
         self._node_ms = 0
 
     def open(self, job: JobId, at: int) -> None:
         self.accounts[job] = Account(at, at)
         self.live += 1
 
-    # --- what happens ---
+    # --- events ---
 
-    def started(self, shim: Shim, from_ms: int) -> None:
+    def started(self, shim: SimShim, from_ms: int) -> None:
         account = self.accounts[shim.job]
         account.efforts[shim.attempt] = Effort(shim, from_ms)
         self._look(account)
 
-    def ended(self, shim: Shim) -> None:
+    def ended(self, shim: SimShim) -> None:
         account = self.accounts[shim.job]
         self._add_up(account)
         account.efforts.pop(shim.attempt, None)
         self._look(account)
 
-    def saving(self, shim: Shim, now_saving: bool) -> None:
+    def saving(self, shim: SimShim, now_saving: bool) -> None:
         account = self.accounts[shim.job]
         self._add_up(account)
         if shim.attempt in account.efforts:
@@ -98,7 +98,7 @@ class Ledger(Rule):
         self._look(account)
 
     def fell(self, node: NodeId) -> None:
-        """Its bodies are reported by `ended`; what it merely held is gone as well."""
+        """The machine went down. Its bodies are reported by `ended`; attempts without a body are gone as well."""
         self.falls += 1
         for attempt, (where, job, _) in list(self._held.items()):
             if where == node:
@@ -156,10 +156,10 @@ class Ledger(Rule):
         if held is not None:
             self._node_ms += self.network.world.now - held[2]
 
-    # --- adding up ---
+    # --- accounting ---
 
     def _look(self, account: Account) -> None:
-        """Close the stretch that ends now, and see what the next one is for."""
+        """Close the period that ends now, and determine the cause of the next one."""
         self._add_up(account)
         if account.ended is None:
             account.leader = max(account.efforts.values(), key=lambda e: e.reached_ms, default=None)
@@ -192,9 +192,9 @@ class Ledger(Rule):
             return Cause.DETECTING
         return Cause.WAITING
 
-    # --- what it comes to ---
+    # --- the result ---
 
-    def outcome(self, seed: int) -> Outcome:
+    def outcome(self, seed: int) -> PlannedOutcome:
         for attempt in list(self._held):
             self._release(attempt)
         good = [a for a in self.accounts.values() if a.verdict is Verdict.SUCCEEDED and a.ended is not None]
@@ -202,7 +202,7 @@ class Ledger(Rule):
         spent: Counter[str] = Counter()
         for account in good:
             spent.update({cause.value: ms for cause, ms in account.spent.items()})
-        return Outcome(
+        return PlannedOutcome(
             seed=seed,
             took_ms=took,
             started_ms=tuple((a.first_ms or a.submitted) - a.submitted for a in good),

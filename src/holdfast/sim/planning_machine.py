@@ -1,8 +1,8 @@
-"""Machines of a planned world: they go down and come back by chance, their bodies save and go on from what was saved.
+"""Machines of a planned world: they fail and return at random, and their bodies save checkpoints and resume from them.
 
-The production node core and warden decide, as in every simulated world. What is added: a body that remembers how far it
-is, stands still while it writes a checkpoint and starts from the one the orchestrator names; the time that preparing
-takes; and sleep (see `planning_world`): then the agent says nothing, and bodies go on.
+The production node core and attempt lifecycle decide, as in every simulated world. Added here: a body with progress,
+which pauses while it writes a checkpoint and starts from the one that the orchestrator names; preparation time; and
+sleep (see `planning_world`), during which the agent sends nothing and bodies continue.
 """
 
 from hashlib import sha256
@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from holdfast.kernel.events import Checkpointed
 from holdfast.model import AttemptId
 from holdfast.model.messages import Progress
-from holdfast.node.core.stimuli import Luggage, Progressed
-from holdfast.node.core.warden import Order
-from holdfast.sim.node import Agent, Folder, Machine, MachineSpec
-from holdfast.sim.process import Process
-from holdfast.sim.shim import Shim
+from holdfast.node.core.events import AttemptInputs, Progressed
+from holdfast.node.core.order import Order
+from holdfast.sim.node import AttemptFolder, Machine, MachineSpec, SimAgent
+from holdfast.sim.process import SimProcess
+from holdfast.sim.shim import SimShim
 
 if TYPE_CHECKING:
     from holdfast.sim.planning_world import PlannedNetwork
@@ -31,7 +31,8 @@ class PlannedMachine(Machine):
         super().__init__(spec, network.world, network.watch, network.new_link(), network.find, network.programs)
         self.network = network
         self._chance = chance
-        """Of this machine's falls alone: the same whatever the jobs do, so that two plans can be compared."""
+        """Random source of this machine's failures alone: they do not depend on the jobs, so that plans can be
+        compared."""
         self.falls_at: int | None = None
         self.making_ready: set[AttemptId] = set()
 
@@ -39,7 +40,7 @@ class PlannedMachine(Machine):
     def idle(self) -> bool:
         return self.up and not (self.shims or self.making_ready)
 
-    def new_agent(self, instance: str) -> Agent:
+    def new_agent(self, instance: str) -> SimAgent:
         return PlannedAgent(self, instance)
 
     def start_agent(self) -> None:
@@ -71,19 +72,19 @@ class PlannedMachine(Machine):
 
     # --- bodies ---
 
-    def body_started(self, shim: Shim) -> None:
+    def body_started(self, shim: SimShim) -> None:
         super().body_started(shim)
         self.network.ledger.started(shim, self.network.length_ms - shim.program.duration_ms)
         every = self.network.question.every_ms
         if every:
             self.world.call_in(every, self._save, shim)
 
-    def body_ended(self, shim: Shim) -> None:
+    def body_ended(self, shim: SimShim) -> None:
         super().body_ended(shim)
         self.network.ledger.ended(shim)
         self.network.stir()
 
-    def _save(self, shim: Shim) -> None:
+    def _save(self, shim: SimShim) -> None:
         body = shim.body
         if body is None or body.dead:
             return
@@ -91,8 +92,8 @@ class PlannedMachine(Machine):
         self.network.ledger.saving(shim, True)
         self.world.call_in(self.network.question.cost_ms, self._saved, shim)
 
-    def _saved(self, shim: Shim) -> None:
-        """The state is written and captured: the orchestrator hears of it, and the body goes on."""
+    def _saved(self, shim: SimShim) -> None:
+        """The checkpoint is written and captured: the orchestrator is notified, and the body continues."""
         body = shim.body
         if body is None or body.dead:
             return
@@ -106,18 +107,18 @@ class PlannedMachine(Machine):
         self.world.call_in(self.network.question.every_ms, self._save, shim)
 
 
-class PlannedAgent(Agent):
+class PlannedAgent(SimAgent):
     @property
     def _planned(self) -> PlannedMachine:
         return cast(PlannedMachine, self.machine)
 
     def _tick(self) -> None:
-        """One that was missed in a sleep is done after the next one was set: there is only ever one."""
+        """A tick missed during sleep runs after the next one was scheduled: keep only one."""
         self.world.cancel(self._timer)
         super()._tick()
 
     def _look(self) -> None:
-        """Less often than in a storm: nobody here gets on slowly, and a day is long."""
+        """Less often than with injected faults: nothing here makes slow progress, and a day is long."""
         for shim in self.machine.running:
             if shim.body is not None:
                 self._feed(Progressed(shim.attempt, Progress("run", cpu_ms=shim.body.computed_ms)))
@@ -129,13 +130,13 @@ class PlannedAgent(Agent):
                 self._say(self._undelivered[attempt])
         self.later(LOOK_EVERY_MS, self._deliver_logs)
 
-    def _spawn(self, order: Order, luggage: Luggage) -> None:
+    def _spawn(self, order: Order, attempt_inputs: AttemptInputs) -> None:
         attempt = AttemptId(order.attempt)
         machine = self._planned
-        machine.folders[attempt] = Folder(order)
+        machine.folders[attempt] = AttemptFolder(order)
         machine.making_ready.add(attempt)
         takes = machine.network.question.prepare_ms + machine.random.randrange(5, 60)
-        machine.world.call_in(takes, self._ready, order, luggage.checkpoint)
+        machine.world.call_in(takes, self._ready, order, attempt_inputs.checkpoint)
 
     def _ready(self, order: Order, checkpoint: str) -> None:
         attempt = AttemptId(order.attempt)
@@ -148,7 +149,7 @@ class PlannedAgent(Agent):
         attempt = AttemptId(order.attempt)
         machine.making_ready.discard(attempt)
         if attempt not in machine.folders:
-            return  # it was not wanted any more
+            return  # no longer wanted
         done = machine.network.saved.get(checkpoint, 0)
         program = machine.programs[order.job]
         shim = PlannedShim(machine, order, replace(program, duration_ms=program.duration_ms - done))
@@ -156,18 +157,18 @@ class PlannedAgent(Agent):
             machine.shims[shim.attempt] = shim
 
     def _captured(self, attempt: AttemptId) -> None:
-        """Nobody drains a planned world's machines, so nobody asks for a capture out of turn."""
+        """Nobody drains the machines of a planned world, so no extra captures are requested."""
 
 
-class PlannedShim(Shim):
-    """Sleeps with the world."""
+class PlannedShim(SimShim):
+    """A shim that sleeps with the world."""
 
     def freeze(self) -> None:
-        """The world sleeps: the shim says nothing. Its body computes."""
-        Process.freeze(self)
+        """The world sleeps: the shim reports nothing. Its body continues to compute."""
+        SimProcess.freeze(self)
 
     def thaw(self) -> None:
-        """A session that stood all the while is contact, and the agent would have said so every few minutes."""
+        """A session that stayed open is contact, and the agent would have reported it every few minutes."""
         if self.machine.agent is not None and self.machine.agent.core.connected:
-            self._warden.contact(self.machine.clock.read())
-        Process.thaw(self)
+            self._lifecycle.contact(self.machine.clock.read())
+        SimProcess.thaw(self)

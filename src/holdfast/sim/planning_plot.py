@@ -1,7 +1,7 @@
-"""A plan as plots: dots of braille for a terminal of 80 columns, and SVG. Draws what it is given and works nothing out.
+"""Plots of a plan: braille dots for a terminal of 80 columns, and SVG. Only draws; computes no results.
 
-Two questions are drawn: how many jobs are done after how long, and, where several checkpoint intervals were tried, how
-long a job takes with each.
+Two plots are drawn: the share of jobs done over time and, if several checkpoint intervals were tried, the time of a job
+with each.
 """
 
 import math
@@ -44,7 +44,7 @@ def by_interval(plan: Plan) -> list[Summary]:
 
 
 class Braille:
-    """Two dots across and four down in each cell."""
+    """Each cell has two dots across and four down."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows
@@ -64,7 +64,7 @@ class Braille:
 
 
 def braille(curves: Sequence[Points], box: tuple[float, float, float, float], columns: int, rows: int) -> list[str]:
-    """Curves in a box of x0, x1, y0, y1."""
+    """Curves in a box given as x0, x1, y0, y1."""
     x0, x1, y0, y1 = box
     canvas = Braille(columns, rows)
 
@@ -80,7 +80,7 @@ def braille(curves: Sequence[Points], box: tuple[float, float, float, float], co
 
 
 def _framed(rows: list[str], ticks: dict[int, str], under: list[tuple[int, str]]) -> list[str]:
-    """Rows of a plot with words at its left and beneath it."""
+    """The rows of a plot with labels to the left and below."""
     wide = max([len(words) for words in ticks.values()], default=0)
     lines = [f"{ticks.get(number, ''):>{wide}} ┤{row}" if number in ticks else f"{'':>{wide}} │{row}"
              for number, row in enumerate(rows)]  # fmt: skip

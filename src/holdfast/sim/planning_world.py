@@ -1,12 +1,13 @@
-"""One planned world: the production kernel, node core and warden over a fleet that comes and goes, for hours or days.
+"""One planned world: the production kernel, node core and attempt lifecycle with a fleet that fails and returns, for
+hours or days.
 
-Nothing is decided here, and nothing estimated: jobs are submitted, machines lose power and return, and the clock says
-when the results were accepted. Only talk is left out. While every job is computing, being prepared, or waiting with no
-machine free, reports and their answers repeat themselves; then the orchestrator and all agents sleep, as if the host
-of all of them were suspended, and bodies go on. The kernel takes that as it takes any freeze of its own: deadlines
-move, nobody is blamed. They wake in good time before a machine that holds something goes down, so that its silence is
-found as it would be, and at once when a body ends or a machine is back that somebody waits for. `leaps=False` leaves
-nothing out: a test holds one against the other.
+Nothing is decided or estimated here: jobs are submitted, machines lose power and return, and the clock shows when the
+results were accepted. Only repeated messages are skipped. While every job is computing, being prepared, or waiting with
+no machine free, reports and answers repeat themselves; then the orchestrator and all agents sleep, as if their hosts
+were suspended, while bodies continue. The kernel treats this like any freeze of its own: deadlines move, and nobody is
+blamed. The world wakes in time before a machine that holds work goes down, so that its silence is detected as usual,
+and at once when a body ends or a machine returns that a job waits for. `leaps=False` skips nothing: a test compares
+the two.
 """
 
 from hashlib import sha256
@@ -30,27 +31,27 @@ from holdfast.model import (
     job_id,
 )
 from holdfast.model.job import TIME_LIMIT_MS_MAX
-from holdfast.sim.network import Link
+from holdfast.sim.network import SimLink
 from holdfast.sim.node import MachineSpec
-from holdfast.sim.orchestrator import Orchestrator
-from holdfast.sim.planning import Cause, Outcome, Question
+from holdfast.sim.orchestrator import SimOrchestrator
+from holdfast.sim.planning import Cause, PlannedOutcome, Question
 from holdfast.sim.planning_ledger import Ledger
 from holdfast.sim.planning_machine import PlannedMachine
 from holdfast.sim.scene import WALL_EPOCH_MS
-from holdfast.sim.shim import Program
-from holdfast.sim.store import Store
-from holdfast.sim.watch import Watch
-from holdfast.sim.world import Clock, RunsAway, World
+from holdfast.sim.shim import SimProgram
+from holdfast.sim.store import SimStore
+from holdfast.sim.watch import InvariantWatch
+from holdfast.sim.world import Clock, RunsAway, SimWorld
 
 STEP_MS = 250
-"""How often it is looked whether the world may sleep."""
+"""How often to check whether the world may sleep."""
 LEAP_MS_MIN = 2_000
 SUBMIT_MS = 5_000
 """The fleet has joined by then."""
 PATIENCE = 30
-"""A run is given up when the jobs take so many times what they would take in peace."""
+"""A run is given up when the jobs take this many times as long as without failures."""
 EVENTS_MAX = 5_000_000
-"""A guard against a world that runs away; how much is simulated is planned before (planning_effort)."""
+"""A guard against endless worlds; how much is simulated is planned beforehand (planning_effort)."""
 SLOT = Resources(1_000, 1_000, 1_000)
 _COMING_BACK = (NodeState.SUSPECT, NodeState.LOST, NodeState.QUARANTINED, NodeState.PROBATION)
 
@@ -60,20 +61,22 @@ class PlannedNetwork:
         self.question, self.seed, self._leaps = question, seed, leaps
         self.length_ms = question.length_ms
         self.settings = msgspec.structs.replace(Settings.preset(question.preset), open_join=True)
-        self.world = World(seed, EVENTS_MAX if leaps else 50 * EVENTS_MAX)
-        self.store, self.watch = Store(), Watch()
+        self.world = SimWorld(seed, EVENTS_MAX if leaps else 50 * EVENTS_MAX)
+        self.store, self.watch = SimStore(), InvariantWatch()
         self.asleep = False
         self.saved: dict[str, int] = {}
-        """How far a job is in what a manifest holds."""
+        """The progress that each manifest holds."""
         self._woken = False
         self._random = self.world.stream()
         self.jobs = [job_id(Owner("planner"), f"job {number}") for number in range(question.jobs)]
-        self.programs: dict[str, Program] = {
-            job: Program(question.length_ms, 0, sha256(job.encode()).hexdigest(), 1_000) for job in self.jobs
+        self.programs: dict[str, SimProgram] = {
+            job: SimProgram(question.length_ms, 0, sha256(job.encode()).hexdigest(), 1_000) for job in self.jobs
         }
         clock = Clock(self.world, 1_000, 0)
         wall = Clock(self.world, WALL_EPOCH_MS, 0)
-        self.orchestrator = Orchestrator("orchestrator", self.world, self.store, self.settings, self.watch, clock, wall)
+        self.orchestrator = SimOrchestrator(
+            "orchestrator", self.world, self.store, self.settings, self.watch, clock, wall
+        )
         self.machines: dict[NodeId, PlannedMachine] = {}
         self.ledger = self.new_ledger()
         self.watch.add([self.ledger])
@@ -84,15 +87,15 @@ class PlannedNetwork:
     def new_ledger(self) -> Ledger:
         return Ledger(self)
 
-    def new_link(self) -> Link:
-        return Link(self.world, self.world.stream(), 1)
+    def new_link(self) -> SimLink:
+        return SimLink(self.world, self.world.stream(), 1)
 
-    def find(self, _: Random) -> Orchestrator | None:
+    def find(self, _: Random) -> SimOrchestrator | None:
         return self.orchestrator if self.orchestrator.serves else None
 
     # --- the run ---
 
-    def run(self) -> Outcome:
+    def run(self) -> PlannedOutcome:
         self.orchestrator.start()
         for machine in self.machines.values():
             self.world.call_in(self._random.randrange(500, 1_500), machine.start_agent)
@@ -148,32 +151,32 @@ class PlannedNetwork:
     # --- sleep ---
 
     def stir(self) -> None:
-        """Something happened that somebody must hear of."""
+        """Something happened that must be reported: wake the world."""
         self._woken = True
 
     def room_appeared(self) -> None:
-        """A machine is back. Who computes need not hear of it now; who waits must, or would have to wait for it."""
+        """A machine is back. Wake the world if a job waits for one, or if no other machine is idle."""
         waits = any(a.cause is Cause.WAITING and a.ended is None for a in self.ledger.accounts.values())
         self._woken |= waits or not self._spare()
 
     def _spare(self) -> bool:
-        """Whether a machine is idle that would be given work at once."""
+        """Whether a machine is idle and would be given work at once."""
         return any(m.idle and self.ledger.states.get(m.spec.id) is NodeState.READY for m in self.machines.values())
 
     def _proving(self) -> bool:
-        """Whether an idle machine has yet to be taken back, quarantine and probation and all."""
+        """Whether an idle machine is still in quarantine or on probation."""
         return any(m.idle and self.ledger.states.get(m.spec.id) in _COMING_BACK for m in self.machines.values())
 
     def _next_word(self, limit: int) -> int:
-        """The next moment at which talk matters and that can be foreseen: a machine that holds something goes down. The
-        kernel forgives for a while after a freeze, so it has to be over by then."""
+        """The next predictable moment at which messages matter: a machine that holds work goes down. The kernel is
+        lenient for a while after a freeze, so the world must wake early enough for that to be over."""
         forgiving = self.settings.silence_ceiling_ms + 3 * self.settings.keepalive_ms
         falls = [m.falls_at for m in self.machines.values() if m.falls_at is not None and m.folders]
         return min([limit, *(at - forgiving for at in falls)])
 
     def _nothing_new(self) -> bool:
-        """Every job computes on record, is being made ready on record, or waits while no machine is free; and if one of
-        them had to move, it would not be to a machine that was given no time to prove itself."""
+        """Every job is recorded as computing or being prepared, or waits while no machine is free; and if a job had to
+        move, every idle machine has had time to prove itself."""
         room = None
         for account in self.ledger.accounts.values():
             if account.ended is not None:
@@ -210,6 +213,6 @@ class PlannedNetwork:
             machine.thaw()
 
 
-def play(question: Question, seed: int, leaps: bool = True) -> Outcome:
-    """One world of this question."""
+def play(question: Question, seed: int, leaps: bool = True) -> PlannedOutcome:
+    """Simulate one world of this question."""
     return PlannedNetwork(question, seed, leaps).run()

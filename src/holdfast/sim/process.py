@@ -1,15 +1,15 @@
-"""What all programs of the virtual world share: they can be killed at any moment, and they can stand still."""
+"""The base of all simulated processes: they can be killed at any moment, and they can freeze."""
 
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.sim.world import Timer, World
+from holdfast.sim.world import SimWorld, Timer
 
 
-class Process:
-    """Whatever it does goes through `run` or `later`: the dead do nothing, the frozen do it when they wake."""
+class SimProcess:
+    """Everything it does goes through `run` or `later`: a dead process does nothing, a frozen one continues on thaw."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self.world = world
         self.frozen = False
         self._life = 0
@@ -25,7 +25,7 @@ class Process:
             what(*arguments)
 
     def forget_everything(self) -> None:
-        """What was scheduled will not happen: the program ended."""
+        """Cancel everything that was scheduled: the process ended."""
         self._life += 1
         self._missed.clear()
 
@@ -33,7 +33,7 @@ class Process:
         self.frozen = True
 
     def thaw(self) -> None:
-        """Everything that piled up is done now, in the order in which it came, unless that ends the program."""
+        """Run everything that accumulated, in order of arrival, unless one of these calls ends the process."""
         self.frozen = False
         missed, self._missed = self._missed, []
         life = self._life

@@ -1,4 +1,4 @@
-"""One simulated world, put together from its plan and run to its verdict."""
+"""One simulated world: built from its plan and run to its verdict."""
 
 from collections import Counter
 from random import Random
@@ -8,20 +8,21 @@ import msgspec
 from holdfast.model import Job, NodeId
 from holdfast.sim.checkers import RULES
 from holdfast.sim.faults import Injector
-from holdfast.sim.network import Link
+from holdfast.sim.network import SimLink
 from holdfast.sim.node import Machine
-from holdfast.sim.orchestrator import Orchestrator
+from holdfast.sim.orchestrator import SimOrchestrator
 from holdfast.sim.people import People
-from holdfast.sim.plan import FaultKind, Plan, plan
-from holdfast.sim.store import Store
-from holdfast.sim.watch import Broken, Watch
-from holdfast.sim.world import Clock, RunsAway, World
+from holdfast.sim.plan import FaultKind, WorldPlan, plan
+from holdfast.sim.store import SimStore
+from holdfast.sim.watch import Broken, InvariantWatch
+from holdfast.sim.world import Clock, RunsAway, SimWorld
 
 WALL_EPOCH_MS = 1_700_000_000_000
-"""What an honest wall clock shows when a world begins."""
+"""The reading of a correct wall clock when a world begins."""
+SKEW_MS = 1_500
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class WorldVerdict(msgspec.Struct, frozen=True):
     """How a world ended."""
 
     seed: int
@@ -32,6 +33,8 @@ class Verdict(msgspec.Struct, frozen=True):
     virtual_ms: int
     faults: dict[str, int]
     jobs: dict[str, int]
+    turned_away: int
+    """Requests that a leader refused because too much waited already."""
 
     @property
     def replay(self) -> str:
@@ -39,33 +42,39 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Scene:
-    def __init__(self, the_plan: Plan) -> None:
+    def __init__(self, the_plan: WorldPlan) -> None:
         self.plan = the_plan
         self.settings = the_plan.settings
-        self.world = World(the_plan.seed)
-        self.store = Store()
-        self.watch = Watch()
+        self.world = SimWorld(the_plan.seed)
+        self.store = SimStore(self.world.stream())
+        self.watch = InvariantWatch()
         self._random = self.world.stream()
-        self.orchestrators: list[Orchestrator] = []
+        self.orchestrators: list[SimOrchestrator] = []
         self.machines: dict[NodeId, Machine] = {}
         for spec in the_plan.machines:
-            link = Link(self.world, self.world.stream(), self._random.choice((0, 1, 5, 20)))
+            link = SimLink(self.world, self.world.stream(), self._random.choice((0, 1, 5, 20)))
             link.give_up_ms = self._random.randrange(5_000, 30_000)
             self.machines[spec.id] = Machine(spec, self.world, self.watch, link, self.find, the_plan.programs)
         self.people = People(self)
         self.faults = Injector(self)
+        self.walls: dict[str, Clock] = {}
+        """The wall clock that each orchestrator reads."""
+        self.wall_ahead_ms = 0
+        """The error of the wall clock of an orchestrator that starts now."""
         self.leaderless_until = 0
-        """Before this nobody starts an orchestrator in place of one that died."""
+        """No replacement for a dead orchestrator is started before this time."""
         self.watch.add(rule(self) for rule in RULES)
 
-    # --- who is there ---
+    # --- orchestrators ---
 
-    def start_orchestrator(self) -> Orchestrator:
-        skew_ms = self._random.randrange(-1_500, 1_500)
+    def start_orchestrator(self) -> SimOrchestrator:
+        skew_ms = self._random.randrange(-SKEW_MS, SKEW_MS)
         boottime = Clock(self.world, self._random.randrange(1_000, 1_000_000), 0)
-        wall = Clock(self.world, WALL_EPOCH_MS + skew_ms, 0)
-        orchestrator = Orchestrator(
-            f"orchestrator {len(self.orchestrators) + 1}",
+        wall = Clock(self.world, WALL_EPOCH_MS + skew_ms + self.wall_ahead_ms, 0)
+        name = f"orchestrator {len(self.orchestrators) + 1}"
+        self.walls[name] = wall
+        orchestrator = SimOrchestrator(
+            name,
             self.world,
             self.store,
             self.settings,
@@ -73,23 +82,30 @@ class Scene:
             boottime,
             wall,
         )
+        orchestrator.core.events_max = self.plan.events_max
         self.orchestrators.append(orchestrator)
         orchestrator.start()
         return orchestrator
 
+    def wall_error(self, wall: Clock) -> int:
+        """The correction that a wall clock needs, to within a second."""
+        error = WALL_EPOCH_MS + self.world.now - wall.read()
+        return error if abs(error) > SKEW_MS else 0
+
     def _supervise(self) -> None:
-        """As an init system does: there is always one orchestrator, soon."""
+        """As an init system does: soon there is always one orchestrator."""
         if self.leader is None and self.world.now >= self.leaderless_until:
             self.start_orchestrator()
         self.world.call_in(100, self._supervise)
 
     @property
-    def leader(self) -> Orchestrator | None:
-        """The youngest process that lives."""
+    def leader(self) -> SimOrchestrator | None:
+        """The youngest live process."""
         return next((o for o in reversed(self.orchestrators) if o.alive), None)
 
-    def find(self, random: Random) -> Orchestrator | None:
-        """Who answers a dial: mostly the youngest, sometimes one that was replaced and does not know."""
+    def find(self, random: Random) -> SimOrchestrator | None:
+        """The orchestrator that answers a connection: mostly the youngest, sometimes a replaced one that does not know
+        it."""
         serving = [o for o in self.orchestrators if o.serves]
         if not serving:
             return None
@@ -97,7 +113,7 @@ class Scene:
 
     # --- the run ---
 
-    def run(self) -> Verdict:
+    def run(self) -> WorldVerdict:
         says = ""
         try:
             self._run()
@@ -126,23 +142,24 @@ class Scene:
         self.watch.tell("finished")
 
     def settled(self) -> bool:
-        """Everybody has an answer, every job has ended, and no machine holds anything."""
+        """Whether every request is answered, every job has ended, and no machine holds anything."""
         return (
             self.people.satisfied
             and not any(isinstance(row, Job) and row.live for row in self.store.rows.values())
             and not any(machine.folders or machine.shims for machine in self.machines.values())
         )
 
-    def _verdict(self, says: str) -> Verdict:
+    def _verdict(self, says: str) -> WorldVerdict:
         jobs = Counter(
             (row.verdict.value if row.verdict else "unended")
             for row in self.store.rows.values() if isinstance(row, Job)
         )  # fmt: skip
-        return Verdict(
+        return WorldVerdict(
             self.plan.seed, not says, says, self.world.trace_hash(), self.world.happened, self.world.now,
             {kind.value: self.faults.counts[kind] for kind in FaultKind}, dict(jobs),
+            sum(orchestrator.turned_away for orchestrator in self.orchestrators),
         )  # fmt: skip
 
 
-def run(seed: int) -> Verdict:
+def run(seed: int) -> WorldVerdict:
     return Scene(plan(seed)).run()

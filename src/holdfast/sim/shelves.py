@@ -1,10 +1,11 @@
-"""A small world for the garbage collector: several orchestrators share a blob store and its rows, under one seed.
+"""A simulation of the garbage collector: several orchestrators share a blob store and its rows, from one seed.
 
 Processes die, freeze between any two steps, and are replaced while they still believe that they lead. Wall clocks are
-set, answers get lost, requests arrive late, uploads are cut. The deciding is done by `holdfast.blobs.garbage` alone:
-here are only the steps that `orchestrator.content` and `orchestrator.sweep` take around it, each a step of its own so
-that everything can happen in between. Nothing that a root names or that somebody was told to rely on may be deleted,
-and what is named must be there; when all is quiet, everything else must go within bounded time.
+set, answers get lost, requests arrive late, uploads are interrupted. All decisions are made by
+`holdfast.blobs.garbage`: this module only has the steps that `orchestrator.content` and `orchestrator.sweep` take
+around it, separately, so that anything can happen in between. Content that a root names, or that somebody was told to
+rely on, must never be deleted, and named content must exist; once everything is quiet, all other content must be
+deleted within bounded time.
 """
 
 import heapq
@@ -19,18 +20,18 @@ GRACE, ROUND, LATE = 4_000, 80, 60
 UNFINISHED = 3 * GRACE
 BEAT, SWEEP = 150, 300
 STORM = 9 * GRACE
-"""For how long things go wrong."""
+"""How long faults are injected."""
 CALM = 2 * GRACE + UNFINISHED + 20 * SWEEP
-"""Within this time after the storm, everything that nothing names is gone."""
+"""Within this time after the last fault, all unreferenced content is deleted."""
 OWNERS = [owner_hash("ann"), owner_hash("bob")]
 SHAS = [sha_of(bytes([i])) for i in range(5)]
 
 Steps = Generator[int]
-"""What a process does; it yields how long each step takes."""
+"""The actions of a process; yields the duration of each step."""
 
 
 class Lost(AssertionError):
-    """Something is gone that must be there, or there that must be gone."""
+    """Content is missing that must exist, or exists that must have been deleted."""
 
 
 class Fenced(Exception):
@@ -41,17 +42,17 @@ class Died(Exception):
     """The process ends itself: another one leads."""
 
 
-class Process:
+class StoredProcess:
     def __init__(self, number: int, wall_ahead: int) -> None:
         self.number = number
         self.alive = True
         self.frozen_until = 0
         self.wall_ahead = wall_ahead
-        """By how much its wall clock differs from the store's."""
+        """The difference between its wall clock and the store's."""
         self.epoch = 0
         self.collector = Collector(0)
         self.pledged: dict[str, int] = {}
-        """Every key that it told somebody to rely on while it led, and until when: the checker's own book."""
+        """Every key that it told somebody to rely on while it led, with the time limit: kept for the checks."""
 
 
 class Shelves:
@@ -60,20 +61,20 @@ class Shelves:
         self.now = 0
         self.dated = bool(seed % 2)
         """Whether requests to delete carry their own time limit (S3), or are made under a lock (a folder)."""
-        self.lock: Process | None = None
+        self.lock: StoredProcess | None = None
         self.store: dict[str, int] = {owned_key(o, s): 0 for o in OWNERS for s in SHAS[:3]}
         self.roots: dict[Root, frozenset[str]] = {}
         self.epoch = 0
         self.note: list[str] = []
-        self.processes: list[Process] = []
+        self.processes: list[StoredProcess] = []
         self.named = self.deleted = 0
         self._numbers = count()
-        self._due: list[tuple[int, int, Process | None, Steps]] = []
+        self._due: list[tuple[int, int, StoredProcess | None, Steps]] = []
 
     # --- time ---
 
     def run(self) -> None:
-        """The storm, then the calm."""
+        """A phase with faults, then one without."""
         self.lead(self.start())
         self.begin(None, self.trouble())
         self.until(STORM)
@@ -102,13 +103,13 @@ class Shelves:
                     self.kill(process)
         self.now = end
 
-    def begin(self, process: Process | None, steps: Steps, after: int = 0) -> None:
+    def begin(self, process: StoredProcess | None, steps: Steps, after: int = 0) -> None:
         self._put(self.now + after, process, steps)
 
-    def _put(self, at: int, process: Process | None, steps: Steps) -> None:
+    def _put(self, at: int, process: StoredProcess | None, steps: Steps) -> None:
         heapq.heappush(self._due, (at, next(self._numbers), process, steps))
 
-    # --- what goes wrong ---
+    # --- faults ---
 
     def trouble(self) -> Steps:
         draw = self.draw
@@ -118,7 +119,7 @@ class Shelves:
                 ["client", "forget", "freeze", "kill", "replace", "again", "clock"], [9, 3, 1.2, 0.3, 0.7, 0.3, 0.5]
             )[0]:
                 case "client" if living:
-                    # Some still talk to whoever led before.
+                    # Some clients still talk to the previous leader.
                     whom = living[-1] if draw.random() < 0.8 else draw.choice(living)
                     self.begin(whom, self.upload(whom))
                 case "forget" if self.roots:
@@ -138,8 +139,9 @@ class Shelves:
                     pass
             yield draw.choice([1, 10, 40, 150, 300, 700])
 
-    def coup(self, process: Process, doomed: list[str]) -> Steps:
-        """In the middle of a round, another takes the lead, and somebody sends it what is just being deleted."""
+    def coup(self, process: StoredProcess, doomed: list[str]) -> Steps:
+        """In the middle of a round, another process takes the lead, and a client sends it content that is being
+        deleted."""
         yield self.draw.choice([0, 1, 2, 10, ROUND])
         process.frozen_until = self.now + self.draw.choice([0, ROUND // 4, ROUND, 2 * ROUND, 3 * ROUND, GRACE // 2])
         heir = self.start()
@@ -149,19 +151,19 @@ class Shelves:
             for after in range(0, 3 * ROUND, 20):
                 self.begin(heir, self.upload(heir, wanted), after)
 
-    def start(self) -> Process:
-        process = Process(len(self.processes), self.draw.choice([-LATE, 0, LATE]))
+    def start(self) -> StoredProcess:
+        process = StoredProcess(len(self.processes), self.draw.choice([-LATE, 0, LATE]))
         self.processes.append(process)
         self.begin(process, self.sweeps(process))
         self.begin(process, self.beats(process))
         return process
 
-    def kill(self, process: Process) -> None:
+    def kill(self, process: StoredProcess) -> None:
         process.alive = False
         if self.lock is process:
             self.lock = None
 
-    def lead(self, process: Process) -> None:
+    def lead(self, process: StoredProcess) -> None:
         """As `Leader._rebuild` and `Content.led` do: the note is read after the lead was taken."""
         self.epoch += 1
         if self.epoch != process.epoch + 1 or not process.epoch:
@@ -177,12 +179,12 @@ class Shelves:
 
     # --- collecting, as `orchestrator.sweep` does it ---
 
-    def beats(self, process: Process) -> Steps:
+    def beats(self, process: StoredProcess) -> Steps:
         while True:
             process.collector.awake(self.now)
             yield BEAT
 
-    def sweeps(self, process: Process) -> Steps:
+    def sweeps(self, process: StoredProcess) -> Steps:
         while True:
             yield (
                 self.draw.randrange(1, ROUND // 2)
@@ -195,7 +197,7 @@ class Shelves:
                 if process.epoch != self.epoch:
                     raise Died from None
 
-    def sweep(self, process: Process, collector: Collector, epoch: int) -> Steps:
+    def sweep(self, process: StoredProcess, collector: Collector, epoch: int) -> Steps:
         if collector.condemned:
             yield from self.end_round(collector, epoch)
         read, roots = self.now, dict(self.roots)
@@ -218,14 +220,14 @@ class Shelves:
         else:
             collector.unsure(self.now)
 
-    def ask_dated(self, process: Process, collector: Collector, doomed: list[str]) -> Generator[int, None, bool]:
+    def ask_dated(self, process: StoredProcess, collector: Collector, doomed: list[str]) -> Generator[int, None, bool]:
         for key in doomed:
-            # A clock that is off by more than the store tolerates is refused by it; see `arrives`.
+            # The store rejects a clock that is off by more than it tolerates; see `arrives`.
             dated = self.now + process.wall_ahead
             yield 1
             if not collector.may_delete(self.now):
                 break
-            yield 1  # between the question and the sending: the place to be frozen at
+            yield 1  # between the check and the request: the critical moment for a freeze
             stormy = self.now < STORM
             travels = self.draw.choice([1, 3, ROUND // 2, ROUND]) if stormy else 1
             self.begin(None, self.arrives(key, dated), travels)
@@ -239,7 +241,9 @@ class Shelves:
             self.delete(key)
         yield from ()
 
-    def delete_locked(self, process: Process, collector: Collector, doomed: list[str]) -> Generator[int, None, bool]:
+    def delete_locked(
+        self, process: StoredProcess, collector: Collector, doomed: list[str]
+    ) -> Generator[int, None, bool]:
         if self.lock is not None:
             return False
         self.lock = process
@@ -272,14 +276,14 @@ class Shelves:
 
     # --- uploading, as `orchestrator.content` does it ---
 
-    def pledge(self, process: Process, owner: str, sha: str) -> bool:
+    def pledge(self, process: StoredProcess, owner: str, sha: str) -> bool:
         held = process.collector.may_promote(owner, sha, self.now)
         if held and process.epoch == self.epoch:
             process.pledged[owned_key(owner, sha)] = self.now + GRACE
         return held
 
-    def upload(self, process: Process, wanted: Owned | None = None) -> Steps:
-        """Send what is missing, have it taken over, and submit a job that names it."""
+    def upload(self, process: StoredProcess, wanted: Owned | None = None) -> Steps:
+        """Send missing content, have it promoted, and submit a job that names it."""
         draw = self.draw
         owner, uploader = wanted.owner if wanted else draw.choice(OWNERS), f"client-{next(self._numbers)}"
         shas = frozenset([wanted.sha] if wanted else draw.sample(SHAS, draw.choice([1, 2])))
@@ -291,7 +295,7 @@ class Shelves:
                 self.store[incoming_key(uploader, sha)] = self.now
             yield 1 if wanted else draw.choice([1, 20, ROUND])
         if draw.random() < 0.15:
-            return  # cut
+            return  # interrupted
         collector, began = process.collector, self.now
         for sha in [*sorted(shas), root.manifest]:
             if not self.pledge(process, owner, sha):
@@ -309,7 +313,7 @@ class Shelves:
         yield 1 if wanted else draw.choice([1, 40, GRACE // 4, GRACE, 2 * GRACE])
         yield from self.submit(process, root, shas)
 
-    def submit(self, process: Process, root: Root, shas: frozenset[str]) -> Steps:
+    def submit(self, process: StoredProcess, root: Root, shas: frozenset[str]) -> Steps:
         collector, pledged = process.collector, self.now
         careless = self.draw.random() < 0.1
         if not careless and not collector.still_seen(root, self.now):

@@ -1,6 +1,6 @@
-"""Shims and bodies of the virtual world: the production warden over a program that only takes time.
+"""Simulated shims and bodies: the production attempt lifecycle with a program that only takes time.
 
-A body has a duration, an exit code and an output; it may ignore SIGTERM, and it may fell its machine.
+A body has a duration, an exit code and an output; it may ignore SIGTERM, and it may take its machine down.
 """
 
 from typing import TYPE_CHECKING
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.model import AttemptId, JobId
-from holdfast.node.core.stimuli import ShimStatus
-from holdfast.node.core.warden import Act, Order, Outcome, Phase, Warden
-from holdfast.sim.process import Process
+from holdfast.node.core.attempt_lifecycle import Act, AttemptLifecycle, BodyOutcome, Phase
+from holdfast.node.core.events import ShimStatus
+from holdfast.node.core.order import Order
+from holdfast.sim.process import SimProcess
 from holdfast.sim.world import Timer
 
 if TYPE_CHECKING:
@@ -19,22 +20,24 @@ if TYPE_CHECKING:
 SIGTERM, SIGKILL = 15, 9
 
 
-class Program(msgspec.Struct, frozen=True):
-    """What a job's body does, wherever it runs: the same job, the same output."""
+class SimProgram(msgspec.Struct, frozen=True):
+    """What a job's body does, on any machine: the same job, the same output."""
 
     duration_ms: int
     exit_code: int = 0
     stdout_sha256: str = ""
     stdout_bytes: int = 0
     ignores_term: bool = False
+    saves_every_ms: int = 0
+    """The interval at which its checkpoint folder is captured; 0: only on request."""
     fells_machine_at_ms: int | None = None
-    """Takes its machine down when it has run this long."""
+    """Takes its machine down after running this long."""
 
 
-class Body:
-    """A running program. Stands still with its machine, and then needs the rest of its time."""
+class SimBody:
+    """A running program. It freezes with its machine, and then still needs the rest of its time."""
 
-    def __init__(self, shim: "Shim", program: Program) -> None:
+    def __init__(self, shim: "SimShim", program: SimProgram) -> None:
         self.shim, self.program = shim, program
         self._left_ms = program.duration_ms
         self._resumed = 0
@@ -47,12 +50,12 @@ class Body:
 
     @property
     def ran_ms(self) -> int:
-        """How long it has run, not counting when it stood still."""
+        """How long it has run, not counting freezes."""
         return self._ran_ms + self.awake_ms
 
     @property
     def awake_ms(self) -> int:
-        """How long it has run since it last stood still."""
+        """How long it has run since its last freeze."""
         return 0 if self._paused else self.shim.machine.world.now - self._resumed
 
     @property
@@ -65,7 +68,7 @@ class Body:
         return self._drag != 1
 
     def drag(self, factor: int | None) -> None:
-        """From now on it needs so many times as long for the rest; None: it stands still, and lives."""
+        """From now on the rest takes this many times as long; None: it makes no progress, but stays alive."""
         standing = self._paused
         self.pause()
         self._drag = factor
@@ -111,64 +114,64 @@ class Body:
         self.shim.body_gone(exit_code, signal)
 
     def vanish(self) -> None:
-        """Ended with nobody left to tell."""
+        """Ended without anything left to report to."""
         if not self.dead:
             self.dead = True
             self.shim.machine.world.cancel(self._timer)
             self.shim.machine.body_ended(self.shim)
 
 
-class Shim(Process):
-    def __init__(self, machine: "Machine", order: Order, program: Program) -> None:
+class SimShim(SimProcess):
+    def __init__(self, machine: "Machine", order: Order, program: SimProgram) -> None:
         super().__init__(machine.world)
         self.machine, self.order, self.program = machine, order, program
         self.attempt, self.job = AttemptId(order.attempt), JobId(order.job)
-        self.body: Body | None = None
+        self.body: SimBody | None = None
         self.alive = True
-        self._warden = Warden(order, machine.clock.read())
+        self._lifecycle = AttemptLifecycle(order, machine.clock.read())
         self._timer: Timer | None = None
-        self._said: tuple[Phase, Outcome | None] | None = None
+        self._said: tuple[Phase, BodyOutcome | None] | None = None
         self._act()
 
     def status(self) -> ShimStatus:
-        warden = self._warden
-        printed = self.program if warden.phase is Phase.ENDED and self._ran_out() else None
+        lifecycle = self._lifecycle
+        printed = self.program if lifecycle.phase is Phase.ENDED and self._ran_out() else None
         return ShimStatus(
-            warden.phase,
-            warden.outcome,
+            lifecycle.phase,
+            lifecycle.outcome,
             stdout_bytes=printed.stdout_bytes if printed else 0,
             stdout_sha256=printed.stdout_sha256 if printed else "",
         )
 
     def _ran_out(self) -> bool:
-        outcome = self._warden.outcome
+        outcome = self._lifecycle.outcome
         return outcome is not None and outcome.exit_code is not None
 
-    # --- what the agent says ---
+    # --- commands of the agent ---
 
     def tell(self, do: str, at_ms: int, reason: str) -> None:
         now = self.machine.clock.read()
         match do:
             case "go":
-                self._warden.go(now)
+                self._lifecycle.go(now)
             case "lease":
-                self._warden.lease(at_ms)
+                self._lifecycle.lease(at_ms)
             case "contact":
-                self._warden.contact(at_ms)
+                self._lifecycle.contact(at_ms)
             case _:
-                self._warden.stop(reason)
+                self._lifecycle.stop(reason)
         self._act()
 
     def fault(self, code: str, detail: str) -> None:
-        self._warden.fault(code, detail)
+        self._lifecycle.fault(code, detail)
         self._act()
 
-    # --- the warden's hands ---
+    # --- actions of the attempt lifecycle ---
 
     def _act(self) -> None:
         if not self.alive:
             return
-        act = self._warden.due(self.machine.clock.read())
+        act = self._lifecycle.due(self.machine.clock.read())
         match act:
             case Act.START:
                 self.later(self.machine.random.randrange(1, 20), self._spawn)
@@ -186,11 +189,11 @@ class Shim(Process):
 
     def _spawn(self) -> None:
         if self.machine.disk_full:
-            self._warden.spawn_failed("node_disk_full", "no space left on device")
+            self._lifecycle.spawn_failed("node_disk_full", "no space left on device")
         else:
-            self.body = Body(self, self.program)
+            self.body = SimBody(self, self.program)
             self.machine.body_started(self)
-            self._warden.body_started(self.machine.clock.read())
+            self._lifecycle.body_started(self.machine.clock.read())
         self._act()
 
     def _signal(self, signal: int) -> None:
@@ -202,31 +205,31 @@ class Shim(Process):
         self.run(self._reap, exit_code, signal)
 
     def _reap(self, exit_code: int | None, signal: int | None) -> None:
-        self._warden.body_ended(exit_code, signal, self.machine.clock.read())
+        self._lifecycle.body_ended(exit_code, signal, self.machine.clock.read())
         self._act()
 
     def _publish(self) -> None:
-        news = (self._warden.phase, self._warden.outcome)
+        news = (self._lifecycle.phase, self._lifecycle.outcome)
         if news == self._said:
             return
         self._said = news
         self.machine.status_written(self)
-        if self._warden.phase is Phase.ENDED:
+        if self._lifecycle.phase is Phase.ENDED:
             self.alive = False
             self.machine.shim_gone(self)
             self.forget_everything()
 
     def _schedule(self) -> None:
         self.world.cancel(self._timer)
-        deadline = self._warden.next_deadline()
+        deadline = self._lifecycle.next_deadline()
         if deadline is not None and self.alive:
             delay = max(0, self.machine.clock.when(deadline) - self.world.now)
             self._timer = self.later(delay, self._act)
 
-    # --- its end ---
+    # --- the end ---
 
     def die(self) -> None:
-        """Killed: nothing is written any more, and the body goes with it."""
+        """Killed: nothing more is written, and the body dies with it."""
         self.alive = False
         self.forget_everything()
         if self.body is not None:

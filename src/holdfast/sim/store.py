@@ -1,51 +1,109 @@
-"""The store of the virtual world: rows that survive, an epoch that every transaction checks, a disk that can fail."""
+"""The simulated store: durable rows, an epoch that every transaction checks, and a disk that can fail.
 
-from collections.abc import Hashable, Iterable
+The logs that nodes deliver are on the same disk. The disk can be full or slow, refuse writes now and then, lose the
+answer to a completed commit, or return something else than was written.
+"""
 
-from holdfast.kernel.commit import row_key
+from collections.abc import Callable, Hashable, Iterable
+from random import Random
+
+from msgspec.structs import replace
+
 from holdfast.kernel.decision import Row
-from holdfast.model import Attempt, AttemptId, Entry, Job
+from holdfast.model import AttemptId, Entry, Meta
+from holdfast.model.rows import is_live, row_key
 
 
-class StoreFailed(Exception):
-    """The transaction did not happen. `overtaken`: because somebody else leads."""
+class SimStoreFailed(Exception):
+    """The transaction was not confirmed. `overtaken`: because another process leads. `durable`: it was committed, and
+    only the answer was lost."""
 
-    def __init__(self, says: str, overtaken: bool = False) -> None:
+    def __init__(self, says: str, overtaken: bool = False, durable: bool = False) -> None:
         super().__init__(says)
         self.says = says
         self.overtaken = overtaken
+        self.durable = durable
 
 
-class Store:
-    def __init__(self) -> None:
+class SimStore:
+    def __init__(self, random: Random | None = None) -> None:
+        self._random = random or Random(0)
         self.rows: dict[tuple[str, Hashable], Row] = {}
         self.journal: list[tuple[int, Entry]] = []
         """With the world's time at which each entry became durable."""
         self.epoch = 0
         self.full = False
+        self.logs_full = False
+        """Whether the logs' disk is full; if only `full` is set, the logs have a disk of their own."""
         self.stall_ms = 0
-        """How much longer a commit takes while the disk under the store is slow."""
+        """Additional duration of a commit while the store's disk is slow."""
+        self.flaky = 0.0
+        """How often a write is refused or a read fails, without any effect."""
+        self.forgetful = 0.0
+        """How often the answer to a commit is lost."""
+        self.rot = 0.0
+        """How often a delivered log is damaged on the disk."""
+        self.rotted: Callable[[AttemptId], None] = lambda attempt: None
+        """Called when a log was damaged."""
+        self.skipped = 0
+        """How many journal numbers were skipped by restores."""
         self.delivered: dict[AttemptId, tuple[str, int]] = {}
-        """Logs that were acknowledged: digest and size of an attempt's stdout."""
+        """Acknowledged logs: digest and size of an attempt's stdout."""
+        self._sealed: set[AttemptId] = set()
+
+    def _may_fail(self) -> None:
+        if self.full:
+            raise SimStoreFailed("the disk under the store is full")
+        if self.flaky and self._random.random() < self.flaky:
+            raise SimStoreFailed("input/output error")
 
     def take_lead(self) -> int:
-        if self.full:
-            raise StoreFailed("the disk under the store is full")
+        self._may_fail()
         self.epoch += 1
         return self.epoch
 
     def write(self, rows: Iterable[Row], epoch: int, at: int) -> None:
-        """All of it or nothing. Every transaction asks for the epoch, also one that writes no row."""
+        """Atomic. Every transaction checks the epoch, even one that writes no row."""
         if epoch != self.epoch:
-            raise StoreFailed(f"epoch {epoch} was overtaken by epoch {self.epoch}", overtaken=True)
-        if self.full:
-            raise StoreFailed("the disk under the store is full")
+            raise SimStoreFailed(f"epoch {epoch} was overtaken by epoch {self.epoch}", overtaken=True)
+        self._may_fail()
         for row in rows:
             if isinstance(row, Entry):
                 self.journal.append((at, row))
             else:
                 self.rows[row_key(row)] = row
+        if self.forgetful and self._random.random() < self.forgetful:
+            raise SimStoreFailed("the store did not answer", durable=True)
 
     def live(self) -> list[Row]:
         """What a leader loads: everything that has not ended."""
-        return [row for row in self.rows.values() if not isinstance(row, Job | Attempt) or row.live]
+        return [row for row in self.rows.values() if is_live(row)]
+
+    def skip_ahead(self, by: int) -> None:
+        """As a store restored from a backup does: no number is issued twice."""
+        self.epoch += by
+        meta = self.rows.get(("meta", 0))
+        if isinstance(meta, Meta):
+            self.rows["meta", 0] = replace(meta, fence=meta.fence + by, entry_seq=meta.entry_seq + by)
+            self.skipped += by
+
+    # --- logs ---
+
+    def deliver(self, attempt: AttemptId, sha256: str, size: int) -> bool:
+        """Store an attempt's log. False: it was not stored, and its node sends it again."""
+        if self.delivered.get(attempt) == (sha256, size):
+            return True
+        if self.logs_full or attempt in self._sealed or (self.flaky and self._random.random() < self.flaky):
+            return False
+        self.delivered[attempt] = (sha256, size)
+        if self.rot and self._random.random() < self.rot:
+            self.delivered[attempt] = ("0" * 64, size)
+            self.rotted(attempt)
+        return True
+
+    def sealed(self, attempt: AttemptId) -> tuple[str, int] | None:
+        """The log that was delivered; from now on nothing is added to it."""
+        if self.flaky and self._random.random() < self.flaky:
+            raise SimStoreFailed("input/output error")
+        self._sealed.add(attempt)
+        return self.delivered.get(attempt)

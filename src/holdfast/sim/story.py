@@ -1,4 +1,4 @@
-"""Tells what happened in one simulated world, in plain words with virtual time, and how it was judged."""
+"""Prints what happened in one simulated world, with virtual time, and its verdict."""
 
 import sys
 
@@ -6,10 +6,10 @@ import msgspec
 
 from holdfast.model import Entry
 from holdfast.sim.plan import plan
-from holdfast.sim.scene import Scene, Verdict
+from holdfast.sim.scene import Scene, WorldVerdict
 
 _QUIET = {"job.preparing"}
-"""Steps that only repeat what the line before said."""
+"""Steps that only repeat the previous line."""
 
 
 def tell(seed: int, story: bool = False, json: bool = False) -> int:
@@ -36,7 +36,7 @@ def _cast(scene: Scene) -> list[str]:
 
 
 def _lines(scene: Scene) -> list[str]:
-    """What a spectator saw (left) and what the orchestrator put on record (right, after a bar), in order."""
+    """Events of the world (left) and journal entries of the orchestrator (right, after a bar), in order."""
     told = [(at, order, f"{_clock(at)}  {text}") for order, (at, text) in enumerate(scene.world.notes)]
     told += [
         (at, len(told) + order, f"{_clock(at)}    | {_entry(entry)}")
@@ -55,7 +55,7 @@ def _clock(at: int) -> str:
     return f"{at // 1000:5d}.{at % 1000:03d}"
 
 
-def ending(verdict: Verdict) -> list[str]:
+def ending(verdict: WorldVerdict) -> list[str]:
     faults = ", ".join(f"{count} {kind}" for kind, count in verdict.faults.items() if count)
     jobs = ", ".join(f"{count} {kind}" for kind, count in sorted(verdict.jobs.items()))
     lines = [

@@ -1,8 +1,7 @@
-"""The virtual world's time: one heap of things to come, one seed, no wall clock.
+"""The time of a simulated world: one heap of scheduled events, one seed, no wall clock.
 
-Everything random in a simulated world is drawn from generators that descend from its seed, and everything
-that happens is folded into one hash, so that a seed names a world completely. It knows nothing of jobs or
-nodes.
+Everything random in a simulated world is drawn from generators that descend from its seed, and everything that happens
+is added to one hash, so that a seed identifies a world completely. This module knows nothing about jobs or nodes.
 """
 
 from collections.abc import Callable
@@ -14,17 +13,17 @@ from typing import Any
 from holdfast.model import Instant
 
 EVENTS_MAX = 1_000_000
-"""A world that needs more turns in circles."""
+"""A world that needs more is in an endless loop."""
 
 Timer = list[Any]
-"""[when, order, what, arguments]; `what` is None once cancelled."""
+"""[time, order, function, arguments]; the function is None once cancelled."""
 
 
 class RunsAway(Exception):
-    """Something happens again and again, and leads nowhere."""
+    """The same events repeat without end."""
 
 
-class World:
+class SimWorld:
     def __init__(self, seed: int, events_max: int = EVENTS_MAX) -> None:
         self.seed = seed
         self.events_max = events_max
@@ -32,14 +31,15 @@ class World:
         """True time in milliseconds since the world began. No machine reads it directly."""
         self.happened = 0
         self.notes: list[tuple[int, str]] = []
-        """What a spectator would tell of: faults, crashes, bodies that start and end."""
+        """Visible events: faults, crashes, bodies that start and end."""
         self._root = Random(seed)
         self._heap: list[Timer] = []
         self._order = 0
         self._trace = blake2b(digest_size=16)
 
     def stream(self) -> Random:
-        """A generator of its own for one part of the world, so that one part's draws do not shift another's."""
+        """A separate generator for one part of the world, so that the draws of one part do not shift those of
+        another."""
         return Random(self._root.getrandbits(64))
 
     def call_at(self, when: int, what: Callable[..., None], *arguments: Any) -> Timer:
@@ -57,7 +57,7 @@ class World:
             timer[2] = None
 
     def run_until(self, limit: int, done: Callable[[], bool] | None = None) -> None:
-        """Let things happen up to and including `limit`, or until `done` says so."""
+        """Process events up to and including `limit`, or until `done` returns true."""
         heap = self._heap
         while heap and heap[0][0] <= limit:
             when, _, what, arguments = heappop(heap)
@@ -73,12 +73,12 @@ class World:
         self.now = max(self.now, limit)
 
     def trace(self, data: bytes) -> None:
-        """Fold something that happened into the hash that names this run."""
+        """Add an event to the hash that identifies this run."""
         self._trace.update(b"%d\0" % self.now)
         self._trace.update(data)
 
     def note(self, text: str) -> None:
-        """Something a spectator would tell of; also part of the trace."""
+        """Record a visible event; also part of the trace."""
         self.notes.append((self.now, text))
         self.trace(text.encode())
 
@@ -87,18 +87,22 @@ class World:
 
 
 class Clock:
-    """One machine's CLOCK_BOOTTIME: starts anywhere, runs a little fast or slow, never stands still.
+    """One machine's CLOCK_BOOTTIME: starts anywhere, runs slightly fast or slow, never stops.
 
-    A suspended machine's programs do not run, but this clock goes on: that is why leases are counted on it.
+    A suspended machine runs no programs, but this clock continues: that is why leases are measured on it.
     """
 
-    def __init__(self, world: World, offset_ms: int, drift_ppm: int) -> None:
+    def __init__(self, world: SimWorld, offset_ms: int, drift_ppm: int) -> None:
         self._world = world
         self._offset_ms = offset_ms
         self._rate = 1_000_000 + drift_ppm
 
     def read(self) -> Instant:
         return Instant(self._offset_ms + self._world.now * self._rate // 1_000_000)
+
+    def jump(self, by_ms: int) -> None:
+        """Set the clock."""
+        self._offset_ms += by_ms
 
     def when(self, reading: int) -> int:
         """The first moment of the world at which this clock shows at least `reading`."""

@@ -6,7 +6,7 @@ the index only if they can see that the question implies its condition.
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     ARRAY,
@@ -32,14 +32,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from holdfast.kernel.world import COMMAND
-from holdfast.state.tables import attempts, entries, jobs, keeps, leader, meta, nodes, notes, paces, storable, tokens
+from holdfast.model.rows import ROWS, Live, Newest, RowType
+from holdfast.state.tables import BY_TYPE, attempts, entries, jobs, keeps, leader, meta, nodes, notes, storable, tokens
 
 BIGGEST = 2**63 - 1
 """The largest integer either engine compares with; a larger one in a question is as good as this."""
 
 _ENDED = literal_column("'ended'")
 _LIVE_JOB = jobs.c.phase != _ENDED
+_APPENDED = {BY_TYPE[row_type.kind] for row_type in ROWS if row_type.appends}
 
 
 # --- writing ---
@@ -94,7 +95,7 @@ _New = TypeVar("_New", sqlite.Insert, postgresql.Insert)
 
 def _or_replace(table: Table, new: _New) -> _New:
     """Entries are only ever added: a number used twice fails."""
-    if table is entries:
+    if table in _APPENDED:
         return new
     keys = table.primary_key.columns.keys()
     return new.on_conflict_do_update(
@@ -104,26 +105,46 @@ def _or_replace(table: Table, new: _New) -> _New:
 
 # --- loading what is alive ---
 
-# Jobs come in the order of their index: asked for by id, SQLite would walk through all that ever ended.
-live_jobs: Select[str] = select(jobs.c.doc).where(_LIVE_JOB).order_by(jobs.c.submitted_ms, jobs.c.id)
-live_attempts: Select[str] = select(attempts.c.doc).where(attempts.c.phase != _ENDED).order_by(attempts.c.id)
 the_meta: Select[str] = select(meta.c.doc)
 
 
-def newest_paces(limit: int, commands: bool) -> Select[str]:
-    """Of what is only a command, or of all else."""
-    return _paces(paces.c.doc, commands).limit(limit)
+def live_rows(row_type: RowType[Any]) -> list[Select[str]]:
+    """The rows of a kind that a leader loads, in the order of their keys; of `NEWEST` kinds the newest first."""
+    table = BY_TYPE[row_type.kind]
+    if row_type.newest is not None:
+        newest = row_type.newest
+        return [
+            _newest_of(table, table.c.doc, newest, prefixed=False).limit(newest.most),
+            _newest_of(table, table.c.doc, newest, prefixed=True).limit(newest.prefixed_most),
+        ]
+    match row_type.live:
+        case Live.NONE:
+            return []
+        case Live.UNENDED:
+            return [_in_order(select(table.c.doc).where(table.c.phase != _ENDED), table)]
+        case _:
+            return [_in_order(select(table.c.doc), table)]
 
 
-def forget_paces(kept: int, commands: bool, limit: int) -> UpdateBase:
-    """Remove those that `newest_paces` would not load, at most `limit` at once."""
-    return delete(paces).where(paces.c.id.in_(_paces(paces.c.id, commands).offset(kept).limit(limit)))
+def _in_order(question: Select[str], table: Table) -> Select[str]:
+    """Jobs come in the order of their index: asked for by id, SQLite would walk through all that ever ended."""
+    return question.order_by(*((jobs.c.submitted_ms, jobs.c.id) if table is jobs else table.primary_key.columns))
 
 
-def _paces(what: ColumnElement[str], commands: bool) -> Select[str]:
+def forget_oldest(row_type: RowType[Any], limit: int) -> list[UpdateBase]:
+    """Remove those that `live_rows` would not load, at most `limit` at once."""
+    newest, table = row_type.newest, BY_TYPE[row_type.kind]
+    if newest is None:
+        return []
+    kept = ((True, newest.prefixed_most), (False, newest.most))
+    old = [_newest_of(table, table.c.id, newest, prefixed=prefixed).offset(most) for prefixed, most in kept]
+    return [delete(table).where(table.c.id.in_(ids.limit(limit))) for ids in old]
+
+
+def _newest_of(table: Table, what: ColumnElement[str], newest: Newest, *, prefixed: bool) -> Select[str]:
     """Newest first, in the order in which the kernel forgets them. Several may have one number."""
-    prefixed = (paces.c.id >= COMMAND) & (paces.c.id < COMMAND + "\U0010ffff")
-    return select(what).where(prefixed if commands else not_(prefixed)).order_by(paces.c.seq.desc(), paces.c.id.desc())
+    begins = (table.c.id >= newest.prefix) & (table.c.id < newest.prefix + "\U0010ffff")
+    return select(what).where(begins if prefixed else not_(begins)).order_by(table.c.seq.desc(), table.c.id.desc())
 
 
 every_note: Select[str, str] = select(notes.c.id, notes.c.doc)

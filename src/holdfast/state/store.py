@@ -10,43 +10,79 @@ Duties of the caller:
 Reads see committed state only, also while a commit is in flight.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from itertools import chain, groupby
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from holdfast.kernel.decision import Row
-from holdfast.kernel.world import COMMANDS_MAX, PACES_MAX
-from holdfast.model import Attempt, Entry, Job, JoinToken, Keep, Meta, Node, Pace
+from holdfast.model import Attempt, DurationHistory, Entry, Job, JoinToken, Keep, Meta, Node
+from holdfast.model.rows import BY_TYPE, Live, R, decode, encode, key_of
+from holdfast.model.stored import StoredRow
 from holdfast.state import migrate, statements, tables
 from holdfast.state.engines import Engines, open_engines
 from holdfast.state.errors import LeadershipLost, StoreFailed
-from holdfast.state.records import RowT, by_table, row_of
+from holdfast.state.records import by_table
 from holdfast.state.writing import Batch, Lead, forget, writer_of
 
 T = TypeVar("T")
 
 FORGET_EVERY = 2_000
-"""After so many written paces those are removed that no rebuild would load: so the table has a bound."""
+"""After so many written rows of a kind those are removed that no rebuild would load: so the table has a bound."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All that is alive, as of one moment; each sorted by id."""
+    """All that is alive, as of one moment; each kind sorted by its key, those with a number the newest first."""
 
-    jobs: tuple[Job, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
-    nodes: tuple[Node, ...] = ()
-    tokens: tuple[JoinToken, ...] = ()
-    meta: Meta | None = None
-    """None: nothing was ever committed."""
+    by_kind: dict[type[StoredRow], tuple[StoredRow, ...]] = {}
+    """A kind that has no live row is left out."""
     notes: dict[str, str] = {}
     """What leaders before left written, by subject."""
-    paces: tuple[Pace, ...] = ()
-    """The newest first."""
+
+    @classmethod
+    def holding(cls, rows: Iterable[StoredRow], notes: dict[str, str] | None = None) -> "Snapshot":
+        """Of these rows, in the order given."""
+        by_kind: dict[type[StoredRow], tuple[StoredRow, ...]] = {}
+        for kind, found in groupby(rows, type):
+            by_kind[kind] = (*by_kind.get(kind, ()), *found)
+        return cls(by_kind, notes or {})
+
+    def of(self, kind: type[R]) -> tuple[R, ...]:
+        return cast(tuple[R, ...], self.by_kind.get(kind, ()))
+
+    @property
+    def rows(self) -> Iterator[StoredRow]:
+        return chain.from_iterable(self.by_kind.values())
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return self.of(Job)
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        return self.of(Attempt)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return self.of(Node)
+
+    @property
+    def tokens(self) -> tuple[JoinToken, ...]:
+        return self.of(JoinToken)
+
+    @property
+    def paces(self) -> tuple[DurationHistory, ...]:
+        return self.of(DurationHistory)
+
+    @property
+    def meta(self) -> Meta | None:
+        """None: nothing was ever committed."""
+        return next(iter(self.of(Meta)), None)
 
 
 class Store:
@@ -56,7 +92,8 @@ class Store:
         self._dialect = engines.writer.dialect.name
         self._where = engines.writer.url.render_as_string(hide_password=True)
         self._writer = writer_of(engines.writer)
-        self._paces_written = 0
+        self._written: Counter[type[StoredRow]] = Counter()
+        """Rows written since the oldest of their kind were last removed."""
 
     @classmethod
     def open(cls, url: str) -> "Store":
@@ -106,26 +143,27 @@ class Store:
                 transaction.execute(statements.skip_epochs(by))
                 doc = transaction.execute(statements.the_meta).scalar_one_or_none()
                 if doc is not None:
-                    meta = row_of(Meta, doc)
+                    meta = decode(Meta, doc)
                     skipped = replace(meta, fence=meta.fence + by, entry_seq=meta.entry_seq + by)
-                    transaction.execute(statements.replace_meta(msgspec.json.encode(skipped).decode()))
+                    transaction.execute(statements.replace_meta(encode(skipped)))
         except SQLAlchemyError as error:
             raise self._failed("written to", error) from error
 
-    def commit(self, rows: Iterable[Row], epoch: int) -> None:
+    def commit(self, rows: Iterable[StoredRow], epoch: int) -> None:
         """All of the rows, durably, or none of them."""
         batch = by_table(rows)
         self._write(batch, epoch)
-        self._paces_written += len(batch.get(tables.paces, ()))
-        if self._paces_written >= FORGET_EVERY:
-            self._paces_written = 0
-            self._forget_paces(epoch)
+        for row_type in BY_TYPE.values():
+            if row_type.newest is not None:
+                self._written[row_type.kind] += len(batch.get(tables.BY_TYPE[row_type.kind], ()))
+                if self._written[row_type.kind] >= FORGET_EVERY:
+                    self._written[row_type.kind] = 0
+                    self._forget_oldest(row_type.kind, epoch)
 
-    def _forget_paces(self, epoch: int) -> None:
+    def _forget_oldest(self, kind: type[StoredRow], epoch: int) -> None:
         """More than were written since the last time, and never so many that a commit waits for long."""
-        kept = ((COMMANDS_MAX, True), (PACES_MAX, False))
         try:
-            forget(self._engines.writer, epoch, [statements.forget_paces(*each, 2 * FORGET_EVERY) for each in kept])
+            forget(self._engines.writer, epoch, statements.forget_oldest(BY_TYPE[kind], 2 * FORGET_EVERY))
         except SQLAlchemyError as error:
             raise self._failed("written to", error) from error
 
@@ -151,19 +189,9 @@ class Store:
 
         def ask() -> Snapshot:
             with self._engines.snapshot() as view:
-                meta = view.execute(statements.the_meta).scalar_one_or_none()
-                return Snapshot(
-                    jobs=tuple(sorted(_rows(view, Job, statements.live_jobs), key=lambda job: job.id)),
-                    attempts=_rows(view, Attempt, statements.live_attempts),
-                    nodes=_rows(view, Node, statements.every_node),
-                    tokens=_rows(view, JoinToken, statements.every_token),
-                    meta=None if meta is None else row_of(Meta, meta),
-                    paces=(
-                        *_rows(view, Pace, statements.newest_paces(PACES_MAX, commands=False)),
-                        *_rows(view, Pace, statements.newest_paces(COMMANDS_MAX, commands=True)),
-                    ),
-                    notes={row.id: row.doc for row in view.execute(statements.every_note)},
-                )
+                live = {kind: _live_rows(view, kind) for kind in BY_TYPE}
+                notes = {row.id: row.doc for row in view.execute(statements.every_note)}
+                return Snapshot({kind: rows for kind, rows in live.items() if rows}, notes)
 
         return self._read(ask)
 
@@ -248,12 +276,12 @@ class Store:
 
     # --- how a question is asked ---
 
-    def _one(self, kind: type[RowT], question: Select[str]) -> RowT | None:
+    def _one(self, kind: type[R], question: Select[str]) -> R | None:
         doc = self._scalar(question)
-        return None if doc is None else row_of(kind, doc)
+        return None if doc is None else decode(kind, doc)
 
-    def _all(self, kind: type[RowT], question: Select[str]) -> list[RowT]:
-        return [row_of(kind, doc) for doc in self._column(question)]
+    def _all(self, kind: type[R], question: Select[str]) -> list[R]:
+        return [decode(kind, doc) for doc in self._column(question)]
 
     def _scalar(self, question: Select[Any]) -> Any:
         def ask() -> Any:
@@ -299,5 +327,7 @@ class Store:
         return StoreFailed(f"the store {self._where} could not be {what}: {why}", hint=hint)
 
 
-def _rows(view: Connection, kind: type[RowT], question: Select[str]) -> tuple[RowT, ...]:
-    return tuple(row_of(kind, doc) for doc in view.execute(question).scalars())
+def _live_rows(view: Connection, kind: type[R]) -> tuple[R, ...]:
+    row_type = BY_TYPE[kind]
+    found = [decode(kind, doc) for ask in statements.live_rows(row_type) for doc in view.execute(ask).scalars()]
+    return tuple(sorted(found, key=key_of) if row_type.live is Live.UNENDED else found)

@@ -3,6 +3,8 @@
 The model can grow a field with a default without a migration; only what is searched by needs one. `doc` is
 text and not a JSON type: nothing searches inside it, and PostgreSQL's own type refuses some of JSON.
 Every change here comes with a file in migrations/versions/; a test compares the two on both engines.
+
+A kind of row that is searched by nothing but its key needs no table here: it gets a plain one, `id` and `doc`.
 """
 
 from typing import Any
@@ -22,6 +24,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
+
+from holdfast.model.rows import ROWS, RowType
+from holdfast.model.stored import StoredRow
 
 metadata = MetaData()
 
@@ -181,3 +186,37 @@ meta = Table(
     Column("id", Integer, CheckConstraint("id = 1", name="meta_is_one"), primary_key=True, autoincrement=False),
     Column("doc", Text, nullable=False),
 )
+
+
+# --- rows and their tables ---
+
+_NOT_ROWS = {"leader", "notes"}
+"""Tables that no row of the registry is kept in."""
+
+
+def _table_of(row_type: RowType[Any]) -> Table:
+    table = metadata.tables.get(row_type.table)
+    if table is None:
+        return Table(
+            row_type.table, metadata, Column("id", Word, primary_key=True), Column("doc", Text, nullable=False)
+        )
+    fields = {*row_type.kind.__struct_fields__, *(("id",) if row_type.single else ())}
+    for column in table.columns:
+        if column.name != "doc" and row_type.path(column.name).partition(".")[0] not in fields:
+            raise TypeError(f"{row_type.kind.__name__} has no field for the column {column}")
+    return table
+
+
+def _checked() -> dict[type[StoredRow], Table]:
+    """Every row of the registry has a table, and every table a row."""
+    found = {row_type.kind: _table_of(row_type) for row_type in ROWS}
+    spare = metadata.tables.keys() - {table.name for table in found.values()} - _NOT_ROWS
+    if spare:
+        raise TypeError(f"no row of model.rows is kept in the tables {sorted(spare)}")
+    if len(set(found.values())) < len(found):
+        raise TypeError("two rows of model.rows are kept in one table")
+    return found
+
+
+BY_TYPE = _checked()
+"""The table of each kind of row."""

@@ -14,10 +14,10 @@ from typing import Any
 
 from holdfast.boottime import boottime_ms
 from holdfast.model import Failure, Result
-from holdfast.node import attempts as folders
 from holdfast.node import control, linux
+from holdfast.node.attempt import attempt_folders as folders
+from holdfast.node.core.order import Order
 from holdfast.node.core.verdicts import verdict
-from holdfast.node.core.warden import Order
 from holdfast.node.launcher import Launcher
 from holdfast.testing.processes import wait_for
 
@@ -32,7 +32,7 @@ def now() -> int:
     return boottime_ms()
 
 
-class Attempt:
+class RealAttempt:
     """One attempt as the agent sees it. Reads statuses from the socket; `on_disk` is the file's word."""
 
     def __init__(self, home: Path, launcher: Launcher, argv: tuple[str, ...], **changes: Any) -> None:
@@ -48,7 +48,7 @@ class Attempt:
         self.pid = 0
         self.ticks = 0
 
-    def start(self) -> "Attempt":
+    def start(self) -> "RealAttempt":
         self.spawn()
         self.dial()
         return self
@@ -151,7 +151,7 @@ class Attempt:
             folders.clean(self.home)
 
 
-def under_limit(start: Callable[[int], Attempt], text: str, shortest_ms: int = 1_500) -> tuple[Attempt, int]:
+def under_limit(start: Callable[[int], RealAttempt], text: str, shortest_ms: int = 1_500) -> tuple[RealAttempt, int]:
     """An attempt that has printed this under a limit which it is to meet, and that limit in milliseconds: a short one,
     of which at least half is left. Where the machine is so busy that the body took longer to come that far, another one
     is given more; of the longest, something is left."""
@@ -176,16 +176,16 @@ class Attempts:
         self.folder = folder
         self.launcher = launcher
         self.defaults = defaults
-        self.made: list[Attempt] = []
+        self.made: list[RealAttempt] = []
 
-    def prepare(self, *argv: str, home: Path | None = None, **changes: Any) -> Attempt:
+    def prepare(self, *argv: str, home: Path | None = None, **changes: Any) -> RealAttempt:
         """An attempt whose shim is not started yet."""
         home = home or self.folder / f"att{len(self.made)}"
-        attempt = Attempt(home, self.launcher, argv, **(self.defaults | changes))
+        attempt = RealAttempt(home, self.launcher, argv, **(self.defaults | changes))
         self.made.append(attempt)
         return attempt
 
-    def start(self, *argv: str, home: Path | None = None, **changes: Any) -> Attempt:
+    def start(self, *argv: str, home: Path | None = None, **changes: Any) -> RealAttempt:
         return self.prepare(*argv, home=home, **changes).start()
 
     def clean_up(self) -> None:

@@ -7,14 +7,15 @@
         network.nodes[0].kill()
         assert job.wait().state == "succeeded"
 
-Kernel, commit loop, node core and warden are those that run in production; only wires, clocks and disks are virtual,
+Kernel, leader core, node core and warden are those that run in production; only wires, clocks and disks are virtual,
 and jobs do what the test says. Nothing is started, no port is opened, and hours pass in milliseconds. Time passes when
 the test lets it (`advance`), while a client waits for something, and a little with each request. The same seed and the
 same calls give the same run.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -23,20 +24,21 @@ import msgspec
 
 from holdfast.client.endpoint import Endpoint
 from holdfast.errors import HoldfastError, Misuse
+from holdfast.kernel.decision import Answer
 from holdfast.kernel.events import AnyEvent
-from holdfast.model import Gpu, NodeId, NodeState, Resources, Settings
+from holdfast.model import Gpu, Node, NodeId, NodeState, Resources, Settings
 from holdfast.quantities import cpu_milli, size_mib
-from holdfast.sim.network import DOWN, UP, Link
+from holdfast.sim.network import DOWN, UP, SimLink
 from holdfast.sim.node import MachineSpec
-from holdfast.sim.orchestrator import Orchestrator
-from holdfast.sim.store import Store
-from holdfast.sim.watch import Watch
-from holdfast.sim.world import Clock, World
-from holdfast.testing.network_answers import Answers
+from holdfast.sim.orchestrator import SimOrchestrator
+from holdfast.sim.store import SimStore
+from holdfast.sim.watch import InvariantWatch
+from holdfast.sim.world import Clock, SimWorld
 from holdfast.testing.network_bodies import Bodies, Body, Deed, Run, really
 from holdfast.testing.network_clients import VirtualAsyncTransport, VirtualTransport
-from holdfast.testing.network_door import Away, Door
-from holdfast.testing.network_rows import Rows
+from holdfast.testing.network_content import VirtualContent
+from holdfast.testing.network_context import context_of
+from holdfast.testing.network_door import NetworkApi
 from holdfast.testing.network_world import Belongings, VirtualMachine, VirtualOrchestrator
 
 if TYPE_CHECKING:
@@ -81,15 +83,15 @@ class Network:
         self.seed = seed
         self.settings = msgspec.structs.replace(Settings.preset(preset), open_join=True, **(settings or {}))
         self.belongings = Belongings()
-        self.store = Store()
+        self.store = SimStore()
         self.bodies = Bodies(Body() if body is None else body)
-        self._world = World(seed)
-        self._watch = Watch()
+        self._world = SimWorld(seed)
+        self._watch = InvariantWatch()
         self._watch.add(())
         self._orchestrators: list[VirtualOrchestrator] = []
         self._keys = Random(f"keys {seed}")
-        self._rows = Rows(self.store)
-        self.door = Door(Answers(self, self._rows))
+        content = VirtualContent(self.belongings.blobs)
+        self.door = NetworkApi(context_of(self, content), content, self.need_open, lambda: self.leads)
         """What clients speak to. `door.lost = 1`: the next answer gets lost on its way."""
         self.nodes = [self._node(number, dict(offer)) for number, offer in enumerate(wanted, start=1)]
         self._closed = False
@@ -113,7 +115,7 @@ class Network:
             site=site,
             gpus=(Gpu("Virtual 1", gpu_memory),) * gpus,
         )
-        link = Link(self._world, self._world.stream(), LINK_MS)
+        link = SimLink(self._world, self._world.stream(), LINK_MS)
         machine = VirtualMachine(spec, self._world, self._watch, link, self._find, {})
         machine.store, machine.bodies, machine.belongings = self.store, self.bodies, self.belongings
         machine.felled = lambda felled: felled.fall("a job took it down")
@@ -216,30 +218,30 @@ class Network:
     def _leader(self) -> VirtualOrchestrator | None:
         return next((one for one in reversed(self._orchestrators) if one.alive), None)
 
-    def _find(self, random: Random) -> Orchestrator | None:
+    def _find(self, random: Random) -> SimOrchestrator | None:
         leader = self._leader
         return leader if leader is not None and leader.serves else None
 
     # --- for the door and the clients ---
 
-    def ask(self, event: AnyEvent) -> Any:
-        """Have the kernel decide, and wait until that is durable."""
+    @property
+    def leads(self) -> bool:
+        """Whether an orchestrator runs and leads."""
         leader = self._leader
-        if leader is None or not leader.serves:
-            raise Away
-        answers: list[Any] = []
-        leader.ask(event, answers.append)
-        self._world.happened = 0
-        self._world.run_until(self._world.now + ANSWER_MS_MAX, lambda: bool(answers))
-        if not answers or answers[0] is None:
-            raise Away
-        return answers[0]
+        return leader is not None and leader.serves
 
-    def need_leader(self) -> None:
-        self.need_open()
+    def ask(self, events: Sequence[AnyEvent]) -> list[Answer] | None:
+        """Have the kernel decide, and wait until that is durable. None: nobody confirms it."""
         leader = self._leader
         if leader is None or not leader.serves:
-            raise Away
+            return None
+        answers: dict[int, Answer | None] = {}
+        for number, event in enumerate(events):
+            leader.ask(event, partial(answers.__setitem__, number))
+        self._world.happened = 0
+        self._world.run_until(self._world.now + ANSWER_MS_MAX, lambda: len(answers) == len(events))
+        heard = [answer for number in range(len(events)) if (answer := answers.get(number)) is not None]
+        return heard if len(heard) == len(events) else None
 
     def pass_time(self, seconds: float, idle_s: float | None = None) -> None:
         """Somebody waits for so long; or, where nothing at all happens, for up to `idle_s`."""
@@ -248,10 +250,11 @@ class Network:
         if idle_s is not None and len(self.store.journal) == before:
             self._run(round(1_000 * min(idle_s - seconds, IDLE_MS_MAX / 1_000)), stop_at_news=True)
 
-    def wait_for_news(self) -> bool:
-        """Let time pass until something is put on record. False: nothing will be, for longer than anything takes."""
+    def wait_for_news(self, seconds: float = IDLE_MS_MAX / 1_000) -> bool:
+        """Let time pass until something is put on record. False: nothing was, and if no time was given, nothing will
+        be."""
         before = len(self.store.journal)
-        self._run(IDLE_MS_MAX, stop_at_news=True)
+        self._run(round(1_000 * seconds), stop_at_news=True)
         return len(self.store.journal) > before
 
     def _run(self, ms: int, stop_at_news: bool = False) -> None:
@@ -276,8 +279,18 @@ class Network:
         machine = next((one.machine for one in self.nodes if one.id == node), None)
         return machine is not None and machine.agent is not None and machine.agent.core.connected
 
+    def answers(self, node: str) -> bool:
+        """Whether a question to the node would be answered now."""
+        machine = next((one.machine for one in self.nodes if one.id == node), None)
+        agent = None if machine is None else machine.agent
+        return (
+            machine is not None and machine.link.whole
+            and agent is not None and agent.core.connected and not agent.frozen
+        )  # fmt: skip
+
     def state_of(self, node: str) -> NodeState | None:
-        return next((row.state for row in self._rows.nodes() if row.id == node), None)
+        row = self.store.rows.get(("node", node))
+        return row.state if isinstance(row, Node) else None
 
 
 _PIECE_MS = 6 * 3_600_000

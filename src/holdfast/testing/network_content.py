@@ -1,59 +1,87 @@
-"""Folders in a network for tests: what is missing, where it goes, what is taken over, where it lies. Kept in memory."""
+"""Content of a network for tests, in memory, as the handlers of the API ask for it: see
+`orchestrator/content/service.py`.
+"""
 
-from hashlib import sha256
+from collections.abc import Iterable, Sequence
 
-from holdfast.blobs.errors import ManifestRefused
-from holdfast.blobs.manifest import File, Manifest
-from holdfast.orchestrator.asked import BadRequest
-from holdfast.testing.network_door import Asked
-from holdfast.testing.network_rows import NotThere
-from holdfast.testing.network_world import Belongings
-from holdfast.wire.http import BlobsRequest, LinksRequest, ManifestView, Missing, TakeRequest, Urls
+from holdfast.blobs.keys import incoming_key, sha_of
+from holdfast.blobs.manifest import Blob, Manifest, ManifestLimits
+from holdfast.blobs.store import Accepted
+from holdfast.orchestrator.api_error import ApiError
+from holdfast.orchestrator.content.s3_inputs import S3Inputs
+from holdfast.orchestrator.content.service import bounded, sizes_of
+from holdfast.testing.network_world import owned_by
+
+PREFIX = "/blobs/"
 
 
-class ContentAnswers:
-    def __init__(self, kept: Belongings) -> None:
-        self._kept = kept
+class VirtualContent:
+    def __init__(self, blobs: dict[str, bytes]) -> None:
+        self._blobs = blobs
+        self.inputs = S3Inputs()
 
-    def missing(self, asked: Asked) -> Missing:
-        return Missing([ref.sha256 for ref in asked.body(BlobsRequest).blobs if ref.sha256 not in self._kept.blobs])
+    # --- what stands behind its addresses ---
 
-    def places(self, asked: Asked) -> Urls:
-        return Urls({ref.sha256: f"/blobs/{ref.sha256}" for ref in asked.body(BlobsRequest).blobs})
+    def put(self, key: str, data: bytes) -> None:
+        self._blobs[key] = data
 
-    def put_blob(self, asked: Asked, sha: str) -> None:
-        if sha256(asked.content).hexdigest() != sha:
-            raise BadRequest(f"the bytes of blob {sha[:64]} do not have that hash", code="blob_mismatch")
-        self._kept.blobs[sha] = asked.content
+    def get(self, key: str) -> bytes:
+        if key not in self._blobs:
+            raise ApiError("blob_missing", f"the store holds nothing under {key[:160]!r}")
+        return self._blobs[key]
 
-    def get_blob(self, asked: Asked, sha: str) -> bytes:
-        if sha not in self._kept.blobs:
-            raise NotThere(f"there is no blob {sha[:64]}")
-        return self._kept.blobs[sha]
+    # --- what the API asks for ---
 
-    def take(self, asked: Asked) -> ManifestView:
-        name = asked.body(TakeRequest).manifest
-        found = self._manifest(name)
-        missing = [blob.sha for blob in found.blobs if blob.sha not in self._kept.blobs]
-        if not missing:
-            self._kept.taken.add(name)
-        files = sum(isinstance(entry, File) for entry in found.entries)
-        return ManifestView(name, files, found.total_bytes, missing)
+    def _has(self, key: str, size: int) -> bool:
+        return key in self._blobs and len(self._blobs[key]) == size
 
-    def manifest(self, asked: Asked, name: str) -> bytes:
-        return self._manifest(name).to_bytes()
+    async def missing(self, owner: str, uploader: str, blobs: Sequence[Blob]) -> list[str]:
+        bounded(len(blobs))
+        return [
+            blob.sha
+            for blob in blobs
+            if not self._has(owned_by(owner, blob.sha), blob.size)
+            and not self._has(incoming_key(uploader, blob.sha), blob.size)
+        ]
 
-    def links(self, asked: Asked, name: str) -> Urls:
-        ours = {blob.sha for blob in self._manifest(name).blobs}
-        wanted = asked.body(LinksRequest).blobs
-        if strange := [sha for sha in wanted if sha not in ours]:
-            raise NotThere(f"{strange[0][:64]} is not in manifest {name[:64]}")
-        return Urls({sha: f"/blobs/{sha}" for sha in wanted})
+    async def places(self, uploader: str, blobs: Sequence[Blob]) -> dict[str, str]:
+        bounded(len(blobs))
+        return {blob.sha: PREFIX + incoming_key(uploader, blob.sha) for blob in blobs}
 
-    def _manifest(self, name: str) -> Manifest:
-        if name not in self._kept.blobs:
-            raise NotThere(f"there is no manifest {name[:64]}")
-        try:
-            return Manifest.from_bytes(self._kept.blobs[name], name=name)
-        except ManifestRefused as wrong:
-            raise BadRequest(wrong.says, wrong.hint, wrong.code) from None
+    async def take(self, owner: str, uploader: str, name: str, limits: ManifestLimits | None = None) -> Accepted:
+        data = self._blobs.get(owned_by(owner, name)) or self._blobs.get(incoming_key(uploader, name))
+        if data is None:
+            raise ApiError("not_found", f"no manifest {name[:64]} was sent")
+        manifest = Manifest.from_bytes(data, limits, name=name)
+        lacking = tuple(blob for blob in manifest.blobs if not self._taken(owner, uploader, blob))
+        if not lacking:
+            self._blobs[owned_by(owner, name)] = data
+        return Accepted(manifest, lacking)
+
+    def _taken(self, owner: str, uploader: str, blob: Blob) -> bool:
+        owned = owned_by(owner, blob.sha)
+        if not self._has(owned, blob.size):
+            data = self._blobs.pop(incoming_key(uploader, blob.sha), None)
+            if data is None or len(data) != blob.size or sha_of(data) != blob.sha:
+                return False
+            self._blobs[owned] = data
+        return True
+
+    async def manifest(self, owner: str, name: str) -> Manifest:
+        data = self._blobs.get(owned_by(owner, name))
+        if data is None:
+            raise ApiError("not_found", f"there is no manifest {name[:64]}")
+        return Manifest.from_bytes(data, name=name)
+
+    async def links(self, owner: str, name: str, shas: Sequence[str]) -> dict[str, str]:
+        bounded(len(shas))
+        sizes_of(await self.manifest(owner, name), name, shas)
+        return {sha: PREFIX + owned_by(owner, sha) for sha in shas}
+
+    async def ready(self, owner: str, name: str) -> bool:
+        return owned_by(owner, name) in self._blobs
+
+    whole = ready
+
+    def may_name(self, owner: str, names: Iterable[str]) -> bool:
+        return True

@@ -1,37 +1,52 @@
-"""The HTTP API of a network for tests, answered in this process: the same requests, types, errors and streams.
+"""The HTTP API of a network for tests, answered in this process by the table of routes that an orchestrator serves.
 
-It is a transport for httpx, so what asks is the real `Client`. Requests are checked and views are made by what the real
-orchestrator uses for that; decisions come from the kernel behind it. While an answer is made, virtual time passes.
+It is a transport for httpx, so what asks is the real `Client`. While an answer is made, virtual time passes.
 """
 
-import re
-from collections.abc import AsyncIterator, Callable, Iterator
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from threading import RLock
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import Any, TypeVar
 
 import httpx
-import msgspec
 
-from holdfast.kernel.decision import Rejected
-from holdfast.orchestrator.asked import BadRequest
-from holdfast.orchestrator.front import STATUS, Refused, error_of
-from holdfast.testing.network_rows import NotThere
-from holdfast.wire.http import ErrorView
+from holdfast.orchestrator.api.call import EventStream, admin
+from holdfast.orchestrator.api.context import ApiContext, NothingMore
+from holdfast.orchestrator.api.dispatch import ApiRequest, answered, response_to
+from holdfast.orchestrator.api.routes import ROUTES
+from holdfast.orchestrator.api.streams import END
+from holdfast.orchestrator.api_error import ApiError
+from holdfast.testing.network_content import PREFIX, VirtualContent
 
-if TYPE_CHECKING:
-    from holdfast.testing.network_answers import Answers
-
-
-class Away(Exception):
-    """No orchestrator leads just now."""
+T = TypeVar("T")
 
 
-class Door(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    def __init__(self, answers: "Answers") -> None:
-        self._answers = answers
+def finished(answer: Coroutine[Any, Any, T]) -> T:
+    """What comes of a coroutine that waits for nothing but virtual things, which are over when they return."""
+    hooks = sys.get_asyncgen_hooks()
+    # A stream of this network is none of the event loop's that its reader may run in.
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        answer.send(None)
+    except StopIteration as done:
+        return done.value
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+    answer.close()
+    raise RuntimeError("a handler of the API waits for something that is not in its context")
+
+
+class NetworkApi(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    def __init__(
+        self, context: ApiContext, content: VirtualContent, need_open: Callable[[], None], leads: Callable[[], bool]
+    ) -> None:
+        self._context = context
+        self._content = content
+        self._need_open = need_open
+        self._leads = leads
         self._turn = RLock()
         """A client may be shared between threads; the world behind it is one."""
+        self.routes = ROUTES
         self.lost = 0
         """So many answers get lost on their way back."""
 
@@ -45,6 +60,7 @@ class Door(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def _handle(self, request: httpx.Request) -> httpx.Response:
         with self._turn:
+            self._need_open()
             answer = self._answered(request)
             if self.lost > 0:
                 self.lost -= 1
@@ -53,107 +69,63 @@ class Door(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def _answered(self, request: httpx.Request) -> httpx.Response:
         try:
-            handler, words = self._route(request)
-            self._answers.need_leader()
-            said = handler(Asked(request), *words)
-        except Refused as wrong:
-            return _error(wrong.view)
-        except (BadRequest, NotThere) as wrong:
-            return _error(ErrorView(wrong.code, wrong.says, wrong.hint))
-        except Away:
-            return _error(ErrorView("busy", "no orchestrator leads just now", "Try again in a moment."))
-        except (msgspec.DecodeError, ValueError) as wrong:
-            return _error(ErrorView("bad_request", str(wrong)))
-        if isinstance(said, Iterator):
-            return httpx.Response(200, stream=_Pieces(said, self._turn, self._answers.need_open))
-        content = said if isinstance(said, bytes) else b"" if said is None else msgspec.json.encode(said)
-        return httpx.Response(200, stream=httpx.ByteStream(content))
+            if not self._leads():
+                # In the place of a connection that is refused.
+                raise ApiError("busy", "no orchestrator leads just now", "Try again in a moment.")
+            if request.url.path.startswith(PREFIX):
+                return self._blob(request)
+        except ApiError as wrong:
+            response = response_to(wrong)
+        else:
+            asked = ApiRequest(
+                request.method, request.url.path, request.url.query.decode(), request.headers, request.content
+            )
+            response = finished(answered(self._context, admin(request.headers), asked, self.routes))
+        headers = {"Content-Type": response.content_type, **response.headers}
+        if isinstance(response.body, EventStream):
+            pieces = _Pieces(response.body.pieces, self._turn, self._need_open)
+            return httpx.Response(response.status, headers=headers, stream=pieces)
+        return httpx.Response(response.status, headers=headers, stream=httpx.ByteStream(response.body))
 
-    def _route(self, request: httpx.Request) -> tuple[Callable[..., Any], list[str]]:
-        path = request.url.raw_path.decode().partition("?")[0]
-        for method, pattern, name in ROUTES:
-            if method == request.method and (found := re.fullmatch(pattern, path)):
-                return getattr(self._answers, name), [unquote(word) for word in found.groups()]
-        raise NotThere(f"there is nothing at {path[:200]}")
-
-
-class Asked:
-    """A request, as far as an answer needs it."""
-
-    def __init__(self, request: httpx.Request) -> None:
-        self._request = request
-
-    def body(self, kind: Any) -> Any:
-        return msgspec.json.decode(self._request.content, type=kind)
-
-    @property
-    def content(self) -> bytes:
-        return self._request.content
-
-    def param(self, name: str, usual: str = "") -> str:
-        return self._request.url.params.get(name, usual)
-
-    def truth(self, name: str, usual: bool = False) -> bool:
-        return self.param(name, str(usual).lower()) == "true"
-
-    def number(self, name: str, usual: int = 0) -> int:
-        return int(self.param(name, str(usual)))
-
-    def header(self, name: str) -> str:
-        return self._request.headers.get(name, "")
-
-
-_ID = r"([^/]+)"
-ROUTES = [
-    ("GET", "/healthz", "healthz"),
-    ("GET", "/v1/doctor", "doctor"),
-    ("POST", "/v1/jobs", "submit"),
-    ("POST", "/v1/jobs/batch", "submit_many"),
-    ("GET", "/v1/jobs", "jobs"),
-    ("GET", f"/v1/jobs/{_ID}", "job"),
-    ("GET", f"/v1/jobs/{_ID}/explain", "explain"),
-    ("POST", f"/v1/jobs/{_ID}/stop", "stop"),
-    ("POST", f"/v1/jobs/{_ID}/rerun", "rerun"),
-    ("POST", f"/v1/jobs/{_ID}/move", "move"),
-    ("POST", f"/v1/jobs/{_ID}/received", "received"),
-    ("GET", f"/v1/jobs/{_ID}/output/{_ID}/{_ID}", "output"),
-    ("GET", f"/v1/jobs/{_ID}/logs", "logs"),
-    ("POST", "/v1/check", "check"),
-    ("POST", "/v1/check/watch", "watch_check"),
-    ("GET", "/v1/estimates", "estimates"),
-    ("POST", "/v1/arrays", "submit_array"),
-    ("GET", f"/v1/arrays/{_ID}", "array"),
-    ("POST", f"/v1/arrays/{_ID}/stop", "stop_array"),
-    ("POST", f"/v1/arrays/{_ID}/retry", "retry_array"),
-    ("GET", "/v1/nodes", "nodes"),
-    ("GET", f"/v1/nodes/{_ID}", "node"),
-    ("POST", f"/v1/nodes/{_ID}/drain", "drain"),
-    ("GET", "/v1/events", "events"),
-    ("POST", "/v1/blobs/missing", "missing"),
-    ("POST", "/v1/blobs/links", "places"),
-    ("PUT", f"/blobs/{_ID}", "put_blob"),
-    ("GET", f"/blobs/{_ID}", "get_blob"),
-    ("POST", "/v1/manifests", "take"),
-    ("GET", f"/v1/manifests/{_ID}", "manifest"),
-    ("POST", f"/v1/manifests/{_ID}/links", "links"),
-    ("POST", "/v1/tokens", "make_token"),
-    ("GET", "/v1/tokens", "tokens"),
-    ("DELETE", f"/v1/tokens/{_ID}", "revoke_token"),
-]
+    def _blob(self, request: httpx.Request) -> httpx.Response:
+        """What stands behind the addresses that it gives out for content."""
+        key = request.url.path.removeprefix(PREFIX)
+        if request.method == "PUT":
+            self._content.put(key, request.content)
+            return httpx.Response(201)
+        return httpx.Response(200, stream=httpx.ByteStream(self._content.get(key)))
 
 
 class _Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
     """A stream, made as it is read: whoever waits for its next piece lets virtual time pass."""
 
-    def __init__(self, pieces: Iterator[bytes], turn: RLock, need_open: Callable[[], None]) -> None:
+    def __init__(self, pieces: AsyncGenerator[bytes, None], turn: RLock, need_open: Callable[[], None]) -> None:
         self._pieces = pieces
         self._turn = turn
         self._need_open = need_open
+        self._over = False
 
     def _next(self) -> bytes | None:
         with self._turn:
             self._need_open()
-            return next(self._pieces, None)
+            if self._over:
+                return None
+            try:
+                return finished(_next_of(self._pieces))
+            except StopAsyncIteration:
+                self._over = True
+                return None
+            except NothingMore:
+                self._over = True
+                return END
+
+    def close(self) -> None:
+        with self._turn:
+            self._over = True
+            finished(self._pieces.aclose())
+
+    async def aclose(self) -> None:
+        self.close()
 
     def __iter__(self) -> Iterator[bytes]:
         while (piece := self._next()) is not None:
@@ -164,11 +136,5 @@ class _Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
             yield piece
 
 
-def _error(view: ErrorView) -> httpx.Response:
-    return httpx.Response(STATUS.get(view.code, 400), content=msgspec.json.encode(view))
-
-
-def need(answer: Any) -> None:
-    """Raise where the kernel said no."""
-    if isinstance(answer, Rejected):
-        raise Refused(error_of(answer))
+async def _next_of(pieces: AsyncIterator[bytes]) -> bytes:
+    return await anext(pieces)

@@ -1,6 +1,6 @@
 """The machines and the orchestrator of a network for tests: those of the simulator, with bodies that a test states.
 
-Kernel, commit loop, node core and warden are the production ones; links, clocks, disks and stores are virtual. Nothing
+Kernel, leader core, node core and warden are the production ones; links, clocks, disks and stores are virtual. Nothing
 is decided here. What the simulator does often because it looks for faults (probe, measure, look), is done seldom here:
 hours should pass in milliseconds.
 """
@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.blobs import FolderSource, Unpacking, scan
+from holdfast.blobs.keys import owned_key, owner_hash
 from holdfast.blobs.manifest import Manifest
 from holdfast.blobs.verified import verify
 from holdfast.kernel.decision import Done
 from holdfast.kernel.events import Checkpointed
 from holdfast.model import AttemptId, Job, Recovery
 from holdfast.model.messages import Load, Progress
-from holdfast.node.core.stimuli import Delivered, Files, LoadMeasured, Progressed
-from holdfast.node.core.warden import Order
+from holdfast.node.core.events import Delivered, DeliveredFiles, LoadMeasured, Progressed
+from holdfast.node.core.order import Order
+from holdfast.orchestrator.leader.core import LeaderCore
 from holdfast.sim.delivery import LogsKept
 from holdfast.sim.network import Stream
-from holdfast.sim.node import Agent, Machine
-from holdfast.sim.orchestrator import Orchestrator
-from holdfast.sim.shim import Program, Shim
-from holdfast.sim.store import Store
+from holdfast.sim.node import Machine, SimAgent
+from holdfast.sim.orchestrator import SimOrchestrator
+from holdfast.sim.shim import SimProgram, SimShim
+from holdfast.sim.store import SimStore
 from holdfast.testing.network_bodies import Bodies, Body, Run, as_bytes
 
 LOOK_EVERY_MS = 10_000
@@ -33,27 +35,31 @@ PULSE_MS = 10_000
 """This orchestrator never freezes, so it need not look at the clock all the time; what is due is still done in time."""
 
 
+def owned_by(owner: str, sha: str) -> str:
+    """The key of something that an owner has."""
+    return owned_key(owner_hash(owner), sha)
+
+
 class Belongings:
     """Everything that is no row: blobs, what attempts printed and left, what jobs saved."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
-        self.taken: set[str] = set()
-        """Manifests that were sent whole."""
+        """By key, as in a blob store: what came in, and what its owner has. See `holdfast.blobs.keys`."""
         self.printed: dict[tuple[str, str], bytes] = {}
-        self.left: dict[str, Files] = {}
+        self.left: dict[str, DeliveredFiles] = {}
         self.saved_ms: dict[str, int] = {}
         """Work that a job need not do again."""
         self.begun_ms: dict[str, int] = {}
         """Work that was done already when an attempt began."""
 
-    def keep(self, attempt: str, body: Body) -> None:
+    def keep(self, attempt: str, owner: str, body: Body) -> None:
         self.printed[attempt, "stdout"] = as_bytes(body.prints)
         self.printed[attempt, "stderr"] = as_bytes(body.complains)
         if body.files:
-            self.left[attempt] = self._delivered(body)
+            self.left[attempt] = self._delivered(owner, body)
 
-    def _delivered(self, body: Body) -> Files:
+    def _delivered(self, owner: str, body: Body) -> DeliveredFiles:
         with tempfile.TemporaryDirectory(prefix="holdfast-made-") as name:
             folder = Path(name)
             for path, data in body.files.items():
@@ -65,24 +71,23 @@ class Belongings:
             manifest = scan(folder).manifest
             source = FolderSource(folder, manifest)
             for blob in manifest.blobs:
-                self.blobs[blob.sha] = bytes(source.read(blob.sha))
+                self.blobs[owned_by(owner, blob.sha)] = bytes(source.read(blob.sha))
         data = manifest.to_bytes()
         name = sha256(data).hexdigest()
-        self.blobs[name] = data
-        self.taken.add(name)
-        return Files(name, len(body.files), manifest.total_bytes)
+        self.blobs[owned_by(owner, name)] = data
+        return DeliveredFiles(name, len(body.files), manifest.total_bytes)
 
-    def unpack(self, manifest: str, folder: Path) -> None:
-        found = Manifest.from_bytes(self.blobs[manifest], name=manifest)
+    def unpack(self, owner: str, manifest: str, folder: Path) -> None:
+        found = Manifest.from_bytes(self.blobs[owned_by(owner, manifest)], name=manifest)
         folder.mkdir(parents=True, exist_ok=True)
         unpacking = Unpacking(folder, found)
         for blob in unpacking.prepare():
-            unpacking.put(blob.sha, verify(blob.sha, blob.size, self.blobs[blob.sha]))
+            unpacking.put(blob.sha, verify(blob.sha, blob.size, self.blobs[owned_by(owner, blob.sha)]))
         unpacking.finish()
 
 
 class VirtualMachine(Machine):
-    store: Store
+    store: SimStore
     bodies: Bodies
     belongings: Belongings
 
@@ -93,7 +98,7 @@ class VirtualMachine(Machine):
             self.agent.begin()
 
 
-class VirtualAgent(Agent):
+class VirtualAgent(SimAgent):
     machine: VirtualMachine
 
     def begin(self) -> None:
@@ -122,21 +127,21 @@ class VirtualAgent(Agent):
 
         def lay_out(folder: Path) -> None:
             if job.spec.package:
-                machine.belongings.unpack(job.spec.package, folder)
+                machine.belongings.unpack(job.owner, job.spec.package, folder)
             for item in job.spec.inputs:
                 if item.manifest:
-                    machine.belongings.unpack(item.manifest, folder / "inputs" / item.name)
+                    machine.belongings.unpack(job.owner, item.manifest, folder / "inputs" / item.name)
 
         run = Run(
             order.job, job.spec.name, job.spec.argv, dict(job.spec.env), machine.spec.id, number, saved_ms / 1_000,
             lay_out,
         )  # fmt: skip
         body = machine.bodies.of(run)
-        machine.belongings.keep(order.attempt, body)
+        machine.belongings.keep(order.attempt, job.owner, body)
         machine.belongings.begun_ms[order.attempt] = saved_ms
         printed = as_bytes(body.prints)
         takes_ms = max(0, body.takes_ms - saved_ms)
-        program = Program(
+        program = SimProgram(
             takes_ms,
             body.exit_code,
             sha256(printed).hexdigest(),
@@ -144,7 +149,7 @@ class VirtualAgent(Agent):
             ignores_term=body.ignores_stop,
             fells_machine_at_ms=takes_ms if body.fells_node else None,
         )
-        shim = Shim(machine, order, program)
+        shim = SimShim(machine, order, program)
         if shim.alive:
             machine.shims[shim.attempt] = shim
             self._save_later(shim.attempt)
@@ -191,8 +196,6 @@ class VirtualAgent(Agent):
         self.later(LOAD_EVERY_MS, self._measure)
 
 
-class VirtualOrchestrator(Orchestrator):
-    def _rebuild(self) -> None:
-        super()._rebuild()
-        self._clock.pulse_ms = PULSE_MS
-        self._clock.kept()
+class VirtualOrchestrator(SimOrchestrator):
+    def new_core(self) -> LeaderCore:
+        return LeaderCore(self.settings, pulse_ms=PULSE_MS)

@@ -33,7 +33,7 @@ from typing import Self, TypeVar
 import psutil
 
 from holdfast.client import Client
-from holdfast.node import attempts
+from holdfast.node.attempt import attempt_folders
 from holdfast.node.runtimes.child import WORK_DIR
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ def bubblewrap_works() -> bool:
         return False
 
 
-class Program:
+class HoldfastProcess:
     """One `holdfast` process in the foreground, with its output in a file."""
 
     def __init__(
@@ -189,7 +189,7 @@ class Program:
         self._out.close()
 
 
-class Orchestrator(Program):
+class OrchestratorProcess(HoldfastProcess):
     """The orchestrator's process; what it takes to start it again lies beside it."""
 
     def __init__(self, words: list[str], env: dict[str, str], log: Path, url: str, listen: str) -> None:
@@ -199,7 +199,7 @@ class Orchestrator(Program):
         """Where nodes dial in."""
 
 
-class NodeProcesses(Program):
+class NodeProcesses(HoldfastProcess):
     """A node: its agent, its launcher, and a shim with a body for every attempt it holds."""
 
     def __init__(
@@ -271,10 +271,10 @@ class LocalNetwork:
         self._own_folder = folder is None
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-")) if folder is None else folder
         self.mark = secrets.token_hex(8)
-        self.orchestrator: Orchestrator | None = None
+        self.orchestrator: OrchestratorProcess | None = None
         self.nodes: dict[str, NodeProcesses] = {}
         self._clients: list[Client] = []
-        self._programs: list[Program] = []
+        self._programs: list[HoldfastProcess] = []
         self._token: str | None = None
         self.unsafe = not bubblewrap_works()
 
@@ -305,7 +305,7 @@ class LocalNetwork:
         flags: Iterable[str] = (),
         wait: bool = True,
         host: str = "127.0.0.1",
-    ) -> Orchestrator:
+    ) -> OrchestratorProcess:
         """Start `holdfast up` on free ports. Called again after a kill: on the same ports and data.
 
         `host`: where nodes dial in.
@@ -332,11 +332,13 @@ class LocalNetwork:
             self.wait_ready()
         return self.orchestrator
 
-    def launch(self, words: list[str], env: dict[str, str] | None, log: Path, url: str, listen: str) -> Orchestrator:
+    def launch(
+        self, words: list[str], env: dict[str, str] | None, log: Path, url: str, listen: str
+    ) -> OrchestratorProcess:
         """How an orchestrator's process comes to be; for those who want every life of it to be special."""
-        return Orchestrator(words, self.environment(env), log, url, listen)
+        return OrchestratorProcess(words, self.environment(env), log, url, listen)
 
-    def restart_orchestrator(self, env: dict[str, str] | None = None, wait: bool = True) -> Orchestrator:
+    def restart_orchestrator(self, env: dict[str, str] | None = None, wait: bool = True) -> OrchestratorProcess:
         """kill -9 if it still runs, then start it again with the same flags, ports and data."""
         before = self._up()
         before.kill()
@@ -436,9 +438,11 @@ class LocalNetwork:
             raise AssertionError(f"`holdfast {' '.join(words)}`: {done.returncode}, not {check}:\n{said}")
         return done
 
-    def start_cli(self, *words: str, log: Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Program:
+    def start_cli(
+        self, *words: str, log: Path, env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> HoldfastProcess:
         """Start one `holdfast` command and leave it running, its output in a file. `cwd`: else `desk`."""
-        program = Program(list(words), self.environment(env), log, cwd=cwd or self.desk)
+        program = HoldfastProcess(list(words), self.environment(env), log, cwd=cwd or self.desk)
         self._programs.append(program)
         return program
 
@@ -456,7 +460,7 @@ class LocalNetwork:
 
     wait_for = staticmethod(wait_for)
 
-    def _up(self) -> Orchestrator:
+    def _up(self) -> OrchestratorProcess:
         if self.orchestrator is None:
             raise AssertionError("no orchestrator was started in this network")
         return self.orchestrator
@@ -504,8 +508,8 @@ class LocalNetwork:
             program.close()
         for node in self.nodes.values():  # what a node that was killed could not clear up itself
             for folder in node.home.glob("attempts/*"):
-                attempts.end_processes(folder)
-                attempts.clean(folder)
+                attempt_folders.end_processes(folder)
+                attempt_folders.clean(folder)
         if self._own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 

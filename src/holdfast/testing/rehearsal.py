@@ -28,7 +28,7 @@ import msgspec
 
 from holdfast.client import Client
 from holdfast.errors import WaitExpired
-from holdfast.node import attempts
+from holdfast.node.attempt import attempt_folders
 from holdfast.node.runtimes import trials
 from holdfast.quantities import counted, spoken_ms
 from holdfast.testing.processes import LocalNetwork, NodeProcesses, NotInTime, wait_for
@@ -60,7 +60,7 @@ class Kill(msgspec.Struct, frozen=True):
     """Until the body ran again elsewhere; None: it never did."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class RehearsalRun(msgspec.Struct, frozen=True):
     job: str
     verdict: str
     seconds: float
@@ -80,15 +80,15 @@ class Run(msgspec.Struct, frozen=True):
     """The attempt that counts."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class RehearsalReport(msgspec.Struct, frozen=True):
     finding: str
     """same | differs | unsteady | failed | undisturbed"""
     says: str
     advice: str
     differences: tuple[str, ...]
-    calm: Run
-    torn: Run | None = None
-    again: Run | None = None
+    calm: RehearsalRun
+    torn: RehearsalRun | None = None
+    again: RehearsalRun | None = None
     """The third run, undisturbed, where the second one differed."""
     kills: tuple[Kill, ...] = ()
     details: tuple[str, ...] = ()
@@ -133,42 +133,46 @@ class Rehearsal:
     def client(self) -> Client:
         return self.network.client()
 
-    def play(self, request: JobRequest, *, kills: int = 1) -> Report:
+    def play(self, request: JobRequest, *, kills: int = 1) -> RehearsalReport:
         calm, _ = self._run(request, "in peace", [])
         if calm.verdict != "succeeded":
             says = f"it does not end well even in peace: {calm.failure or calm.verdict}"
-            return Report("failed", says, _of_failure(request, calm), (), calm)
+            return RehearsalReport("failed", says, _of_failure(request, calm), (), calm)
         if calm.seconds < SHORTEST_S:
             says = f"it takes {calm.seconds:.2f} s: it is over before its machine could die at a chosen moment"
-            return Report("undisturbed", says, "Give it more to do, or trust that it is short.", (), calm)
+            return RehearsalReport("undisturbed", says, "Give it more to do, or trust that it is short.", (), calm)
         torn, struck = self._torn(request, calm, kills)
         if not struck:
             says = "it ended before its machine could be killed"
-            return Report("undisturbed", says, "Rehearse it again.", (), calm, torn)
+            return RehearsalReport("undisturbed", says, "Rehearse it again.", (), calm, torn)
         if torn.verdict != "succeeded":
             return self._failed(request, calm, torn, struck)
         different = differences(calm, torn, resumes=resumes(request))
         if not different:
             says = f"the output is the same after {counted(len(struck), 'killed machine')}"
-            return Report("same", says, _of_lost_work(request, calm, struck), (), calm, torn, None, struck)
+            return RehearsalReport("same", says, _of_lost_work(request, calm, struck), (), calm, torn, None, struck)
         self._told("the output differs: once more in peace, to see whether it does so by itself")
         details = self._details(calm, torn, printed=not resumes(request))
         again, _ = self._run(request, "in peace again", [])
         if differences(calm, again, resumes=resumes(request)):
             says = "the output differs from run to run, also when nobody is killed"
-            return Report("unsteady", says, UNSTEADY, different, calm, torn, again, struck, details)
+            return RehearsalReport("unsteady", says, UNSTEADY, different, calm, torn, again, struck, details)
         says = "the output is another one after its machine was killed"
         advice = RESUMED if resumes(request) else RESTARTED
-        return Report("differs", says, advice, different, calm, torn, again, struck, details)
+        return RehearsalReport("differs", says, advice, different, calm, torn, again, struck, details)
 
-    def _failed(self, request: JobRequest, calm: Run, torn: Run, struck: tuple[Kill, ...]) -> Report:
+    def _failed(
+        self, request: JobRequest, calm: RehearsalRun, torn: RehearsalRun, struck: tuple[Kill, ...]
+    ) -> RehearsalReport:
         says = f"after its machine was killed it did not end well: {torn.failure or torn.verdict}"
         advice = NEVER if request.recovery == "never" else "`holdfast run` it with --attempts 5 if machines die often."
-        return Report("failed", says, advice, (), calm, torn, None, struck)
+        return RehearsalReport("failed", says, advice, (), calm, torn, None, struck)
 
     # --- one run ---
 
-    def _torn(self, request: JobRequest, calm: Run, kills: int, hurry: int = 1) -> tuple[Run, tuple[Kill, ...]]:
+    def _torn(
+        self, request: JobRequest, calm: RehearsalRun, kills: int, hurry: int = 1
+    ) -> tuple[RehearsalRun, tuple[Kill, ...]]:
         self._have_machines(kills + SPARE)
         spans = [self._chance.uniform(EARLIEST, LATEST) * calm.worked_s / hurry for _ in range(kills)]
         torn, struck = self._run(request, f"with {counted(kills, 'machine')} killed under it", spans)
@@ -181,7 +185,7 @@ class Rehearsal:
         self._told(f"it ended after {len(struck)} of {counted(kills, 'kill')}: once more, and sooner")
         return self._torn(request, calm, kills, 2 * hurry)
 
-    def _run(self, request: JobRequest, how: str, spans: list[float]) -> tuple[Run, tuple[Kill, ...]]:
+    def _run(self, request: JobRequest, how: str, spans: list[float]) -> tuple[RehearsalRun, tuple[Kill, ...]]:
         self._told(f"=== {how} ===")
         job = self.client.jobs.submit(msgspec.structs.replace(request, key=None)).id
         struck: list[Kill] = []
@@ -279,7 +283,7 @@ class Rehearsal:
         for name in living:
             self.network.wait_node(name)
 
-    def _gathered(self, view: JobView) -> Run:
+    def _gathered(self, view: JobView) -> RehearsalRun:
         seconds = ((view.ended_ms or view.submitted_ms) - view.submitted_ms) / 1000
         failure = _told_of(view.failure) if view.failure else ""
         files: dict[str, str] = {}
@@ -292,10 +296,13 @@ class Rehearsal:
             stdout = view.result_sha256 or ""
         worked = _worked_s(view)
         last = self._last_lines(view.id) if failure else ()
-        return Run(view.id, view.verdict or "", seconds, view.attempts_made, files, stdout, failure, worked, last,
-                   view.files.manifest if view.files else "", view.accepted or "")  # fmt: skip
+        manifest = view.files.manifest if view.files else ""
+        return RehearsalRun(
+            view.id, view.verdict or "", seconds, view.attempts_made, files, stdout, failure, worked, last, manifest,
+            view.accepted or "",
+        )  # fmt: skip
 
-    def _details(self, one: Run, other: Run, *, printed: bool) -> tuple[str, ...]:
+    def _details(self, one: RehearsalRun, other: RehearsalRun, *, printed: bool) -> tuple[str, ...]:
         """Where the first few of their differences are."""
         names = [name for name in sorted(one.files.keys() & other.files.keys()) if one.files[name] != other.files[name]]
         found: list[str] = []
@@ -310,7 +317,7 @@ class Rehearsal:
             found.append(f"what it printed: {first_difference(*(self._printed(run) for run in (one, other)))}")
         return tuple(found)
 
-    def _printed(self, run: Run) -> bytes:
+    def _printed(self, run: RehearsalRun) -> bytes:
         """The beginning of what the attempt that counts printed."""
         printed = b""
         for piece in self.client.jobs.logs(run.job, stream="stdout"):
@@ -338,9 +345,9 @@ def clear_up(folder: str) -> None:
         left.mark = (left.folder / MARKED).read_text() or left.mark
     left.close()
     for attempt in left.folder.glob("node-*/attempts/*"):
-        attempts.end_processes(attempt)
-        attempts.clean(attempt)
-        attempts.remove(attempt)
+        attempt_folders.end_processes(attempt)
+        attempt_folders.clean(attempt)
+        attempt_folders.remove(attempt)
 
 
 def _told_of(failure: FailureView) -> str:
@@ -374,7 +381,7 @@ def resumes(request: JobRequest) -> bool:
     return request.checkpoint_ms > 0 or request.recovery == "resume"
 
 
-def differences(one: Run, other: Run, *, resumes: bool) -> tuple[str, ...]:
+def differences(one: RehearsalRun, other: RehearsalRun, *, resumes: bool) -> tuple[str, ...]:
     """What is not the same, for people to read."""
     found = [f"{name}: only in one of them" for name in sorted(one.files.keys() ^ other.files.keys())]
     found += [f"{name}: another content" for name in sorted(one.files.keys() & other.files.keys())
@@ -428,7 +435,7 @@ NEVER = (
 )
 
 
-def _of_failure(request: JobRequest, calm: Run) -> str:
+def _of_failure(request: JobRequest, calm: RehearsalRun) -> str:
     seen = "What it printed last stands above" if calm.printed else "It printed nothing"
     network = "" if request.network else ", no network without --network"
     return (
@@ -437,7 +444,7 @@ def _of_failure(request: JobRequest, calm: Run) -> str:
     )
 
 
-def _of_lost_work(request: JobRequest, calm: Run, kills: tuple[Kill, ...]) -> str:
+def _of_lost_work(request: JobRequest, calm: RehearsalRun, kills: tuple[Kill, ...]) -> str:
     lost = sum(kill.after_s for kill in kills)
     if resumes(request) or lost < 0.25 * calm.seconds:
         return "It can run where machines die."

@@ -17,12 +17,12 @@ import pytest
 
 from holdfast import checkpoint
 from holdfast.model import Failure, FailureCode, Result
-from holdfast.node import attempts as folders
 from holdfast.node import linux
+from holdfast.node.attempt import attempt_folders as folders
 from holdfast.node.launcher import Launcher
 from holdfast.node.runtimes import scratch
 from holdfast.node.runtimes.runtime import runtime_named
-from holdfast.testing.attempts import Attempt, Attempts, all_dead, now, under_limit
+from holdfast.testing.attempts import Attempts, RealAttempt, all_dead, now, under_limit
 from holdfast.testing.processes import wait_for
 
 GREEDY = "tail /dev/zero"
@@ -32,7 +32,7 @@ LONG_S = 90.0
 """For stories that move much data, on a machine that does other things beside."""
 
 
-def failure(attempt: Attempt, patience_s: float = LONG_S) -> Failure:
+def failure(attempt: RealAttempt, patience_s: float = LONG_S) -> Failure:
     """How it failed; a result fails the test."""
     found = attempt.verdict(patience_s)
     assert isinstance(found, Failure), f"it succeeded: {attempt.log('stdout')[-500:]}"
@@ -421,7 +421,7 @@ class RuntimeSuite:
         script = "date +%Y; while :; do sleep 0.01; done"
         began: list[int] = []
 
-        def start(limit_ms: int) -> Attempt:
+        def start(limit_ms: int) -> RealAttempt:
             began.append(now())
             return bodies.start("sh", "-c", script, env=env, time_limit_ms=limit_ms)
 

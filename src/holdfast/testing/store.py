@@ -21,7 +21,9 @@ from holdfast.model import (
     Attempt,
     AttemptId,
     AttemptPhase,
+    DurationHistory,
     Entry,
+    Facts,
     Failure,
     FailureCode,
     Gpu,
@@ -34,16 +36,21 @@ from holdfast.model import (
     JoinToken,
     Meta,
     Node,
+    NodeCause,
     NodeId,
     NodeState,
     Owner,
-    Pace,
+    PauseCause,
     Recovery,
     Resources,
     Result,
+    RevokeCause,
+    StraggleKind,
     TokenId,
     Verdict,
+    WaitReason,
 )
+from holdfast.model.rows import BY_TYPE, COMMAND, Newest
 from holdfast.state import LeadershipLost, Snapshot, Store, StoreFailed
 from holdfast.state import store as store_room
 
@@ -106,6 +113,12 @@ def an_entry(seq: int, job: str | None = None, node: str | None = None) -> Entry
     )
 
 
+def keep_paces(monkeypatch: pytest.MonkeyPatch, most: int, commands_most: int) -> None:
+    """Only so many paces are kept, and so many that are only a command."""
+    newest = Newest(most, COMMAND, commands_most)
+    monkeypatch.setitem(BY_TYPE, DurationHistory, msgspec.structs.replace(BY_TYPE[DurationHistory], newest=newest))
+
+
 def _full_rows() -> tuple[Job, Attempt, Node, JoinToken, Entry, Meta]:
     """One row of each type with every optional part filled in."""
     job = msgspec.structs.replace(
@@ -123,12 +136,17 @@ def _full_rows() -> tuple[Job, Attempt, Node, JoinToken, Entry, Meta]:
         verdict=Verdict.FAILED,
         failure=Failure(FailureCode.EXIT_CODE, "said no", exit_code=3),
         ended_ms=Instant(2**62),
+        waiting="a machine with room",
+        wait_reason=WaitReason.ROOM,
     )
     attempt = msgspec.structs.replace(
         an_attempt(job, 1, AttemptPhase.ENDED),
         go=True,
         started_ms=Instant(5),
+        straggling="no progress",
+        straggle=StraggleKind.STALLED,
         revoked=Failure(FailureCode.SUPERSEDED),
+        revoke_cause=RevokeCause.OTHER_WON,
         failure=Failure(FailureCode.OOM_JOB, signal=9),
         ended_ms=Instant(6),
     )
@@ -136,11 +154,16 @@ def _full_rows() -> tuple[Job, Attempt, Node, JoinToken, Entry, Meta]:
         a_node("a", NodeState.QUARANTINED),
         hardware=Hardware(total=Resources(4000, 8192, 100, 1), gpus=(Gpu("H200", 143_000, "570"),)),
         cause="three faults in a row",
+        cause_code=NodeCause.FAULTS,
         draining=True,
+        leaving=True,
+        pause_cause=PauseCause.STATED,
         strikes=3,
     )
     token = msgspec.structs.replace(a_token("a", revoked=True), uses_left=3, note="for the lab")
-    entry = msgspec.structs.replace(an_entry(1, job.id, node.id), attempt=attempt.id)
+    entry = msgspec.structs.replace(
+        an_entry(1, job.id, node.id), attempt=attempt.id, facts=Facts(label="naïve \0 模型", ms=7)
+    )
     meta = Meta(epoch=1, entry_seq=1, fence=2**40, draws=7, seed=2**63 - 1, late_ms=8, now_ms=Instant(9))
     return job, attempt, node, token, entry, meta
 
@@ -180,19 +203,25 @@ class StoreConformance:
 
     @pytest.mark.spec("J14", "J9")
     def test_what_jobs_of_a_kind_took_is_loaded_newest_first(self, store: Store, epoch: int) -> None:
-        store.commit([Pace("name_a", 3, (10, 20)), Pace("arr_b", 5, (7,))], epoch)
-        store.commit([Pace("name_a", 9, (10, 20, 30))], epoch)
+        store.commit([DurationHistory("name_a", 3, (10, 20)), DurationHistory("arr_b", 5, (7,))], epoch)
+        store.commit([DurationHistory("name_a", 9, (10, 20, 30))], epoch)
 
-        assert store.load_live().paces == (Pace("name_a", 9, (10, 20, 30)), Pace("arr_b", 5, (7,)))
+        assert store.load_live().paces == (
+            DurationHistory("name_a", 9, (10, 20, 30)),
+            DurationHistory("arr_b", 5, (7,)),
+        )
 
     @pytest.mark.spec("J14", "J9")
     def test_of_too_many_kinds_the_newest_are_loaded_and_the_others_removed(
         self, store: Store, epoch: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Given a store that loads three kinds of work and two commands
-        monkeypatch.setattr(store_room, "PACES_MAX", 3)
-        monkeypatch.setattr(store_room, "COMMANDS_MAX", 2)
-        rows = [Pace(id, seq, (7,)) for seq in (2, 3, 1) for id in (f"name_z{seq}", f"arr_{seq}", f"command_{seq}")]
+        keep_paces(monkeypatch, 3, 2)
+        rows = [
+            DurationHistory(id, seq, (7,))
+            for seq in (2, 3, 1)
+            for id in (f"name_z{seq}", f"arr_{seq}", f"command_{seq}")
+        ]
         newest = ["name_z3", "arr_3", "name_z2", "command_3", "command_2"]
 
         # When more are written, then those with the highest numbers are loaded, and of one number the higher ids
@@ -201,16 +230,15 @@ class StoreConformance:
 
         # When it was written to often enough, then the others are no longer there, however many would be loaded
         monkeypatch.setattr(store_room, "FORGET_EVERY", 2)
-        store.commit([Pace("name_z3", 4, (7, 8)), Pace("command_3", 4, (7, 8))], epoch)
-        monkeypatch.setattr(store_room, "PACES_MAX", 100)
-        monkeypatch.setattr(store_room, "COMMANDS_MAX", 100)
+        store.commit([DurationHistory("name_z3", 4, (7, 8)), DurationHistory("command_3", 4, (7, 8))], epoch)
+        keep_paces(monkeypatch, 100, 100)
         assert [pace.id for pace in store.load_live().paces] == newest
 
         # When an orchestrator that no longer leads would remove some, then it removes nothing
         store.take_lead("another")
-        monkeypatch.setattr(store_room, "PACES_MAX", 1)
-        store._forget_paces(epoch)
-        monkeypatch.setattr(store_room, "PACES_MAX", 100)
+        keep_paces(monkeypatch, 1, 100)
+        store._forget_oldest(DurationHistory, epoch)
+        keep_paces(monkeypatch, 100, 100)
         assert [pace.id for pace in store.load_live().paces] == newest
 
     @pytest.mark.spec("J14")

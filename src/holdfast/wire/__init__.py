@@ -1,1 +1,2 @@
-"""What is said: the node protocol (protobuf, its limits, its conversion to the model) and the HTTP types."""
+"""What is sent between machines: the node protocol (protobuf, its limits, its conversion to the model) and the HTTP
+types."""

@@ -1,7 +1,7 @@
-"""Whether what came over the wire can be meant: shapes of ids, bounds of numbers, length and letters of text.
+"""Validates what came over the wire: the form of ids, the range of numbers, the length and characters of text.
 
-Everything a peer says is hostile until it has passed here. A check either gives the value back or raises
-`BadMessage` with a stable code and a sentence that names the field. What a message means is not decided here.
+Everything from a peer is untrusted until it is checked here. A check either returns the value or raises `BadMessage`
+with a stable code and a sentence that names the field. What a message means is decided elsewhere.
 """
 
 import re
@@ -14,7 +14,7 @@ from holdfast.wire import limits
 
 
 class BadMessage(Exception):
-    """A message that cannot be meant.
+    """An invalid message.
 
     Codes: `bad_id`, `bad_number`, `bad_text`, `bad_bytes`, `bad_enum`, `bad_spec`, `missing`,
     `contradiction`, `too_many`, `too_long`, `too_large`, `unexpected`, `version`.
@@ -26,13 +26,13 @@ class BadMessage(Exception):
         self.says = says
 
     def refusal(self) -> Refusal:
-        """What to tell the peer. Final: it would say the same again."""
+        """The refusal to send to the peer. Final: it would send the same again."""
         return Refusal(self.code, self.says, final=True)
 
 
 class UnknownMessage(BadMessage):
-    """A kind of message that this release does not know. After the handshake it is passed over: a newer release may
-    say more, and must not need an answer from one that is older."""
+    """A kind of message that this release does not know. It is ignored after the handshake: a newer release may send
+    more, and must not expect an older one to answer."""
 
 
 _LETTERS = "[0-9a-hjkmnp-tv-z]"
@@ -52,7 +52,7 @@ _is_variable = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
 
 
 def _seen(text: str) -> str:
-    """A peer's text as it may be shown in an error."""
+    """A peer's text, made safe to show in an error."""
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
@@ -82,21 +82,21 @@ def token(text: str, field: str = "token_id") -> str:
 
 
 def word(text: str, field: str) -> str:
-    """A code, an instance, a key: letters, digits and `_.:+-`, not empty."""
+    """A code, an instance or a key: letters, digits and `_.:+-`, not empty."""
     if not _is_word(text):
         raise BadMessage("bad_text", f"{field} is {_seen(text)}; it takes 1 to 64 letters, digits and _.:+-")
     return text
 
 
 def key(text: str, field: str) -> str:
-    """A secret of a session, fit to travel as metadata. Never repeated in the error."""
+    """A secret of a session that can be sent as metadata. Never shown in the error."""
     if not _is_key(text):
         raise BadMessage("bad_text", f"{field} takes 16 to 128 letters, digits, _ and -")
     return text
 
 
 def data_url(text: str) -> str:
-    """Where the data door is: scheme, host (or none) and port; or empty."""
+    """The URL of the files endpoint: scheme, host (may be missing) and port; or empty."""
     if text and not _is_door(text):
         raise BadMessage("bad_text", f"data_url is {_seen(text)}; it takes http(s)://HOST:PORT")
     return text
@@ -109,7 +109,7 @@ def number(value: int, most: int, field: str, least: int = 0) -> int:
 
 
 def label(text: str, field: str) -> str:
-    """One line for a table. Control characters would reach somebody's terminal."""
+    """One line for a table. Control characters are refused: they would reach a terminal."""
     if len(text) > limits.LABEL_CHARS_MAX:
         raise BadMessage("too_long", f"{field} has {len(text)} characters; {limits.LABEL_CHARS_MAX} are allowed")
     if not text.isprintable():
@@ -118,7 +118,7 @@ def label(text: str, field: str) -> str:
 
 
 def words(text: str, field: str) -> str:
-    """Some lines for a person: printable characters, tabs and line ends."""
+    """Some lines for a person: printable characters, tabs and line breaks."""
     if len(text) > limits.WORDS_CHARS_MAX:
         raise BadMessage("too_long", f"{field} has {len(text)} characters; {limits.WORDS_CHARS_MAX} are allowed")
     if not text.isprintable() and not text.translate(_LINE_ENDS).isprintable():
@@ -130,7 +130,7 @@ _LINE_ENDS = {ord("\n"): " ", ord("\t"): " "}
 
 
 def clean(text: str, most: int, keep: str = "") -> str:
-    """Own text made fit to be said: cut, and without what `label` and `words` refuse."""
+    """Make our own text valid for sending: truncated, and without what `label` and `words` refuse."""
     if len(text) > most:
         text = text[: max(0, most - 1)] + "…" if most else ""
     if text.isprintable():
@@ -165,7 +165,7 @@ def distinct(ids: list[AttemptId], field: str) -> None:
 
 
 def spec_fault(spec: JobSpec) -> str | None:
-    """Why this job could not be sent to any node, or None. The front door asks before it accepts a job."""
+    """Why this job could not be sent to any node, or None. The HTTP API checks this before it accepts a job."""
     for fault in _SPEC_FAULTS:
         says = fault(spec)
         if says:
@@ -227,7 +227,7 @@ def _rest_fault(spec: JobSpec) -> str | None:
 
 
 def _data_fault(spec: JobSpec) -> str | None:
-    """What it runs in and on: hashes, image, paths, inputs."""
+    """What it runs in, and its inputs: hashes, image, paths."""
     if spec.package and not _is_sha256(spec.package):
         return f"package is {_seen(spec.package)}; it takes the hash of a manifest: 64 hex digits"
     if spec.image and not _is_image(spec.image):

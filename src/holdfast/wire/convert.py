@@ -1,4 +1,4 @@
-"""Turns model.messages into frames and back. Strict: what comes out of here has been checked, field by field.
+"""Converts model.messages to frames and back. Strict: every field of what this module returns has been checked.
 
     node                                    orchestrator
     challenge_from_frame                <-  challenge_to_frame
@@ -9,9 +9,9 @@
     chunk_to_wire                       ->  chunk_from_wire            LogPiece
     ack_from_wire                       <-  ack_to_wire                LogDurable
 
-Reading raises BadMessage and nothing else. Writing raises BadMessage for what cannot be said (a frame over
-the limit, a number out of range); words for people are cut and cleaned to fit, facts never are. Nothing
-here decides: whether a signature, a token, a fence or an epoch is right is somebody else's question.
+Reading raises only BadMessage. Writing raises BadMessage for what cannot be encoded (a frame over the limit, a number
+out of range); texts for people are truncated and cleaned to fit, other values never are. Nothing is decided here:
+signatures, tokens, fences and epochs are verified elsewhere.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class Challenge(msgspec.Struct, frozen=True):
 
     @property
     def protocol(self) -> int:
-        """The version to answer in; 0: none in common, and the orchestrator will say who is too old."""
+        """The version to answer in; 0: none in common, and the orchestrator will say which side is too old."""
         return versions.choose(self.protocol_min, self.protocol_max)
 
 
@@ -68,21 +68,21 @@ class SignedHello(msgspec.Struct, frozen=True):
     hello: Hello
     protocol: int
     signature: bytes
-    """Not yet verified: see identity.proof."""
+    """Not verified yet: see identity.proof."""
 
 
 class Admitted(msgspec.Struct, frozen=True):
     welcome: Welcome
     bulk_key: str
     data_url: str = ""
-    """Where files are fetched and delivered; without a host: the one that was dialled. Empty: nowhere."""
+    """URL of the files endpoint; without a host: the host that was dialled. Empty: there is none."""
 
     def __repr__(self) -> str:
         return f"Admitted({self.welcome!r})"  # the key must not reach a log
 
 
 class LogPiece(msgspec.Struct, frozen=True):
-    """Bytes of an attempt's log at their place. Without data: how far is the log durable?"""
+    """Bytes of an attempt's log at an offset. Without data it asks how far the log is durable."""
 
     attempt: AttemptId
     fence: int
@@ -97,7 +97,7 @@ class LogDurable(msgspec.Struct, frozen=True):
     stream: str
     durable_offset: int
     refused: str = ""
-    """Not empty: why no more of this attempt's logs are wanted."""
+    """Not empty: why no more logs of this attempt are accepted."""
 
 
 # --- handshake ---
@@ -115,7 +115,7 @@ def challenge_to_frame(nonce: bytes, version: str) -> pb.OrchestratorFrame:
 
 
 def challenge_from_frame(frame: pb.OrchestratorFrame) -> Challenge | Refusal:
-    """The first frame of an orchestrator: a challenge, or a refusal (it is stopping, or does not lead)."""
+    """The first frame of an orchestrator: a challenge, or a refusal (it is stopping, or is not the leader)."""
     kind = _kind(frame)
     if kind == "refusal":
         return _refusal_from(frame.refusal)
@@ -163,7 +163,7 @@ def hello_from_frame(frame: pb.NodeFrame) -> SignedHello:
     _expect(_kind(frame), "hello")
     said = frame.hello
     common = versions.choose(said.protocol_min, said.protocol_max)
-    # Before anything else is looked at: the rest may mean something else in another version.
+    # Checked first: in another version the rest may have another meaning.
     if common == 0:
         shown = checks.clean(said.version, _LABEL)
         raise BadMessage("version", versions.refusal(said.protocol_min, said.protocol_max, shown).says)
@@ -224,7 +224,7 @@ def answer_from_frame(frame: pb.OrchestratorFrame) -> Admitted | Refusal:
     welcome = Welcome(
         node=checks.node(said.node),
         epoch=checks.number(said.epoch, _COUNT, "epoch"),
-        # A node told to report every millisecond, or never, would harm the network or itself.
+        # A node that reported every millisecond, or never, would harm the network or itself.
         heartbeat_ms=checks.number(said.heartbeat_ms, _MS, "heartbeat_ms", least=10),
         keepalive_ms=checks.number(said.keepalive_ms, _MS, "keepalive_ms", least=10),
         lease_ms=checks.number(said.lease_ms, _MS, "lease_ms"),
@@ -386,7 +386,7 @@ def _start_from(said: pb.Start) -> Start:
     attempt = checks.attempt(said.attempt)
     job = checks.job(said.job)
     if job_of(attempt) != job:
-        raise BadMessage("contradiction", f"{attempt} is said to belong to {job}, which its id denies")
+        raise BadMessage("contradiction", f"{attempt} does not belong to {job}, according to its id")
     return Start(
         _epoch(said.epoch),
         attempt,
@@ -464,7 +464,7 @@ def _stream_from(value: int) -> str:
     return stream
 
 
-# --- what all of the above share ---
+# --- shared by all of the above ---
 
 
 def _epoch(value: int) -> int:
@@ -476,26 +476,26 @@ def _fence(value: int) -> int:
 
 
 def _kind(frame: pb.NodeFrame | pb.OrchestratorFrame) -> str:
-    """What the frame says, once it is known not to be too large."""
+    """The kind of a frame, after its size was checked."""
     size = frame.ByteSize()
     if size > limits.CONTROL_BYTES_MAX:
         raise BadMessage("too_large", f"a control frame of {size} bytes; {limits.CONTROL_BYTES_MAX} are allowed")
     kind = frame.WhichOneof("said")
     if kind is None and size:
-        raise UnknownMessage("unexpected", "the peer said something that this release does not know")
+        raise UnknownMessage("unexpected", "the peer sent a message that this release does not know")
     return kind or "nothing"
 
 
 def _expect(kind: str, expected: str) -> None:
     if kind != expected:
-        raise BadMessage("unexpected", f"the peer said {kind} where {expected} was to come")
+        raise BadMessage("unexpected", f"the peer sent {kind} instead of {expected}")
 
 
 _Frame = TypeVar("_Frame", pb.NodeFrame, pb.OrchestratorFrame)
 
 
 def _fitting(build: Callable[[int], _Frame]) -> _Frame:
-    """The frame with details as long as the limit allows: short words beat a node that cannot report."""
+    """The frame with details truncated as far as needed: short texts are better than a node that cannot report."""
     try:
         frame = build(_WORDS)
         for detail in (100, 0):

@@ -1,56 +1,60 @@
-"""The public HTTP types, version 1. Apart from the model, so that the API can stay when the inside moves.
+"""The public HTTP types, version 1. Separate from the model, so that the API stays stable when internals change.
 
     POST   /v1/jobs                 JobRequest -> JobView            header Idempotency-Key optional
     POST   /v1/jobs/batch           list[JobRequest] -> list[JobView | ErrorView]   up to 1,000
     GET    /v1/jobs                 ?owner=&phase=&limit=&after=     -> JobList (newest first)
     GET    /v1/jobs/{id}            -> JobView                       a unique prefix of an id is enough
     GET    /v1/jobs/{id}/explain    -> kernel explanation (ExplainView)
-    POST   /v1/check                ?node=  JobRequest -> CheckView  what a submission would meet now; nothing is stored
+    POST   /v1/check                ?node=  JobRequest -> CheckView  a submission's outcome now; nothing is stored
     POST   /v1/check/watch          ?node=  JobRequest -> SSE of CheckView, when something changes and every second
     GET    /v1/estimates            -> EstimatesView                 how often estimates were right
     POST   /v1/jobs/{id}/stop       -> JobView
     POST   /v1/arrays               ArrayRequest -> ArrayView        one job per item; Idempotency-Key as above
     GET    /v1/arrays/{id}          -> ArrayView
     POST   /v1/arrays/{id}/stop     -> ArrayView
-    POST   /v1/arrays/{id}/retry    -> ArrayView                     run the items again that did not succeed
+    POST   /v1/arrays/{id}/retry    -> ArrayView                     rerun the items that did not succeed
     POST   /v1/jobs/{id}/received   -> JobView                       the files it made have arrived
+    POST   /v1/jobs/{id}/move       MoveRequest -> JobView
     POST   /v1/jobs/{id}/rerun      -> JobView                       the same again; header Idempotency-Key
     GET    /v1/jobs/{id}/output/{attempt}/{stdout|stderr}  ?offset= -> bytes, up to 1 MiB; empty at the end
     GET    /v1/jobs/{id}/logs       ?stream=stdout|stderr|both&follow= -> SSE of LogLine; Last-Event-ID resumes
     POST   /v1/blobs/missing        BlobsRequest -> Missing          which of these must be sent
-    POST   /v1/blobs/links          BlobsRequest -> Urls             where to
-    POST   /v1/manifests            TakeRequest -> ManifestView      take over what was sent
+    POST   /v1/blobs/links          BlobsRequest -> Urls             URLs to upload to
+    POST   /v1/manifests            TakeRequest -> ManifestView      accept what was uploaded
     GET    /v1/manifests/{name}     -> bytes
-    POST   /v1/manifests/{name}/links  LinksRequest -> Urls          where to fetch its blobs
-    PUT, GET /blobs/{key}?…         the signed addresses of a network that keeps blobs in a folder; no token
+    POST   /v1/manifests/{name}/links  LinksRequest -> Urls          URLs to fetch its blobs from
+    PUT, GET /blobs/{key}?…         signed URLs, if the network stores blobs in a folder; no token
     GET    /v1/nodes                -> list[NodeView]
     GET    /v1/nodes/{id}           -> NodeView with recent journal
     POST   /v1/nodes/{id}/drain     ?on=true|false -> NodeView
     GET    /v1/events               ?after=&tail=&job=&node=&follow=  -> SSE of EventView; Last-Event-ID resumes;
-                                                                     tail: from so many before the newest on
-    POST   /v1/tokens               TokenRequest -> TokenView        the only time the token itself is shown;
+                                                                     tail: start this many before the newest
+    POST   /v1/tokens               TokenRequest -> TokenView        the token itself is shown only here;
                                                                      header Idempotency-Key optional
     GET    /v1/tokens               -> list[JoinTokenView], newest first
     DELETE /v1/tokens/{id}
     GET    /v1/doctor               -> DoctorView: rebuild equals memory, store reachable …
     GET    /healthz, /metrics
 
-Every call but /healthz needs `Authorization: Bearer <token>`. Errors are ErrorView with a stable code. With
-`X-Holdfast-Owner: <name>` the admin acts for an owner: submits as them and sees only their jobs; without it, the
-owner is `admin` and everything is seen. A stream closes with `event: end`; one that ends without it was cut.
+Every call except /healthz needs `Authorization: Bearer <token>`. Errors are ErrorView with a stable code. With
+`X-Holdfast-Owner: <name>` the admin acts for an owner: submits as that owner and sees only that owner's jobs; without
+it, the owner is `admin` and everything is visible. A stream ends with `event: end`; one that ends without it was cut
+off.
 """
+
+from typing import Any
 
 import msgspec
 
 
 class InputRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something the job reads as `inputs/<name>`: exactly one of manifest, url and job."""
+    """An input that the job reads as `inputs/<name>`: exactly one of manifest, url and job."""
 
     name: str
     manifest: str = ""
     url: str = ""
     job: str = ""
-    """Id of an earlier job of the same owner: the files it made."""
+    """Id of an earlier job of the same owner: its result files."""
     sha256: str = ""
     bytes_max: int = 0
 
@@ -74,12 +78,12 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue_limit_ms: int | None = None
     attempts_max: int | None = None
     key: str | None = None
-    """Idempotency key; the header wins where both are given (single submit)."""
+    """Idempotency key; the header takes precedence if both are given (single submit)."""
     gpu_driver_min: str = ""
     cuda_min: str = ""
     network: bool = False
     package: str = ""
-    """Name of a manifest that was delivered before (POST /v1/manifests)."""
+    """Name of a manifest that was uploaded before (POST /v1/manifests)."""
     image: str = ""
     dockerfile: str = ""
     """Path in the package."""
@@ -90,8 +94,8 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArrayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One job for each item. In `job.argv`, `{}` stands for the item and `{index}` for its place; the environment of
-    each has HOLDFAST_ITEM, HOLDFAST_INDEX and HOLDFAST_ITEMS."""
+    """One job for each item. In `job.argv`, `{}` is replaced by the item and `{index}` by its index; the environment of
+    each job has HOLDFAST_ITEM, HOLDFAST_INDEX and HOLDFAST_ITEMS."""
 
     job: JobRequest
     items: list[str]
@@ -119,19 +123,23 @@ class AttemptView(msgspec.Struct, frozen=True):
     revoked: FailureView | None
     failure: FailureView | None
     purpose: str = "placed"
-    """`placed`; `second`: beside one that straggles; `move`: on a machine that a person chose."""
+    """`placed`; `second`: beside a straggler; `move`: on a machine that a person chose."""
     straggling: str = ""
-    """Why it looks as if it got nowhere; empty: it does not."""
+    """Why it is considered a straggler; empty: it is not."""
+    straggle: str | None = None
+    """The same as a code: `stalled`, `slow`, `unknown`."""
+    revoke_cause: str | None = None
+    """Why it was revoked, as a code (holdfast.model.causes.RevokeCause)."""
 
 
 class FilesView(msgspec.Struct, frozen=True):
-    """The files a job made."""
+    """The result files of a job."""
 
     manifest: str
     files: int
     bytes: int
     received: bool = False
-    """Its owner said that they arrived; the network may forget them."""
+    """The owner confirmed that they arrived; the network may delete them."""
 
 
 class CheckpointView(msgspec.Struct, frozen=True):
@@ -143,7 +151,7 @@ class CheckpointView(msgspec.Struct, frozen=True):
 
 
 class ProgressView(msgspec.Struct, frozen=True):
-    """How far an attempt is. `total` 0: not known."""
+    """The progress of an attempt. `total` 0: unknown."""
 
     attempt: str
     stage: str
@@ -155,13 +163,13 @@ class ProgressView(msgspec.Struct, frozen=True):
 
 class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: str
-    """A node: its id, the first letters of it, or its name."""
+    """A node: its id, a prefix of it, or its name."""
     key: str | None = None
-    """Idempotency key, if not in the header: the same key is the same move."""
+    """Idempotency key, if not in the header: requests with the same key are the same move."""
 
 
 class MoveView(msgspec.Struct, frozen=True):
-    """The last move that was asked for."""
+    """The last requested move."""
 
     to: str
     state: str
@@ -171,73 +179,75 @@ class MoveView(msgspec.Struct, frozen=True):
 
 
 class EstimateView(msgspec.Struct, frozen=True):
-    """When a job will start and end: Unix ms, from and to, meant to be right four times of five. None: it has started,
-    or nobody knows, and `says` tells why."""
+    """When a job will start and end: an interval of Unix ms, intended to be right four times out of five. None: it has
+    started, or there is no estimate, and `says` explains why."""
 
     start: tuple[int, int] | None
     end: tuple[int, int] | None
     runs: int
-    """How many like it were seen."""
+    """Number of similar jobs that were observed."""
     says: str
     latest_ms: int | None = None
     """When its time limit ends it at the latest."""
 
 
 class ScoreView(msgspec.Struct, frozen=True):
-    """How often estimates of one sort were right."""
+    """How often estimates of one kind were right."""
 
     right: int
     early: int
-    """It came before the interval."""
+    """The event came before the interval."""
     late: int
     judged: int
 
 
 class EstimatesView(msgspec.Struct, frozen=True):
     scores: dict[str, ScoreView]
-    """`start` and `end`: foretold at submission; `end_running`: foretold when the program started."""
+    """`start` and `end`: predicted at submission; `end_running`: predicted when the program started."""
 
 
 class ProbeView(msgspec.Struct, frozen=True):
-    """A node that was asked just now whether it is there."""
+    """The result of probing a node just now."""
 
     answered: bool
     round_trip_ms: int | None
     silent_ms: int | None
-    """Since its last word of any kind; None: it is not connected."""
+    """Since its last message of any kind; None: it is not connected."""
 
 
 class CheckView(msgspec.Struct, frozen=True):
-    """What a submission would meet now."""
+    """What would happen to a submission now."""
 
     verdict: str
-    """`now`: it would start on `node`, which answers; `unhealthy`: it would be given to `node`, which does not answer;
-    `waits`: it would be queued; `never`: no machine could hold it; `refused`: it would not be taken; `unknown`: the
+    """`now`: it would start on `node`, which answers; `unhealthy`: it would be placed on `node`, which does not answer;
+    `waits`: it would be queued; `never`: no machine could hold it; `refused`: it would be rejected; `unknown`: the
     orchestrator cannot decide anything now."""
     says: str
     at_ms: int
     code: str = ""
-    """Of the error that a submission would meet."""
+    """Of the error that a submission would get."""
     node: str | None = None
     name: str = ""
-    """What people call the node."""
+    """The node's name for people."""
     state: str = ""
     cost: dict[str, int] = {}
-    """What speaks against the node, in milliseconds, by reason."""
+    """The placement cost of the node, in milliseconds, by reason."""
     free: dict[str, int] = {}
-    """On the node, before the job comes."""
+    """Free on the node, before the job is placed."""
     probe: ProbeView | None = None
     instead: str | None = None
-    """If `node` does not answer: another one with room that does."""
+    """If `node` does not answer: another node with room that does."""
     gates: dict[str, int] = {}
-    """How many nodes each reason holds back."""
+    """The number of nodes that each reason excludes."""
     nearest: str = ""
-    """The node that misses by least, and by what."""
+    """The node that comes closest, and what it lacks."""
     ahead: int = 0
     """Jobs that would be placed before it."""
     estimate: EstimateView | None = None
     scores: dict[str, ScoreView] = {}
     """How often estimates were right."""
+    gate_codes: dict[str, int] = {}
+    """`gates` by code (holdfast.model.causes.Gate)."""
 
 
 class EventView(msgspec.Struct, frozen=True):
@@ -245,9 +255,13 @@ class EventView(msgspec.Struct, frozen=True):
     at_ms: int
     kind: str
     text: str
+    """The sentence made of `kind` and `facts`, for people. Programs read the other two."""
     job: str | None = None
     attempt: str | None = None
     node: str | None = None
+    facts: dict[str, Any] | None = None
+    """What happened as data: codes, amounts, names (holdfast.model.journal.Facts). None: an entry of 0.1 that says
+    it in words only."""
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -268,36 +282,38 @@ class JobView(msgspec.Struct, frozen=True):
     exit_code: int | None
     attempts_made: int
     node: str | None = None
-    """Where it runs, or ran to its accepted end."""
+    """Where it runs, or where its accepted attempt ran."""
     attempts: list[AttemptView] = []
     events: list[EventView] = []
     again: bool = False
-    """This submission repeated an earlier one with the same key."""
+    """Whether this submission repeated an earlier one with the same key."""
     files: FilesView | None = None
     checkpoint: CheckpointView | None = None
     progress: list[ProgressView] = []
-    """Of the attempts that are under way; not kept."""
+    """Of the attempts in progress; not stored."""
     accepted: str | None = None
-    """The attempt whose result counts."""
+    """The attempt whose result was accepted."""
     move: MoveView | None = None
     estimate: EstimateView | None = None
-    """Of a job that has not ended, where it was asked for alone or in a list."""
+    """Of a job that has not ended, if it was requested alone or in a list."""
     array: str = ""
-    """The array that it is an item of; empty: it stands alone."""
+    """The array that it is an item of; empty: none."""
     item: int = 0
-    """Its place there."""
+    """Its index there."""
+    wait_reason: str | None = None
+    """`waiting` as a code (holdfast.model.causes.WaitReason)."""
 
 
 class ArrayItem(msgspec.Struct, frozen=True):
     index: int
     job: str
-    """The newest that was submitted for this item."""
+    """The newest job that was submitted for this item."""
     phase: str
     verdict: str | None = None
     failure: str | None = None
     """Its code."""
     manifest: str = ""
-    """Of the files it made."""
+    """Of its result files."""
 
 
 class ArrayView(msgspec.Struct, frozen=True):
@@ -329,6 +345,10 @@ class ExplainView(msgspec.Struct, frozen=True):
     nearest: str
     ahead: int
     estimate: EstimateView | None = None
+    wait_reason: str | None = None
+    """What `waiting_for` says, as a code (holdfast.model.causes.WaitReason)."""
+    gate_codes: dict[str, int] = {}
+    """`gates` by code (holdfast.model.causes.Gate)."""
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -350,23 +370,27 @@ class NodeView(msgspec.Struct, frozen=True):
     """Of what it offers to the network."""
     gpus: list[str]
     attempts: list[str]
-    """Ids of what it holds."""
+    """Ids of the attempts it holds."""
     load: dict[str, int]
     joined_ms: int
     state_since_ms: int
     events: list[EventView] = []
     silent_ms: int | None = None
-    """Since its last word; None: it is not connected."""
+    """Since its last message; None: it is not connected."""
     offered: dict[str, int] = {}
     """What it lets the network use."""
     drained: bool = False
-    """Draining because the network's operator said so: its own cannot end that."""
+    """Draining because the network's operator requested it: its own operator cannot end that."""
     draining_because: str = ""
-    """By whom it is given nothing new, in words; empty: it is not draining."""
+    """Who drains it, for people; empty: it is not draining."""
+    cause_code: str | None = None
+    """`cause` as a code (holdfast.model.causes.NodeCause)."""
+    pause_cause: str | None = None
+    """Why the node itself accepts no new work, as a code (holdfast.model.causes.PauseCause); None: it does."""
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """A piece of output, or something the platform saw (stream `platform`)."""
+    """A piece of output, or a message of the platform (stream `platform`)."""
 
     attempt: str
     stream: str
@@ -375,7 +399,7 @@ class LogLine(msgspec.Struct, frozen=True):
     at_ms: int = 0
 
 
-# --- content: see holdfast.blobs for what blobs and manifests are ---
+# --- content: see holdfast.blobs for blobs and manifests ---
 
 
 class BlobRef(msgspec.Struct, frozen=True, array_like=True):
@@ -384,18 +408,18 @@ class BlobRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BlobsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """At most 4,096 at a time."""
+    """At most 4,096 per request."""
 
     blobs: list[BlobRef]
 
 
 class Missing(msgspec.Struct, frozen=True):
     missing: list[str]
-    """Hashes of those that must be sent."""
+    """Hashes of the blobs that must be sent."""
 
 
 class Urls(msgspec.Struct, frozen=True):
-    """Signed addresses, one for each blob that was asked for. Without a host: of the door that answered."""
+    """Signed URLs, one for each requested blob. Without a host: of the endpoint that answered."""
 
     urls: dict[str, str]
 
@@ -406,7 +430,7 @@ class LinksRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class TakeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     manifest: str
-    """Its name. It was sent like any blob, and so was all that it names."""
+    """Its name. It was uploaded like any blob, and so was everything that it names."""
 
 
 class ManifestView(msgspec.Struct, frozen=True):
@@ -414,12 +438,12 @@ class ManifestView(msgspec.Struct, frozen=True):
     files: int
     bytes: int
     missing: list[str] = []
-    """Blobs that did not arrive whole. While there are any, nothing is taken over."""
+    """Blobs that did not arrive complete. While there are any, nothing is accepted."""
 
 
 class SavedView(msgspec.Struct, frozen=True):
     says: str = ""
-    """Empty: it stands. Else why another one does."""
+    """Empty: it is now the job's checkpoint. Otherwise why another one is."""
 
 
 class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -436,7 +460,7 @@ class TokenView(msgspec.Struct, frozen=True):
 
 
 class JoinTokenView(msgspec.Struct, frozen=True):
-    """A join token as it is listed: nobody can join with what stands here."""
+    """A join token in a listing: nobody can join with this information."""
 
     id: str
     state: str
@@ -460,7 +484,7 @@ class DoctorView(msgspec.Struct, frozen=True):
 
 
 class ErrorView(msgspec.Struct, frozen=True):
-    """What happened, to what, why, what to do; and a code that does not change."""
+    """What happened, to what, why, what to do; and a stable code."""
 
     code: str
     says: str

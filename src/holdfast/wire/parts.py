@@ -1,6 +1,6 @@
-"""Turns the parts of messages (what is held, offered, asked for) into protobuf and back, strictly.
+"""Converts the parts of messages (held attempts, offers, requests) to protobuf and back, strictly.
 
-Used by wire.convert only. Reading raises BadMessage and nothing else.
+Used by wire.convert only. Reading raises only BadMessage.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ from holdfast.wire.checks import BadMessage
 _LABEL = limits.LABEL_CHARS_MAX
 _WORDS = limits.WORDS_CHARS_MAX
 _EXIT_MAX = 2**32
-"""Some systems use all 32 bits of an exit code, with or without a sign."""
+"""Some systems use all 32 bits of an exit code, signed or unsigned."""
 
 PHASES: dict[int, HeldPhase] = {pb.HeldPhase.Value(f"HELD_{p.name}"): p for p in HeldPhase}
 _PHASE_NUMBERS: dict[HeldPhase, Any] = {phase: value for value, phase in PHASES.items()}
@@ -68,7 +68,7 @@ def _held_from(said: pb.Held) -> Held:
     if result is not None and failure is not None:
         raise BadMessage("contradiction", f"{attempt} has a result and a failure; it can only have one")
     if phase is HeldPhase.FINISHED and result is None and failure is None:
-        raise BadMessage("missing", f"{attempt} is finished, but says neither result nor failure")
+        raise BadMessage("missing", f"{attempt} is finished, but has neither a result nor a failure")
     if phase is HeldPhase.REFUSED and failure is None:
         raise BadMessage("missing", f"{attempt} is refused, but no reason is given")
     fence = checks.number(said.fence, limits.COUNT_MAX, "fence", least=1)
@@ -193,7 +193,7 @@ def hardware_to(hardware: Hardware) -> pb.Hardware:
             )
             for gpu in hardware.gpus
         ],
-        # For people only, so a machine with a hundred bridges still joins.
+        # For people only, so it is truncated: a machine with a hundred bridges can still join.
         network=[checks.clean(line, _LABEL) for line in hardware.network[: limits.INTERFACES_MAX]],
     )
 
@@ -222,7 +222,7 @@ def hardware_from(said: pb.Hardware) -> Hardware:
 
 
 def features_from(said: Iterable[str]) -> tuple[str, ...]:
-    """Sorted, each once: two nodes that can the same are of one kind."""
+    """Sorted, without duplicates: nodes with equal features are of one kind."""
     return tuple(sorted({checks.word(feature, "feature") for feature in said}))
 
 

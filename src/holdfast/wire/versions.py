@@ -1,6 +1,6 @@
-"""Which protocol two sides speak with each other, which releases work together, and who is too old where they do not.
+"""Negotiates the protocol version, and decides which releases work together and which side is too old.
 
-The orchestrator offers a range, the node takes the highest version both know. Nothing here reads a message.
+The orchestrator offers a range, the node takes the highest version that both know. Nothing here reads a message.
 """
 
 import re
@@ -9,7 +9,7 @@ from holdfast.model.messages import Refusal
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
-"""Raised when a message changes its meaning; new optional fields do not count."""
+"""Incremented when a message changes its meaning; new optional fields do not count."""
 
 
 def choose(theirs_min: int, theirs_max: int, own_min: int = PROTOCOL_MIN, own_max: int = PROTOCOL_MAX) -> int:
@@ -21,7 +21,7 @@ def choose(theirs_min: int, theirs_max: int, own_min: int = PROTOCOL_MIN, own_ma
 def refusal(
     node_min: int, node_max: int, node_version: str, own_min: int = PROTOCOL_MIN, own_max: int = PROTOCOL_MAX
 ) -> Refusal:
-    """What an orchestrator answers to a node with which it has no protocol in common."""
+    """The refusal for a node that has no protocol version in common with the orchestrator."""
     ranges = f"the node ({node_version or 'unnamed version'}) speaks protocol {node_min} to {node_max}, "
     ranges += f"the orchestrator {own_min} to {own_max}"
     if node_max < own_min:
@@ -32,14 +32,14 @@ def refusal(
 _is_release = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})([.+-].*)?").fullmatch
 
 MINORS_APART_MAX = 1
-"""A network is upgraded machine by machine: for that long two releases that follow each other work together."""
+"""A network is upgraded machine by machine: meanwhile two consecutive releases work together."""
 
 
 def skewed(node_version: str, own_version: str) -> Refusal | None:
-    """What an orchestrator answers to a node of another release, or None where the two work together.
+    """The refusal for a node of another release, or None if the two work together.
 
-    They do within one major version and one minor. A node that names no release (another implementation of the
-    protocol, say) is judged by its protocol alone.
+    They do if they have the same major version and their minor versions differ by at most one. A node that names no
+    release (for example another implementation of the protocol) is judged by its protocol version alone.
     """
     node, own = _is_release(node_version), _is_release(own_version)
     if node is None or own is None:

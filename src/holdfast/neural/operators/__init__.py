@@ -1,10 +1,10 @@
-"""The fixed set of operators of which a network is made."""
+"""The fixed set of operators of neural networks."""
 
 from holdfast.neural.operators.attention import Attention
 from holdfast.neural.operators.dense import Embedding, Linear, TiedHead
 from holdfast.neural.operators.losses import CrossEntropy, Mse
 from holdfast.neural.operators.norms import LayerNorm, RmsNorm, Softmax
-from holdfast.neural.operators.operator import Misfit, Operator, Option, Parameter, Product, Run, Shape, Signal
+from holdfast.neural.operators.operator import Misfit, Operator, Option, Parameter, Product, RunContext, Shape, Signal
 from holdfast.neural.operators.pointwise import Add, Dropout, Gelu, Mask, Mul, Relu, Silu, Swiglu
 from holdfast.neural.operators.shaping import Concat, Reshape, Split, Transpose
 
@@ -15,6 +15,6 @@ OPERATORS: dict[str, type[Operator]] = {
         Reshape, RmsNorm, Silu, Softmax, Split, Swiglu, TiedHead, Transpose,
     )
 }  # fmt: skip
-"""By the word that names them in a network's file."""
+"""By their name in the description of a neural network."""
 
-__all__ = ["OPERATORS", "Misfit", "Operator", "Option", "Parameter", "Product", "Run", "Shape", "Signal"]
+__all__ = ["OPERATORS", "Misfit", "Operator", "Option", "Parameter", "Product", "RunContext", "Shape", "Signal"]

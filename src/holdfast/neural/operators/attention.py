@@ -1,7 +1,8 @@
-"""Attention over the positions of a sequence: several heads, causal or not, rotary positions, a cache of the past.
+"""Attention over the positions of a sequence: several heads, causal or not, rotary positions, a cache of past
+positions.
 
-The cache changes no bit: a query's scores depend on itself and each key alone, sums over keys are trees that
-appended zeros do not change, and values are scaled one by one (`exact.absorb`).
+The cache changes no bit: a query's scores depend only on itself and each key, sums over keys are trees that appended
+zeros do not change, and each value has its own scale (`exact.absorb`).
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from holdfast.neural import functions
 from holdfast.neural.arithmetic import Arithmetic
-from holdfast.neural.arrays import Array, Arrays, ratio
+from holdfast.neural.arrays import Array, NumpyArrays, ratio
 from holdfast.neural.operators.dense import flat, reach_of
 from holdfast.neural.operators.norms import softmax, softmax_back
 from holdfast.neural.operators.operator import (
@@ -23,19 +24,19 @@ from holdfast.neural.operators.operator import (
     Option,
     Parameter,
     Product,
-    Run,
+    RunContext,
     Signal,
     real_input,
 )
 
 FAR_BELOW = -1e30
-"""A score that softmax turns into zero, exactly."""
+"""A score that softmax turns into exactly zero."""
 
 
 @lru_cache(maxsize=16)
 def rotations(positions: int, width: int, base: float) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
     """cos and sin of position·base^(−2i/width), for every position and i < width/2."""
-    xp = Arrays()
+    xp = NumpyArrays()
     pace = -ratio(2.0, width) * functions.log(xp, np.array([base]))
     angle = np.arange(positions, dtype=np.float64)[:, None] * functions.exp(xp, np.arange(width // 2) * pace)[None, :]
     return functions.cos(xp, angle), functions.sin(xp, angle)
@@ -87,7 +88,7 @@ class Attention(Operator):
         return 8 * (5 * n * width + n * n * self.options["heads"])
 
     def _rotate(self, ar: Arithmetic, x: Array, position: int, back: bool = False) -> Array:
-        """Each pair (i, i + half) of a head turned by its position's angle."""
+        """Each pair (i, i + half) of a head, rotated by its position's angle."""
         n, width = x.shape[-2], x.shape[-1]
         room, base = _room(position + n), self.options["base"]
         cos = ar.constant(("cos", room, width, base), lambda: rotations(room, width, base)[0])[position : position + n]
@@ -106,10 +107,10 @@ class Attention(Operator):
         return ar.xp.permute(x, (0, 2, 1, 3)).reshape((batch, n, heads * each))
 
     def _allowed(self, ar: Arithmetic, queries: int, keys: int, position: int) -> Array:
-        """Which query may look at which key: at itself and what came before."""
+        """Which query may attend to which key: to itself and earlier ones."""
         return (ar.xp.count(queries) + position)[:, None] >= ar.xp.count(keys)[None, :]
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         ar, x = run.ar, inputs[0]
         batch, n, width = x.shape
         all_three = ar.product(flat(x), ar.weight(weights["qkv"], 0), self.name, "qkv").reshape((batch, n, 3 * width))
@@ -132,7 +133,7 @@ class Attention(Operator):
         y = ar.product(flat(mixed), ar.weight(weights["out"], 0), self.name, "out")
         return y.reshape(x.shape), (x, q, k, v, chance, mixed)
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         ar, (x, q, k, v, chance, mixed) = run.ar, saved
         g = flat(grad)
         d_out = ar.product(flat(mixed).T, g, self.name, "d_out")
@@ -141,7 +142,7 @@ class Attention(Operator):
         d_chance = ar.product(d_heads, _turned(ar, v), self.name, "d_chance")
         d_v = ar.product(_turned(ar, chance), d_heads, self.name, "d_v")
         scale = ratio(1.0, sqrt(x.shape[-1] // self.options["heads"]))
-        # Where a query may not look, its chance is zero, and so is this gradient.
+        # Where a query may not attend, its probability is zero, and so is this gradient.
         d_scores = ar.each_row(_looking_slope, chance, d_chance, scalars=[scale])
         d_q = ar.product(d_scores, k, self.name, "d_q")
         d_k = ar.product(_turned(ar, d_scores), q, self.name, "d_k")
@@ -180,5 +181,5 @@ def _turned(ar: Arithmetic, x: Array) -> Array:
 
 
 def _room(n: int) -> int:
-    """The next power of two: as a sequence grows, the table is not made anew at every step."""
+    """The next power of two, so that the table is not rebuilt at every step while a sequence grows."""
     return 1 << (n - 1).bit_length()

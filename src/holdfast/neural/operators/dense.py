@@ -12,19 +12,19 @@ from holdfast.neural.operators.operator import (
     Option,
     Parameter,
     Product,
-    Run,
+    RunContext,
     Signal,
     real_input,
 )
 
 
 def flat(x: Array) -> Array:
-    """All axes but the last as one."""
+    """All axes but the last combined into one."""
     return x.reshape((prod(x.shape[:-1]), x.shape[-1]))
 
 
 def reach_of(spread: float | None, fan_in: int) -> float:
-    """How far first values reach: for a wanted standard deviation, or 1/√fan_in (evenly spread either way)."""
+    """The range of initial values: for a given standard deviation, or 1/√fan_in (uniform in both cases)."""
     return spread * sqrt(3.0) if spread else ratio(1.0, sqrt(max(fan_in, 1)))
 
 
@@ -53,14 +53,14 @@ class Linear(Operator):
         shape = given[0].shape
         return [Product("xw", prod(shape[:-1]), shape[-1], self.options["width"])]
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         x = inputs[0]
         y = run.ar.product(flat(x), run.ar.weight(weights["weight"], 0), self.name, "xw")
         if "bias" in weights:
             y += weights["bias"]
         return y.reshape((*x.shape[:-1], y.shape[-1])), x
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         x, g = flat(saved), flat(grad)
         found = {"weight": run.ar.product(x.T, g, self.name, "dw")}
         if "bias" in weights:
@@ -87,17 +87,17 @@ class Embedding(Operator):
         below, width = given[0].below, self.options["width"]
         return {"weight": Parameter((below, width), reach_of(self.options["spread"], width))}
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         return run.ar.xp.rows(weights["weight"], inputs[0]), inputs[0]
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         table = weights["weight"]
         total = run.ar.scatter_rows(table.shape[0], saved.reshape(-1), flat(grad), self.name)
         return [None], {"weight": total}
 
 
 class TiedHead(Operator):
-    """x·Eᵀ: scores against every row of a table, which is another operator's."""
+    """x·Eᵀ: scores against every row of a table that belongs to another operator."""
 
     kind = "tied_head"
     multiplies_rows = True
@@ -114,12 +114,12 @@ class TiedHead(Operator):
         shape = given[0].shape
         return [Product("xe", prod(shape[:-1]), shape[-1], self.options["rows"])]
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         x = inputs[0]
         y = run.ar.product(flat(x), run.ar.weight(weights["weight"], 1).turned, self.name, "xe")
         return y.reshape((*x.shape[:-1], y.shape[-1])), x
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         x, g = flat(saved), flat(grad)
         back = run.ar.product(g, run.ar.weight(weights["weight"], 0), self.name, "dx")
         return [back.reshape(saved.shape)], {"weight": run.ar.product(g.T, x, self.name, "dw")}

@@ -1,4 +1,4 @@
-"""Losses: cross_entropy from scores, mse. Each gives one number a sample: the mean over its positions."""
+"""Losses: cross_entropy from scores, mse. Each computes one number per sample: the mean over its positions."""
 
 from collections.abc import Sequence
 from math import prod
@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.neural.arrays import Array, ratio
 from holdfast.neural.operators.dense import flat
-from holdfast.neural.operators.operator import Grads, Misfit, Operator, Run, Signal, real_input
+from holdfast.neural.operators.operator import Grads, Misfit, Operator, RunContext, Signal, real_input
 
 
 class Loss(Operator):
@@ -33,7 +33,7 @@ class CrossEntropy(Loss):
     def other_flops(self, given: Sequence[Signal]) -> int:
         return 40 * given[0].size
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         ar = run.ar
         x, label = flat(inputs[0]), inputs[1].reshape(-1)
         shifted = x - ar.xp.largest(x, -1)
@@ -45,7 +45,7 @@ class CrossEntropy(Loss):
         mean = ar.sum(loss.reshape((samples, positions)), 1) * ratio(1.0, max(positions, 1))
         return mean, (grown, total, label, tuple(inputs[0].shape))
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         ar, (grown, total, label, shape) = run.ar, saved
         chance = ar.xp.divide(grown, total)
         chance = ar.xp.put(chance, label, ar.xp.pick(chance, label) - 1.0)
@@ -65,12 +65,12 @@ class Mse(Loss):
             raise Misfit(f"its inputs differ in shape: {given[0]} and {given[1]}")
         return Signal(())
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         difference = inputs[0] - inputs[1]
         lines = difference.reshape((difference.shape[0], prod(difference.shape[1:])))
         return run.ar.sum(lines * lines, 1) * ratio(1.0, max(lines.shape[1], 1)), difference
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         each = (grad * ratio(2.0, max(prod(saved.shape[1:]), 1))).reshape((-1, *[1] * (len(saved.shape) - 1)))
         back = saved * each
         return [back, -back], {}

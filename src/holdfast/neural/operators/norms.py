@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 from holdfast.neural.arithmetic import Arithmetic
 from holdfast.neural.arrays import Array, ratio
 from holdfast.neural.operators.dense import flat
-from holdfast.neural.operators.operator import Grads, Operator, Option, Parameter, Run, Signal, real_input
+from holdfast.neural.operators.operator import Grads, Operator, Option, Parameter, RunContext, Signal, real_input
 
 
 def _centred(ar: Arithmetic, x: Array, gain: Array, share: float, epsilon: float) -> tuple[Array, Array, Array]:
-    """The normed row, the same before its gain, and what it was scaled by."""
+    """The normalised row, the same before its gain, and its scale."""
     centred = x - ar.sum(x, -1, keep=True) * share
     variance = ar.sum(centred * centred, -1, keep=True) * share
     scale = ar.rsqrt(variance + epsilon)
@@ -29,7 +29,7 @@ def _shifted(
 def _centred_slope(
     ar: Arithmetic, grad: Array, normal: Array, scale: Array, gain: Array, share: float
 ) -> tuple[Array, Array]:
-    """The gradient of the row, and each element's share of the gradient of its gain."""
+    """The gradient of the row, and each element's part of the gradient of its gain."""
     g = grad * gain
     along = ar.sum(g * normal, -1, keep=True) * share
     back = (g - ar.sum(g, -1, keep=True) * share) - normal * along
@@ -73,7 +73,7 @@ class LayerNorm(Operator):
     def other_flops(self, given: Sequence[Signal]) -> int:
         return 8 * given[0].size
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         x = inputs[0]
         how = [ratio(1.0, x.shape[-1]), self.options["epsilon"]]
         if "bias" in weights:
@@ -82,7 +82,7 @@ class LayerNorm(Operator):
             y, normal, scale = run.ar.each_row(_centred, x, weights["gain"], scalars=how)
         return y, (normal, scale)
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         ar, (normal, scale) = run.ar, saved
         share = ratio(1.0, normal.shape[-1])
         back, gains = ar.each_row(_centred_slope, grad, normal, scale, weights["gain"], scalars=[share])
@@ -107,13 +107,13 @@ class RmsNorm(Operator):
     def other_flops(self, given: Sequence[Signal]) -> int:
         return 5 * given[0].size
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         x = inputs[0]
         how = [ratio(1.0, x.shape[-1]), self.options["epsilon"]]
         y, normal, scale = run.ar.each_row(_scaled, x, weights["gain"], scalars=how)
         return y, (normal, scale)
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         ar, (normal, scale) = run.ar, saved
         share = ratio(1.0, normal.shape[-1])
         back, gains = ar.each_row(_scaled_slope, grad, normal, scale, weights["gain"], scalars=[share])
@@ -143,9 +143,9 @@ class Softmax(Operator):
     def other_flops(self, given: Sequence[Signal]) -> int:
         return 40 * given[0].size
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         y = run.ar.each_row(softmax, inputs[0])
         return y, y
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         return [run.ar.each_row(softmax_back, saved, grad)], {}

@@ -1,4 +1,4 @@
-"""What an operator is: shapes, parameters, cost, forward, backward, and the inner products that can be checked.
+"""The interface of operators: shapes, parameters, cost, forward, backward, and the inner products that can be checked.
 
 Shapes are those of one sample; arrays carry the batch as their first axis. An operator holds no numbers: weights
 and inputs come in, results and gradients go out. It does not know graphs, stages or files.
@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 
 
 class Misfit(Exception):
-    """An operator cannot work on what it is given. The reader of the network adds where that stands."""
+    """An operator cannot use its inputs. The reader of the description adds the position."""
 
     def __init__(self, says: str, option: str | None = None) -> None:
         super().__init__(says)
@@ -46,13 +46,13 @@ class Signal:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A weight: its shape, and how far from zero its first values reach. `fill` is used where `reach` is 0."""
+    """A weight: its shape, and the range of its initial values. `fill` is used if `reach` is 0."""
 
     shape: Shape
     reach: float = 0.0
     fill: float = 0.0
     decays: bool = True
-    """Whether weight decay touches it: matrices yes, biases and gains no."""
+    """Whether weight decay applies: to matrices, not to biases and gains."""
 
     @property
     def size(self) -> int:
@@ -61,7 +61,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product of one sample's forward: M×K by K×N, `times` of them. Backward does twice as much."""
+    """A matrix product in the forward pass of one sample: M×K by K×N, `times` of them. Backward takes twice as much."""
 
     label: str
     m: int
@@ -76,7 +76,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Option:
-    """An option as it may stand in a network's file."""
+    """An option in the description of a neural network."""
 
     kind: type
     default: Any = None
@@ -87,17 +87,17 @@ class Option:
 
 
 @dataclass
-class Run:
-    """The circumstances of a computation: its arithmetic, its random key, and what it has cached."""
+class RunContext:
+    """The context of a computation: its arithmetic, its random key, and its cache."""
 
     ar: Arithmetic
     key: str = ""
-    """job/step/microbatch; the operator's name is added to it, so a split into stages changes nothing."""
+    """job/step/microbatch; the operator's name is added to it, so splitting into stages changes nothing."""
     train: bool = False
     cache: dict[str, Any] | None = None
     """Keys and values of earlier positions, by operator; None: no cache."""
     position: int = 0
-    """Where in the sequence the first given position stands."""
+    """The index in the sequence of the first given position."""
 
 
 Grads = tuple[list[Array | None], dict[str, Array]]
@@ -105,7 +105,7 @@ Grads = tuple[list[Array | None], dict[str, Array]]
 
 @dataclass
 class Operator:
-    """Base of all operators. `name` is the node's name in its network."""
+    """Base of all operators. `name` is the node's name in its neural network."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -116,39 +116,39 @@ class Operator:
     inputs_max: ClassVar[int] = 1
     is_loss: ClassVar[bool] = False
     sequential: ClassVar[bool] = True
-    """Whether a position's result depends on itself and earlier positions only, so that a cache can serve it."""
+    """Whether a position's result depends only on itself and earlier positions, so that a cache can be used."""
     no_gradient: ClassVar[frozenset[int]] = frozenset()
     """Inputs, by position, that get no gradient: labels and masks."""
     multiplies_rows: ClassVar[bool] = False
-    """Whether forward multiplies the rows of its input with a weight, once."""
+    """Whether forward multiplies the rows of its input by a weight, once."""
 
     def signal(self, given: Sequence[Signal]) -> Signal:
-        """What comes out for what goes in. Raises Misfit."""
+        """The output signal for these inputs. Raises Misfit."""
         return given[0]
 
     def parameters(self, given: Sequence[Signal]) -> dict[str, Parameter]:
         return {}
 
     def products(self, given: Sequence[Signal]) -> list[Product]:
-        """The inner products of one sample's forward."""
+        """The inner products in the forward pass of one sample."""
         return []
 
     def other_flops(self, given: Sequence[Signal]) -> int:
-        """Elementwise work of one sample's forward, in floating-point operations, roughly."""
+        """Elementwise work in the forward pass of one sample, in floating-point operations, roughly."""
         return self.signal(given).size
 
     def flops(self, given: Sequence[Signal]) -> int:
         return sum(p.flops for p in self.products(given)) + self.other_flops(given)
 
     def saved_bytes(self, given: Sequence[Signal]) -> int:
-        """What one sample's backward needs to be kept."""
+        """The size of what backward needs for one sample."""
         return 8 * sum(s.size for s in given)
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
-        """The result, and what backward needs."""
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+        """The result, and the values that backward needs."""
         raise AssertionError(f"{type(self).__name__} has no forward")
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         """Gradients of the inputs (None for indices) and of the weights."""
         raise AssertionError(f"{type(self).__name__} has no backward")
 

@@ -1,7 +1,7 @@
 """Elementwise operators: gelu, relu, silu, swiglu, dropout, add, mul, mask.
 
-Those of one shape are `Pointwise`: each says what it does to an element, so that a chain of them can be done in one
-pass (`holdfast.neural.fusion`). Alone, each is a pass of its own; the bits are the same.
+Those with inputs of one shape are `Pointwise`: each defines its effect on one element, so that a chain of them can run
+in one pass (`holdfast.neural.fusion`). Alone, each is a separate pass; the bits are the same.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from holdfast.neural import counter
 from holdfast.neural.arithmetic import Arithmetic
 from holdfast.neural.arrays import Array, ratio
-from holdfast.neural.operators.operator import Grads, Misfit, Operator, Option, Run, Signal, real_input
+from holdfast.neural.operators.operator import Grads, Misfit, Operator, Option, RunContext, Signal, real_input
 
 _SQRT_2_OVER_PI = float.fromhex("0x1.9884533d43651p-1")
 _SQRT_HALF = float.fromhex("0x1.6a09e667f3bcdp-1")
@@ -23,26 +23,27 @@ class Pointwise(Operator):
     """One result for each element of inputs of one shape."""
 
     keeps: ClassVar[tuple[str, ...]] = ()
-    """What `slope` needs: `in0` … an input, `drawn0` … a random bit, `made0` … what `point` gives beside its result."""
+    """What `slope` needs: `in0` … an input, `drawn0` … a random bit, `made0` … what `point` returns beside its
+    result."""
     passes_gradient = False
-    """Whether the gradient of every input is that of the result."""
+    """Whether the gradient of every input equals that of the result."""
 
     def signal(self, given: Sequence[Signal]) -> Signal:
         return real_input(given)
 
-    def drawn(self, run: Run, shape: tuple[int, ...]) -> list[Array]:
-        """Random bits for this run; the circumstances decide whether any are needed."""
+    def drawn(self, run: RunContext, shape: tuple[int, ...]) -> list[Array]:
+        """Random bits for this run; the context decides whether any are needed."""
         return []
 
     def point(self, ar: Arithmetic, inputs: list[Array], drawn: list[Array]) -> tuple[Array, ...]:
-        """The result, and what else was made on the way."""
+        """The result, and further values that were computed for it."""
         raise AssertionError(f"{type(self).__name__} has no point")
 
     def slope(self, ar: Arithmetic, grad: Array, *kept: Array) -> list[Array | None]:
-        """The gradients of the inputs, given what `keeps` asked for."""
+        """The gradients of the inputs, given the values that `keeps` names."""
         raise AssertionError(f"{type(self).__name__} has no slope")
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         drawn = self.drawn(run, tuple(inputs[0].shape))
         count = len(inputs)
 
@@ -55,10 +56,10 @@ class Pointwise(Operator):
         return result, (kept, len(inputs))
 
     def kept_names(self, drawn: int) -> tuple[str, ...]:
-        """What is kept, where so many random arrays were drawn."""
+        """The names of the kept values, if this many random arrays were drawn."""
         return tuple(name for name in self.keeps if not (name.startswith("drawn") and drawn == 0))
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         kept, count = saved
         if self.passes_gradient:
             return [grad] * count, {}
@@ -71,7 +72,7 @@ class Pointwise(Operator):
 
 
 class Gelu(Pointwise):
-    """x·Φ(x): by tanh as most language models have it, or by erf as it is defined."""
+    """x·Φ(x): by tanh as in most language models, or by erf as it is defined."""
 
     kind = "gelu"
     accepts: ClassVar[dict[str, Option]] = {"form": Option(str, "tanh", choices=("tanh", "erf"))}
@@ -155,19 +156,19 @@ class Swiglu(Operator):
     def other_flops(self, given: Sequence[Signal]) -> int:
         return 16 * given[0].size
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         x = inputs[0]
         half = x.shape[-1] // 2
         a, b = x[..., :half], x[..., half:]
         y, s = run.ar.each(_gated, a, b)
         return y, (a, b, s)
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         return [run.ar.xp.join(list(run.ar.each(_gated_slope, *saved, grad)), -1)], {}
 
 
 class Dropout(Pointwise):
-    """Drops each element with a probability, in training; what stays is scaled up."""
+    """Drops each element with a probability, in training; the others are scaled up."""
 
     kind = "dropout"
     accepts: ClassVar[dict[str, Option]] = {"rate": Option(float, required=True, at_least=0.0, below=1.0)}
@@ -176,7 +177,7 @@ class Dropout(Pointwise):
     def other_flops(self, given: Sequence[Signal]) -> int:
         return 30 * given[0].size
 
-    def drawn(self, run: Run, shape: tuple[int, ...]) -> list[Array]:
+    def drawn(self, run: RunContext, shape: tuple[int, ...]) -> list[Array]:
         rate: float = self.options["rate"]
         if not run.train or rate == 0.0:
             return []

@@ -1,11 +1,11 @@
-"""Operators that move numbers and change none: concat, split, reshape, transpose. Axes are those of one sample."""
+"""Operators that move numbers unchanged: concat, split, reshape, transpose. Axes are those of one sample."""
 
 from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
 from holdfast.neural.arrays import Array
-from holdfast.neural.operators.operator import Grads, Misfit, Operator, Option, Run, Shape, Signal, real_input
+from holdfast.neural.operators.operator import Grads, Misfit, Operator, Option, RunContext, Shape, Signal, real_input
 
 
 def axis_of(options: dict[str, Any], shape: Shape) -> int:
@@ -44,11 +44,11 @@ class Concat(Operator):
     def other_flops(self, given: Sequence[Signal]) -> int:
         return 0
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         axis = axis_of(self.options, tuple(inputs[0].shape[1:]))
         return run.ar.xp.join(inputs, axis), (axis, [x.shape[axis] for x in inputs])
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         axis, sizes = saved
         parts: list[Array | None] = []
         start = 0
@@ -87,11 +87,11 @@ class Split(Operator):
     def other_flops(self, given: Sequence[Signal]) -> int:
         return 0
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         axis, start, size = self._cut(tuple(inputs[0].shape[1:]))
         return along(inputs[0], axis, start, start + size), tuple(inputs[0].shape)
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         axis, start, size = self._cut(saved[1:])
         whole = run.ar.zeros(saved)
         target = along(whole, axis, start, start + size)
@@ -115,11 +115,11 @@ class Reshape(Operator):
     def other_flops(self, given: Sequence[Signal]) -> int:
         return 0
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         x = inputs[0]
         return x.reshape((x.shape[0], *self.options["shape"])), tuple(x.shape)
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         return [grad.reshape(saved)], {}
 
 
@@ -140,10 +140,10 @@ class Transpose(Operator):
     def other_flops(self, given: Sequence[Signal]) -> int:
         return 0
 
-    def forward(self, run: Run, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
+    def forward(self, run: RunContext, weights: dict[str, Array], inputs: list[Array]) -> tuple[Array, Any]:
         return run.ar.xp.permute(inputs[0], [0, *(a + 1 for a in self.options["axes"])]), None
 
-    def backward(self, run: Run, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
+    def backward(self, run: RunContext, weights: dict[str, Array], saved: Any, grad: Array) -> Grads:
         axes: list[int] = self.options["axes"]
         inverse = [axes.index(i) + 1 for i in range(len(axes))]
         return [run.ar.xp.permute(grad, [0, *inverse])], {}

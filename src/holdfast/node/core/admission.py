@@ -11,7 +11,7 @@ import msgspec
 from holdfast.model import CONTAINER, DAY_MS, JOBS, NETWORK, PLAIN, Resources, job_of
 from holdfast.model.job import TIME_LIMIT_MS_MAX
 from holdfast.model.messages import Start, Welcome
-from holdfast.node.core.warden import Order, OrderError
+from holdfast.node.core.order import Order, OrderError
 
 _ATTEMPT = re.compile(r"att_[0-9a-z]{1,64}\.[0-9]{1,9}")
 """Becomes the name of a folder: nothing that could mean another place."""
@@ -22,7 +22,7 @@ _INPUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FENCE_MAX = 2**53
 
 
-class Limits(msgspec.Struct, frozen=True):
+class NodeLimits(msgspec.Struct, frozen=True):
     """What a node takes at most, whoever asks."""
 
     attempts_max: int = 256
@@ -53,7 +53,7 @@ class Means(msgspec.Struct, frozen=True):
     """The operator's, for every job (see `Order.limits`)."""
 
 
-def flaw(start: Start, limits: Limits) -> str:
+def flaw(start: Start, limits: NodeLimits) -> str:
     """What is wrong with an assignment as it stands, in words; empty when nothing is."""
     spec = start.spec
     argv_bytes = sum(len(word.encode(errors="replace")) for word in spec.argv)
@@ -112,7 +112,9 @@ def crowding(need: Resources, offered: Resources, in_use: Resources) -> str:
     return ""
 
 
-def order_for(start: Start, welcome: Welcome, means: Means, limits: Limits, gpus: tuple[str, ...] = ()) -> Order | str:
+def order_for(
+    start: Start, welcome: Welcome, means: Means, limits: NodeLimits, gpus: tuple[str, ...] = ()
+) -> Order | str:
     """The order a shim carries out for this assignment, or what is wrong with it. `gpus`: leased to it, whole."""
     need = start.spec.need.resources
     contained = bool(start.spec.image or start.spec.dockerfile)

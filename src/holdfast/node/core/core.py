@@ -39,20 +39,22 @@ from holdfast.model.messages import (
     Start,
     Welcome,
 )
-from holdfast.node.core.admission import Limits, Means, crowding, flaw, order_for, unable
-from holdfast.node.core.holding import Holding
-from holdfast.node.core.stimuli import (
-    Capture,
+from holdfast.node.core.admission import Means, NodeLimits, crowding, flaw, order_for, unable
+from holdfast.node.core.attempt_lifecycle import Phase
+from holdfast.node.core.events import (
+    AttemptInputs,
+    CaptureCheckpoint,
+    CommandReceived,
     Connected,
     Delivered,
+    DeliveredFiles,
     Disconnected,
-    Files,
     HangUp,
     LeaveAsked,
     LoadMeasured,
-    Luggage,
     NodeAction,
     NodeEvent,
+    NodeTick,
     OfferAsked,
     Progressed,
     Recovered,
@@ -66,12 +68,10 @@ from holdfast.node.core.stimuli import (
     Spawn,
     SpawnFailed,
     Tell,
-    Tick,
-    Told,
     Undeliverable,
 )
+from holdfast.node.core.held_attempt import HeldAttempt
 from holdfast.node.core.verdicts import verdict
-from holdfast.node.core.warden import Phase
 
 NUDGE_MS = 1_000
 """A shim that was told to go or to stop, and did not, is told again this often."""
@@ -101,7 +101,7 @@ class NodeCore:
         epoch_seen: int = 0,
         offered: Resources = Resources(),  # noqa: B008 - frozen
         means: Means = Means(),  # noqa: B008 - frozen
-        limits: Limits = Limits(),  # noqa: B008 - frozen
+        limits: NodeLimits = NodeLimits(),  # noqa: B008 - frozen
     ) -> None:
         self.node = node
         self.instance = instance
@@ -116,7 +116,7 @@ class NodeCore:
         """The network's operator gives it nothing, by the orchestrator's last word. For people: it decides nothing."""
         self.left = False
         """Nothing is held back any more: the shell may stop."""
-        self._holdings: dict[AttemptId, Holding] = {}
+        self._holdings: dict[AttemptId, HeldAttempt] = {}
         self._forgotten: dict[AttemptId, int] = {}
         self._welcome: Welcome | None = None
         self._stop_grace_ms = 5_000
@@ -152,7 +152,7 @@ class NodeCore:
         """Attempts of which a shim or a body may live."""
         return tuple(sorted(h.attempt for h in self._holdings.values() if h.alive))
 
-    def holding(self, attempt: AttemptId) -> Holding | None:
+    def holding(self, attempt: AttemptId) -> HeldAttempt | None:
         """For inspection only."""
         return self._holdings.get(attempt)
 
@@ -182,7 +182,7 @@ class NodeCore:
                 self._connected(welcome, now)
             case Disconnected():
                 self._disconnected(now)
-            case Told(command):
+            case CommandReceived(command):
                 self._told(command, now)
             case ShimSaid(attempt, status):
                 self._shim_said(attempt, status)
@@ -204,7 +204,7 @@ class NodeCore:
                 self._leave_asked(grace_ms, now)
             case OfferAsked():
                 self._offer_asked(event)
-            case Tick():
+            case NodeTick():
                 pass
         self._due(now)
         actions, self._out = self._out, []
@@ -213,7 +213,7 @@ class NodeCore:
     def _recovered(self, event: Recovered) -> None:
         order, status = event.order, event.status
         need = Resources(**order.resources)
-        holding = Holding(AttemptId(order.attempt), order.fence, need, order.lease_ms, order.gpu_ids)
+        holding = HeldAttempt(AttemptId(order.attempt), order.fence, need, order.lease_ms, order.gpu_ids)
         self._holdings[holding.attempt] = holding
         if status is None:
             return
@@ -312,9 +312,9 @@ class NodeCore:
         if isinstance(order, str):
             self._refuse(start, order)
             return
-        holding = Holding(start.attempt, start.fence, need, start.lease_ms, order.gpu_ids)
+        holding = HeldAttempt(start.attempt, start.fence, need, start.lease_ms, order.gpu_ids)
         self._holdings[start.attempt] = holding
-        self._out.append(Spawn(order, Luggage.of(start)))
+        self._out.append(Spawn(order, AttemptInputs.of(start)))
         self._report(holding)
 
     def _free_gpus(self) -> tuple[str, ...]:
@@ -325,7 +325,7 @@ class NodeCore:
     def _refuse(self, start: Start, why: str, keep: bool = True) -> None:
         """Kept, so that a lost answer is repeated; not kept where that would disturb what is held."""
         failure = Failure(FailureCode.REFUSED, why)
-        refused = Holding(start.attempt, start.fence, Resources(), phase=HeldPhase.REFUSED, alive=False)
+        refused = HeldAttempt(start.attempt, start.fence, Resources(), phase=HeldPhase.REFUSED, alive=False)
         refused.verdict = failure
         if keep:
             self._holdings[start.attempt] = refused
@@ -351,7 +351,7 @@ class NodeCore:
             if holding is not None and holding.renews:
                 self._extend(holding, renewed.seq, now)
 
-    def _extend(self, holding: Holding, seq: int, now: Instant) -> bool:
+    def _extend(self, holding: HeldAttempt, seq: int, now: Instant) -> bool:
         """Let the lease count from the saying of report `seq`, if that spoke of this lease and helps."""
         said, leases = self._said.get(seq, (Instant(0), frozenset[AttemptId]()))
         until = holding.lease_from(said)
@@ -364,7 +364,7 @@ class NodeCore:
             self._out.append(Tell(holding.attempt, "lease", until))
         return True
 
-    def _tell_go(self, holding: Holding, now: Instant) -> None:
+    def _tell_go(self, holding: HeldAttempt, now: Instant) -> None:
         holding.went = True
         holding.nudged = now
         self._out.append(Tell(holding.attempt, "lease", holding.lease_until))
@@ -390,7 +390,7 @@ class NodeCore:
     def _save(self, save: Save) -> None:
         holding = self._holdings.get(save.attempt)
         if holding is not None and holding.fence == save.fence and holding.phase is HeldPhase.RUNNING:
-            self._out.append(Capture(save.attempt))
+            self._out.append(CaptureCheckpoint(save.attempt))
 
     # --- the shim's side ---
 
@@ -404,7 +404,7 @@ class NodeCore:
         elif holding.advance(_SEEN_AS[status.phase]):
             self._report(holding)
 
-    def _end(self, holding: Holding, status: ShimStatus) -> None:
+    def _end(self, holding: HeldAttempt, status: ShimStatus) -> None:
         holding.alive = False
         holding.verdict = verdict(status)
         # A leased body that was never told to go has not begun, and left no logs to wait for.
@@ -425,7 +425,7 @@ class NodeCore:
             self._remove(holding)
         self._report(holding)
 
-    def _delivered(self, attempt: AttemptId, files: Files) -> None:
+    def _delivered(self, attempt: AttemptId, files: DeliveredFiles) -> None:
         holding = self._holdings.get(attempt)
         if holding is not None and not holding.alive and holding.advance(HeldPhase.FINISHED):
             if isinstance(holding.verdict, Result) and files.manifest:
@@ -447,7 +447,7 @@ class NodeCore:
         if holding is not None:
             holding.progress = progress
 
-    def _remove(self, holding: Holding) -> None:
+    def _remove(self, holding: HeldAttempt) -> None:
         if not holding.removing:
             holding.removing = True
             self._out.append(Remove(holding.attempt))
@@ -457,7 +457,7 @@ class NodeCore:
         if holding is not None and holding.removing:
             self._drop(holding)
 
-    def _drop(self, holding: Holding) -> None:
+    def _drop(self, holding: HeldAttempt) -> None:
         del self._holdings[holding.attempt]
         self._forget(holding.attempt, holding.fence)
         self._report_gone(holding.attempt, holding.fence)
@@ -518,13 +518,13 @@ class NodeCore:
     def _contact_every_ms(self, welcome: Welcome) -> int:
         return max(PERIOD_MS_MIN, min(CONTACT_MS_MAX, welcome.orphan_ms_max // 10))
 
-    def _wants_nudge(self, holding: Holding) -> bool:
+    def _wants_nudge(self, holding: HeldAttempt) -> bool:
         if not holding.alive:
             return False
         waiting = holding.phase in (HeldPhase.PREPARING, HeldPhase.READY)
         return bool(holding.unwanted) or self._overdue or (holding.went and waiting)
 
-    def _nudge(self, holding: Holding, now: Instant) -> None:
+    def _nudge(self, holding: HeldAttempt, now: Instant) -> None:
         if holding.unwanted or self._overdue:
             self._tell_stop(holding, holding.unwanted or "the node is leaving", now)
         elif holding.lease_until > now:
@@ -532,7 +532,7 @@ class NodeCore:
         else:
             holding.nudged = now
 
-    def _tell_stop(self, holding: Holding, reason: str, now: Instant) -> None:
+    def _tell_stop(self, holding: HeldAttempt, reason: str, now: Instant) -> None:
         holding.nudged = now
         self._out.append(Tell(holding.attempt, "stop", reason=reason))
 
@@ -543,7 +543,7 @@ class NodeCore:
 
     # --- saying ---
 
-    def _report(self, holding: Holding) -> None:
+    def _report(self, holding: HeldAttempt) -> None:
         self._news[holding.attempt, holding.fence] = holding.held()
 
     def _report_gone(self, attempt: AttemptId, fence: int) -> None:

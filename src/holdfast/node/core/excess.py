@@ -3,7 +3,7 @@
 What the kernel holds a body to, it cannot exceed; this is for the rest. Pure.
 """
 
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 
 
 def excess(order: Order, cpu_ms: int, memory_mib: int, disk_mib: int, oom_kills: int) -> str:

@@ -1,8 +1,8 @@
 """Decides what a shim's last word means: a result, or a failure with its code (SPEC J7)."""
 
 from holdfast.model import Failure, FailureCode, Result
-from holdfast.node.core.stimuli import ShimStatus
-from holdfast.node.core.warden import Kind
+from holdfast.node.core.attempt_lifecycle import EndKind
+from holdfast.node.core.events import ShimStatus
 
 _FULL = ("ENOSPC", "EDQUOT")
 _FAULTS = (
@@ -24,20 +24,20 @@ def verdict(status: ShimStatus) -> Result | Failure:
         return Failure(FailureCode.RUNTIME_FAULT, "the shim ended without an outcome")
     code, signal, detail = outcome.exit_code, outcome.signal, outcome.detail
     match outcome.kind:
-        case Kind.EXIT if code == 0 and signal is None:
+        case EndKind.EXIT if code == 0 and signal is None:
             return Result(status.stdout_sha256, status.stdout_bytes, status.stderr_bytes)
-        case Kind.EXIT:
+        case EndKind.EXIT:
             return Failure(FailureCode.EXIT_CODE, detail, code, signal)
-        case Kind.TIME_LIMIT:
+        case EndKind.TIME_LIMIT:
             return Failure(FailureCode.TIME_LIMIT, detail, code, signal)
-        case Kind.LEASE:
+        case EndKind.LEASE:
             return Failure(FailureCode.LEASE_LOST, detail, code, signal)
-        case Kind.ORPHAN:
+        case EndKind.ORPHAN:
             return Failure(FailureCode.ORPHANED, detail, code, signal)
-        case Kind.STOPPED:
+        case EndKind.STOPPED:
             # A stop that the orchestrator asked for ends in a discard and is never judged here.
             return Failure(FailureCode.DRAINED, detail, code, signal)
-        case Kind.FAULT:
+        case EndKind.FAULT:
             named = [fault for fault in _FAULTS if fault.value == outcome.code]
             return Failure(named[0] if named else FailureCode.RUNTIME_FAULT, detail, code, signal)
 

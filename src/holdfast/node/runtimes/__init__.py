@@ -1,1 +1,1 @@
-"""Ways to confine a body. Imports nothing: see `runtimes.runtime` for the interface and the list of names."""
+"""The runtimes that confine a body. Imports nothing: see `runtimes.runtime` for the interface and the list of names."""

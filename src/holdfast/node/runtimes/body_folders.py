@@ -1,17 +1,17 @@
-"""What a body has written, and whether it failed for want of room: its own, or the machine's. Knows no sandbox."""
+"""Measures what a body has written, and whether it failed because its own disk space, or the machine's, ran out."""
 
 import os
 import time
 
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import scratch
 
 _REST = 20
-"""Looking at every file takes at most one part in this of the shim's time."""
+"""Counting every file takes at most this fraction of the shim's time."""
 
 
 class Folders:
-    """`work/` and, where asked for, `checkpoint/` of one attempt."""
+    """`work/` and, if requested, `checkpoint/` of one attempt."""
 
     def __init__(self, order: Order, folder: str) -> None:
         self._folder = folder
@@ -25,11 +25,11 @@ class Folders:
         self._look_at = 0.0
 
     def used_mib(self) -> int:
-        """Cheap: what is not counted by a file system of its own is looked at seldom, the more there is of it."""
+        """Cheap: without a file system of its own, files are counted less often the more of them there are."""
         try:
             if self._own:
                 self._was_full = scratch.is_full(self._places[0])
-                # A file system cannot be made to the byte. What it gives beyond the limit is nobody's fault.
+                # A file system cannot be sized to the byte. Space beyond the limit is not held against the body.
                 return min(scratch.used_mib(self._places[0]), self._limit_mib)
             if self._limit_mib and (began := time.monotonic()) >= self._look_at:
                 self._measured = scratch.measured_mib(*self._places)
@@ -39,8 +39,8 @@ class Folders:
         return self._measured
 
     def lack(self) -> str:
-        """For a body that failed: `disk_quota` where its own room was used up at its end or when it was last looked at,
-        `node_disk_full` where the machine's was. Empty: there was room."""
+        """For a body that failed: `disk_quota` if its own space was used up at its end or at the last check,
+        `node_disk_full` if the machine's was. Empty: there was space."""
         try:
             if self._own and (self._was_full or scratch.is_full(self._places[0])):
                 return "disk_quota"

@@ -1,8 +1,8 @@
-"""The sandbox: bubblewrap with every namespace its own, no capability, the system read-only, and limits around it.
+"""The sandbox: bubblewrap with a namespace of each kind, no capabilities, a read-only system, and resource limits.
 
-The body sees /usr, the node's Python, its own /proc and /tmp, its folder as /work, and what it was granted. Where the
-node is root, the body is a user of its own and bubblewrap runs as that user too: there is no root inside or around it.
-Limits are the kernel's where it has them (`cgroups`, `scratch`, `netns`); the rest is measured and the shim stops it.
+The body sees /usr, the node's Python, its own /proc and /tmp, its folder as /work, and what it was granted. If the node
+is root, each body has a user of its own, and bubblewrap runs as that user too: there is no root inside or around it.
+The kernel enforces limits if it can (`cgroups`, `scratch`, `netns`); others are measured, and the shim stops the body.
 """
 
 import contextlib
@@ -13,19 +13,19 @@ import signal
 from functools import cache
 
 from holdfast.node import linux
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import cgroups, child, gpus, lent, netns, owners, scratch, trials
 from holdfast.node.runtimes.body_folders import Folders
 from holdfast.node.runtimes.runtime import Ended, Usage
 
 MEMORY_MIB = 512
-"""For /tmp and /dev/shm where an order names no memory."""
+"""For /tmp and /dev/shm if an order sets no memory limit."""
 PIDS_MAX = 4_096
-"""Where an order names no number: a machine that cannot start a process any more helps nobody."""
+"""If an order sets no limit: a machine that cannot start processes any more is useless."""
 _HOLDERS = 2
-"""Processes of bubblewrap itself beside the body."""
+"""Bubblewrap's own processes beside the body."""
 _UID = 1000
-"""Who the body is in its own eyes."""
+"""The uid that the body sees for itself."""
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
 _CERTIFICATES = ("/etc/ssl/certs", "/etc/ca-certificates", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted")
 _PASSWD = f"job:x:{_UID}:{_UID}:job:/work:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
@@ -36,13 +36,13 @@ _TRIAL_S = 20.0
 
 
 def _program() -> str | None:
-    """Where bwrap is."""
+    """The path of bwrap."""
     places = (os.path.join(folder, "bwrap") for folder in os.get_exec_path())
     return next((place for place in places if os.access(place, os.X_OK)), None)
 
 
 def _shown(paths: tuple[str, ...]) -> list[str]:
-    """The machine's own files, read-only, in the shape the machine has them."""
+    """The machine's own system folders, read-only, with the same layout."""
     words: list[str] = []
     for path in paths:
         if os.path.islink(path):
@@ -54,7 +54,7 @@ def _shown(paths: tuple[str, ...]) -> list[str]:
 
 @cache
 def _knows() -> str:
-    """What this bwrap says it can do: releases before 0.8 lack options that are worth having. Empty without one."""
+    """The help text of this bwrap: releases before 0.8 lack some useful options. Empty if it is not installed."""
     import subprocess
 
     if (program := _program()) is None:
@@ -64,20 +64,20 @@ def _knows() -> str:
     return ""
 
 
-# --- what bwrap is told ---
+# --- options of bwrap ---
 
 
 def options(order: Order, seen: dict[str, str], files: dict[str, int], env: dict[str, str]) -> list[str]:
-    """The order matters: later mounts lie on earlier ones, the last line closes the root. `seen`: where in the sandbox
-    which folder of the machine is; `files`: which open file it reads as which."""
+    """The order matters: later mounts cover earlier ones, and the last option closes the root. `seen`: path in the
+    sandbox -> folder of the machine; `files`: path in the sandbox -> open descriptor."""
     words = ["--unshare-all", "--unshare-user", "--uid", str(_UID), "--gid", str(_UID), "--cap-drop", "ALL"]
     words += ["--share-net"] if order.network else []
     words += ["--die-with-parent", "--new-session", "--hostname", "holdfast"]
-    # bwrap leaves /proc/sys writable where the node is root: the kernel asks there who owns the file, not what may
-    # be done, and core_pattern would be a way out of any sandbox.
+    # bwrap leaves /proc/sys writable if the node is root: the kernel checks the owner of those files, not capabilities,
+    # and core_pattern would be a way out of any sandbox.
     words += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
     words += ["--disable-userns"] if "--disable-userns" in _knows() else []
-    # What lies there is memory: no more of it than the job asked for.
+    # A tmpfs is memory: it is limited to what the job asked for.
     memory_mib = order.resources.get("memory_mib", 0) or MEMORY_MIB
     size = ["--size", str(memory_mib << 20)] if "--size" in _knows() else []
     words += ["--dev", "/dev", *size, "--tmpfs", "/dev/shm"]
@@ -97,7 +97,7 @@ def options(order: Order, seen: dict[str, str], files: dict[str, int], env: dict
 
 
 def _in_memory(name: str, text: str = "") -> int:
-    """A file without a name, for what bwrap reads or writes by descriptor."""
+    """An unnamed file, for what bwrap reads or writes by descriptor."""
     fd = os.memfd_create(name)
     os.write(fd, text.encode(errors="surrogateescape"))
     os.lseek(fd, 0, os.SEEK_SET)
@@ -105,10 +105,10 @@ def _in_memory(name: str, text: str = "") -> int:
 
 
 class _Plan:
-    """A command line for bwrap, the descriptors it reads from and writes to, and where it finds what it shows.
+    """A command line for bwrap, the descriptors it reads and writes, and the paths of the folders it shows.
 
-    Another user cannot reach folders of root's, however public they are themselves: they are shown to that user at a
-    place that hangs on nothing, in a mount namespace that is left to bwrap alone.
+    Another user cannot enter root's folders, whatever the mode of the folders below them. So they are bind-mounted at a
+    path without such parents, in a mount namespace that only bwrap uses.
     """
 
     def __init__(self, order: Order, folder: str, uid: int) -> None:
@@ -129,7 +129,7 @@ class _Plan:
         except OSError:
             self.close()
             raise
-        # by descriptor, not on the command line: anybody on the machine may read that, and env holds secrets
+        # By descriptor, not on the command line, which anyone on the machine may read: env holds secrets.
         told = _in_memory("options", "".join(word + "\0" for word in words))
         self.status = _in_memory("status")
         self.read_only = (*files.values(), told)
@@ -158,8 +158,8 @@ class _Plan:
         return f"{self.stage}/{inside.strip('/').replace('/', '-')}"
 
     def set_the_stage(self) -> None:
-        """In the child, as root: what nobody else's business is, is not seen there at all, so that it is not kept alive
-        by this body after its own end."""
+        """In the child, as root. Scratch of other attempts is unmounted in this namespace, so that this body does not
+        keep it alive after its attempt has ended."""
         linux.leave(linux.CLONE_NEWNS)
         linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
         for place in scratch.scratch_mounts():
@@ -172,7 +172,7 @@ class _Plan:
 
 
 def _out_of_sight(place: str) -> None:
-    """Another attempt may end in this moment: with its folder its mount is gone from here too, as it should be."""
+    """Another attempt may end at this moment; then its mount disappears from here too."""
     try:
         linux.unmount(place)
     except OSError as error:
@@ -181,7 +181,7 @@ def _out_of_sight(place: str) -> None:
 
 
 def _stage_for(paths: list[str]) -> str:
-    """A folder that can be covered without hiding any of these."""
+    """A folder that can be covered by a mount without hiding any of these."""
     for stage in _STAGES:
         if os.path.isdir(stage) and not any((path + "/").startswith(stage + "/") for path in paths):
             return stage
@@ -189,11 +189,11 @@ def _stage_for(paths: list[str]) -> str:
 
 
 class _Confinement:
-    """What the child does to itself before it becomes bwrap: limits first, privileges last."""
+    """What the child does to itself before it executes bwrap: limits first, privileges last."""
 
     def __init__(self, order: Order, plan: _Plan, uid: int) -> None:
         self.groups: cgroups.Groups | None = None
-        self.network: netns.Network | None = None
+        self.network: netns.SandboxNetwork | None = None
         self._plan = plan
         self._uid = uid
         self._pids = order.limits.get("pids", 0) or PIDS_MAX
@@ -214,7 +214,7 @@ class _Confinement:
         os.setresuid(self._uid, self._uid, self._uid)
 
 
-# --- a body ---
+# --- the body ---
 
 
 class SandboxedBody:
@@ -228,13 +228,13 @@ class SandboxedBody:
         self._memory = child.MachineMemory()
 
     def signal(self, number: int) -> None:
-        """SIGTERM passes by the outer bwrap, whose death would take the body with it without the grace, and by the
-        router, which the body may need for its last words."""
+        """SIGTERM is not sent to the outer bwrap, whose death would kill the body without its grace, nor to the router,
+        which the body may need until its end."""
         spared = {self.pid, self._network.router if self._network else 0} if number != signal.SIGKILL else set[int]()
         linux.signal_all([pid for pid in linux.descendants(os.getpid()) if pid not in spared], number)
 
     def ended(self, wait_status: int, last_words: str) -> Ended:
-        """bwrap tells a death by signal as 128 + its number, as a shell does: both readings are passed on."""
+        """bwrap reports a death by signal as 128 + its number, like a shell: both interpretations are passed on."""
         finished = b'"exit-code"' in os.pread(self._status, 4096, 0)
         os.close(self._status)
         if self._network is not None:
@@ -243,7 +243,7 @@ class SandboxedBody:
         ended = Ended(signal=-code) if code < 0 else Ended(code, code - 128 if 128 < code <= 128 + 64 else None)
         short = self._short_of_memory(ended)
         if self._groups is not None:
-            with contextlib.suppress(OSError):  # what is left is swept with the attempt
+            with contextlib.suppress(OSError):  # the rest is removed with the attempt
                 self._groups.remove()
         if not short and not finished and code >= 0:
             return Ended(exit_code=code, fault=f"the sandbox could not be set up: {last_words.strip()}")
@@ -269,15 +269,15 @@ class SandboxedBody:
 
 class BubblewrapRuntime:
     def warm(self) -> None:
-        """Find out once, in the launcher, what each shim would have to ask again."""
+        """Detect once, in the launcher, what each shim would have to detect again."""
         _knows()
         cgroups.detect()
         scratch.hindrance()
         netns.hindrance()
 
     def works(self) -> tuple[bool, str]:
-        """Start a sandbox with nothing to do in it, exactly as a job's, and find out what it can hold a job to. For a
-        process with one thread."""
+        """Start an empty sandbox, exactly like a job's, and find out which limits it can enforce. Call it in a process
+        with one thread."""
         order = Order("trial", 0, "trial", ("true",), 1, 1, 0, 0, resources={"disk_mib": 4, "memory_mib": 64})
         said = os.memfd_create("said")
         try:
@@ -323,13 +323,14 @@ class BubblewrapRuntime:
         uid = owners.take(folder) if not owners.hindrance() else 0
         plan = _Plan(order, folder, uid)
         confinement = _Confinement(order, plan, uid)
-        # Of bwrap itself, not of the body. Where the shim dies while a sandbox is being set up, bwrap's second process
-        # lives on, with nobody to die with and not in the sandbox yet: by this whoever sweeps knows it.
+        # For bwrap itself, not for the body. If the shim dies while a sandbox is being set up, bwrap's second process
+        # lives on outside of the sandbox without a parent to die with; the removal of the attempt finds it by this
+        # variable.
         own = {child.WORK_DIR: os.path.join(os.path.realpath(folder), "work")}
         try:
             confinement.groups = _groups_for(order, folder)
             if order.network:
-                confinement.network = netns.Network(order.limits.get("net_kib_s", 0))
+                confinement.network = netns.SandboxNetwork(order.limits.get("net_kib_s", 0))
             pid = child.spawn(plan.argv, own, "/", stdout, stderr, keep=plan.keep, confine=confinement)
         except OSError:
             os.close(plan.status)
@@ -357,7 +358,7 @@ def _groups_for(order: Order, folder: str) -> cgroups.Groups | None:
     if not hierarchy.bases:
         return None
     own = scratch.devices_below(folder)
-    limits = cgroups.Limits(
+    limits = cgroups.CgroupLimits(
         memory_bytes=order.resources.get("memory_mib", 0) << 20,
         cpu_milli=order.resources.get("cpu_milli", 0),
         pids=(order.limits.get("pids", 0) or PIDS_MAX) + _HOLDERS,

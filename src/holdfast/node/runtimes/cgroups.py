@@ -1,10 +1,10 @@
-"""Control groups of one attempt, version 1 and 2: what it may use, what it used, and why the kernel ended it.
+"""Control groups of one attempt, version 1 and 2: its limits, its usage, and why the kernel ended a process of it.
 
-Groups lie below the node's own, so that a limit around the node holds for its jobs as well. Their paths are written
-into the attempt's folder before they are made: whoever dies, `clean` finds them. Where a controller is missing, the
-limit it would hold is left to others, and `Hierarchy.missing` says so. Knows no sandbox and no order.
+Groups are created below the node's own, so that a limit on the node also holds for its jobs. Their paths are written to
+the attempt's folder before they are created, so that `clean` finds them after any crash. If a controller is missing,
+its limit is enforced by other means, and `Hierarchy.missing` has the reason. Knows no sandbox and no order.
 
-Version 2: where a machine has only version 1, tests see it as a tree of plain files.
+Version 2: on a machine that has only version 1, tests emulate it with a tree of plain files.
 """
 
 import contextlib
@@ -18,15 +18,17 @@ import time
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from holdfast.durable import atomic_write
+
 RECORD = "cgroups.json"
 CONTROLLERS = ("memory", "cpu", "cpuacct", "pids", "blkio")
-"""In the words of version 1; `_V2` has those of version 2."""
+"""The names in version 1; `_V2` maps them to those of version 2."""
 _V2 = {"memory": "memory", "cpu": "cpu", "cpuacct": "cpu", "pids": "pids", "blkio": "io"}
 NODE_LEAF = "holdfast-node"
-"""Version 2 allows processes only where no further groups are: the node itself moves here, beside its jobs."""
+"""Version 2 allows processes only in leaf groups: the node itself moves here, beside its jobs."""
 _PERIOD_US = 100_000
 _CHARGE_BYTES = MIB = 1 << 20
-"""Memory is charged in lots: one that did not fit any more is missing from the most that was used."""
+"""Memory is charged in batches: one that no longer fitted is not included in the peak usage."""
 _EMPTY_S = 10.0
 _SWEEP_S = 0.005
 KERNEL_LOG = "/dev/kmsg"
@@ -34,7 +36,7 @@ _OOM = re.compile(r"oom-kill:.*oom_memcg=([^,]*),task_memcg=([^,]*)")
 
 
 def name_of(folder: str) -> str:
-    """The name of the groups of the attempt in this folder, also when the folder is gone."""
+    """The name of the groups of the attempt in this folder, even if the folder is gone."""
     return f"holdfast-{sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:20]}"
 
 
@@ -49,7 +51,7 @@ def _write(path: str, value: object) -> None:
 
 
 def _numbers(path: str) -> dict[str, int]:
-    """A file of lines `name number`; what is not there is empty."""
+    """A file with lines `name number`; empty if it does not exist."""
     with contextlib.suppress(OSError):
         pairs = [line.split() for line in _read(path).splitlines()]
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
@@ -62,22 +64,22 @@ def _number(path: str) -> int:
     return 0
 
 
-# --- where groups can be made ---
+# --- detection ---
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Where the groups of attempts are made, by controller, and why not for those that are missing."""
+    """Where the groups of attempts are created, by controller, and why some controllers are missing."""
 
     version: int = 0
     bases: dict[str, str] = field(default_factory=dict[str, str])
     missing: dict[str, str] = field(default_factory=dict[str, str])
     top: str = ""
-    """Version 1: where the blkio hierarchy is mounted. What no group can be charged with is limited there."""
+    """Version 1: mount point of the blkio hierarchy. Writes that are charged to no group are limited there."""
 
 
 def detect(proc: str = "/proc/self") -> Hierarchy:
-    """What this process may use. Makes no group, but with version 2 arranges that some can be made."""
+    """What this process may use. Creates no group of an attempt, but with version 2 prepares the parent group."""
     try:
         mounts = [line.split() for line in _read(f"{proc}/mountinfo").splitlines()]
         own = {key: path for _, key, path in (line.split(":", 2) for line in _read(f"{proc}/cgroup").splitlines())}
@@ -98,7 +100,7 @@ def detect(proc: str = "/proc/self") -> Hierarchy:
 
 
 def _place(mounted: str, root: str, own: str) -> str:
-    """Where the group `own` is seen, in a hierarchy of which `root` is mounted at `mounted`."""
+    """The path of the group `own` in a hierarchy whose subtree `root` is mounted at `mounted`."""
     inner = own[len(root) :] if root != "/" and (own + "/").startswith(root + "/") else own
     return os.path.normpath(f"{mounted}/{inner}")
 
@@ -131,8 +133,8 @@ def _second(own: str) -> Hierarchy:
 
 
 def _settle(base: str) -> None:
-    """Hand the controllers on to groups below `base`, and make room for that: no process may stay in it, unless it is
-    the root of all, which has no `cgroup.type`."""
+    """Enable the controllers for groups below `base`. Processes must leave `base` first, unless it is the root group,
+    which has no `cgroup.type`."""
     given = set(_read(f"{base}/cgroup.controllers").split())
     wanted = {*_V2.values()} & given - {*_read(f"{base}/cgroup.subtree_control").split()}
     if wanted and os.path.exists(f"{base}/cgroup.type"):
@@ -142,7 +144,7 @@ def _settle(base: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 _write(f"{leaf}/cgroup.procs", pid)
     for name in sorted(wanted):
-        with contextlib.suppress(OSError):  # what is not handed on is reported as missing
+        with contextlib.suppress(OSError):  # a controller that cannot be enabled is reported as missing
             _write(f"{base}/cgroup.subtree_control", f"+{name}")
 
 
@@ -150,7 +152,7 @@ def _settle(base: str) -> None:
 
 
 @dataclass(frozen=True)
-class Limits:
+class CgroupLimits:
     """0: none."""
 
     memory_bytes: int = 0
@@ -160,7 +162,7 @@ class Limits:
     devices: tuple[str, ...] = ()
     """`major:minor` of the disks whose bandwidth is limited."""
     own_devices: tuple[str, ...] = ()
-    """Those among them that nobody else uses."""
+    """Those of them that only this attempt uses."""
 
 
 @dataclass
@@ -185,8 +187,8 @@ class Groups:
         self._calls: LimitCalls | None = None
 
     @staticmethod
-    def make(folder: str, hierarchy: Hierarchy, limits: Limits) -> "Groups":
-        """Make them with their limits set. OSError where the kernel refuses one: no limit is silently left out."""
+    def make(folder: str, hierarchy: Hierarchy, limits: CgroupLimits) -> "Groups":
+        """Create them with their limits. Raises OSError if the kernel refuses one: no limit is silently omitted."""
         name = name_of(folder)
         groups = Groups(hierarchy.version, {key: f"{base}/{name}" for key, base in hierarchy.bases.items()})
         groups._top = hierarchy.top
@@ -200,9 +202,8 @@ class Groups:
         return groups
 
     def _record(self, folder: str) -> None:
-        path = os.path.join(folder, RECORD)
-        _write(path + ".new", json.dumps({"version": self.version, "places": self.places, "top": self._top}))
-        os.rename(path + ".new", path)
+        record = {"version": self.version, "places": self.places, "top": self._top}
+        atomic_write(os.path.join(folder, RECORD), json.dumps(record).encode())
 
     def _set(self, controller: str, file: str, value: object) -> None:
         if controller in self.places:
@@ -211,7 +212,7 @@ class Groups:
             except OSError as error:
                 raise OSError(error.errno, f"{file} cannot be set to {value}: {error.strerror}") from None
 
-    def _limit(self, limits: Limits) -> None:
+    def _limit(self, limits: CgroupLimits) -> None:
         quota = max(1_000, limits.cpu_milli * _PERIOD_US // 1_000)
         rate = limits.disk_bytes_s
         if self.version == 1:
@@ -223,7 +224,7 @@ class Groups:
                 for way in ("read", "write"):
                     self._set("blkio", f"blkio.throttle.{way}_bps_device", f"{device} {rate}")
             for device in limits.own_devices if rate and "blkio" in self.places else ():
-                # What was written to the page cache reaches the disk by nobody's hand: charged to no group.
+                # Writeback from the page cache is done by the kernel's own threads and charged to no group.
                 _write(f"{self._top}/blkio.throttle.write_bps_device", f"{device} {rate}")
         else:
             if limits.memory_bytes:
@@ -248,11 +249,11 @@ class Groups:
             self._set("memory", "memory.swappiness", 0)
 
     def join(self) -> None:
-        """Put this process, and so all its children to come, into the groups."""
+        """Move this process, and so all its future children, into the groups."""
         for place in dict.fromkeys(self.places.values()):
             _write(f"{place}/cgroup.procs", 0)
 
-    # --- what is seen ---
+    # --- usage ---
 
     def sample(self) -> Sample:
         return self._sample_v1() if self.version == 1 else self._sample_v2()
@@ -285,7 +286,7 @@ class Groups:
         )
 
     def _throttled(self, stat: dict[str, int]) -> int:
-        """Of a thousand periods since the last look, how many ended before their time for want of quota."""
+        """In how many of 1,000 periods since the last check the quota ran out."""
         periods, throttled = stat.get("nr_periods", 0), stat.get("nr_throttled", 0)
         passed, held = periods - self._periods[0], throttled - self._periods[1]
         self._periods = periods, throttled
@@ -293,11 +294,11 @@ class Groups:
 
     @property
     def sees_memory(self) -> bool:
-        """Whether `oom` can be asked: without the memory controller there is no evidence."""
+        """Whether `oom` can be used: it needs the memory controller."""
         return "memory" in self.places
 
     def _oom_kills(self) -> int:
-        """Processes in the group that the kernel ended for want of memory, whoever's it was."""
+        """Processes in the group that the OOM killer ended, for any limit."""
         memory = self.places.get("memory", "")
         if self.version == 1:
             return _numbers(f"{memory}/memory.oom_control").get("oom_kill", 0)
@@ -312,11 +313,11 @@ class Groups:
         return kills if kills and self._by_own_limit() else 0
 
     def _by_own_limit(self) -> bool:
-        """Whether it was this group's limit that was hit, and not that of one around it, or the machine's end.
+        """Whether this group's own limit was hit, rather than that of a parent group or the machine's memory.
 
-        Version 2 counts that. Version 1 does not: the kernel's log names the group whose limit it was. Where that
-        cannot be read, it is known from what the kernel called for; and where nobody listened to that, a group that
-        never came up to its limit is innocent, though one that filled it with files may be as well."""
+        Version 2 counts this. Version 1 does not: there the kernel log names the group. If the log cannot be read, the
+        OOM notifications decide; if nobody was subscribed to them, a group that never reached its limit is not to
+        blame, although one that filled it with page cache may be innocent as well."""
         if self.version == 2:
             return self._events().get("oom", 0) > 0
         memory = self.places["memory"]
@@ -330,7 +331,7 @@ class Groups:
 
     def oom(self) -> str:
         """`oom_job`: a process was ended because this group hit its own limit. `oom_node`: one was ended although it
-        did not. Empty: none was."""
+        did not. Empty: none was ended."""
         if not self._oom_kills():
             return ""
         return "oom_job" if self._by_own_limit() else "oom_node"
@@ -342,10 +343,10 @@ class Groups:
                 found |= {int(pid) for pid in _read(f"{place}/cgroup.procs").split()}
         return sorted(found)
 
-    # --- their end ---
+    # --- removal ---
 
     def remove(self) -> None:
-        """End every process in them, then the groups. OSError where one does not go."""
+        """Kill every process in the groups, then remove them. Raises OSError if one cannot be removed."""
         deadline = time.monotonic() + _EMPTY_S
         for place in dict.fromkeys(self.places.values()):
             while not self._removed(place):
@@ -371,35 +372,35 @@ class Groups:
                 os.kill(pid, signal.SIGKILL)
 
     def lift(self, devices: tuple[str, ...]) -> None:
-        """Take back what was set for these disks outside of the groups: their numbers are given out again."""
+        """Remove the limits that were set for these disks outside of the groups: device numbers are reused."""
         for device in devices if self._top else ():
             with contextlib.suppress(OSError):
                 _write(f"{self._top}/blkio.throttle.write_bps_device", f"{device} 0")
 
 
 class LimitCalls:
-    """How often the kernel was about to end something for a group's own limit, or for one above (version 1).
+    """Counts OOM notifications for a group's own limit and for a limit above it (version 1).
 
-    The eventfd of the group is called for its own limit and for those above it, that of the group above for the latter
-    only, and first: what the one was called more often than the other was for its own limit."""
+    The group's eventfd is signalled for its own limit and for those above it, the parent's eventfd only for the latter,
+    and first: the difference of the two counts is the number of times that its own limit was hit."""
 
     def __init__(self, place: str) -> None:
-        """OSError where the kernel cannot be asked for it."""
+        """Raises OSError if the kernel does not support it."""
         self.calls = self.above = 0
         self.fd = self._above = -1
         self.fd = calls_for(place, "memory.oom_control")
-        with contextlib.suppress(OSError):  # the top of all has no limit that could be met
+        with contextlib.suppress(OSError):  # the root group has no limit
             self._above = calls_for(os.path.dirname(place), "memory.oom_control")
 
     def take(self) -> int:
-        """Take in what was called until now; how often that was."""
+        """Read the new notifications; returns how many there were for the group."""
         called = _taken(self.fd)
         self.calls += called
-        self.above += _taken(self._above)  # the later of the two: it is called first
+        self.above += _taken(self._above)  # read last, because it is signalled first
         return called
 
     def for_own(self, others: int = 0) -> bool:
-        """Whether some call was for its own limit; `others`: how many were for something else."""
+        """Whether some notification was for its own limit; `others`: how many were for something else."""
         return self.calls - others > self.above
 
     def __del__(self) -> None:
@@ -409,7 +410,8 @@ class LimitCalls:
 
 
 def calls_for(place: str, file: str, *words: object) -> int:
-    """An eventfd that the kernel calls for what this file of a group (version 1) is about, and at its removal."""
+    """An eventfd that the kernel signals for events of this file of a group (version 1), and when the group is
+    removed."""
     fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:
         with open(f"{place}/{file}") as about, open(f"{place}/cgroup.event_control", "w") as control:
@@ -427,9 +429,9 @@ def _taken(fd: int) -> int:
 
 
 class KernelLog:
-    """What the kernel said since this was made; silent where it may not be read.
+    """Kernel log lines since this object was created; empty if the log may not be read.
 
-    In a container its place is often taken by another device (the null device, a terminal): that is not asked."""
+    In a container another device (the null device, a terminal) is often in its place; that is not read."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -444,7 +446,7 @@ class KernelLog:
         return self._fd >= 0
 
     def blamed(self, group: str) -> set[str]:
-        """The groups for whose limit a process in `group` was ended; the root's name is empty."""
+        """The groups because of whose limit a process in `group` was ended; the root's name is empty."""
         while self._fd >= 0:
             try:
                 self._lines += [
@@ -452,7 +454,7 @@ class KernelLog:
                 ]
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # overtaken by newer lines: go on with those
+            except BrokenPipeError:  # older lines were overwritten: continue with newer ones
                 continue
             except OSError:
                 break
@@ -469,7 +471,7 @@ def _is_kernel_log(found: os.stat_result) -> bool:
 
 
 def recorded(folder: str) -> Groups | None:
-    """The groups of the attempt in this folder, as it was written down before they were made; None: it had none."""
+    """The groups of the attempt in this folder, as recorded before they were created; None: it had none."""
     try:
         raw = json.loads(_read(os.path.join(folder, RECORD)))
         version, places, top = raw["version"], raw["places"], raw["top"]

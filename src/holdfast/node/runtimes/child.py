@@ -1,4 +1,4 @@
-"""Starts a child of the shim that dies with it, and says what environment a body gets. Knows no sandbox."""
+"""Starts a child of the shim that dies with it, and defines the environment of a body. Knows no sandbox."""
 
 import contextlib
 import os
@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from holdfast.node import linux
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import lent, scratch
 
 SHELL = ("/bin/sh", "-c", 'exec "$@"', "sh")
-"""In front of a body's argv: a command that is not there is exit code 127, one that may not run 126."""
+"""Runs a body's argv: exit code 127 if the command does not exist, 126 if it cannot be executed."""
 
 
 def _free() -> None:
@@ -21,7 +21,8 @@ def _free() -> None:
 
 
 WORK_DIR = "HOLDFAST_WORK_DIR"
-"""By this variable a body finds its folder; and the node, in processes outside of sandboxes, whose they are."""
+"""With this variable a body finds its folder, and the node finds out which attempt a process outside of a sandbox
+belongs to."""
 VENV = "/venv"
 """Where a body sees its virtual environment, if it has one."""
 
@@ -35,11 +36,11 @@ def spawn(
     keep: Sequence[int] = (),
     confine: Callable[[], None] = _free,
 ) -> int:
-    """Fork and exec; `keep` are further descriptors the program inherits, `confine` is called in the child before the
-    program takes its place. Returns the pid.
+    """Fork and exec. `keep`: further descriptors that the program inherits. `confine`: called in the child before the
+    exec. Returns the pid.
 
-    A plain fork, not `subprocess`: the shim has one thread, so Python may run in the child, and setting the
-    death signal there costs nothing, where a helper program between would cost its start.
+    A plain fork, not `subprocess`: the shim has one thread, so Python code may run in the child. Setting the death
+    signal there is free, while a helper program would have to be started.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -69,18 +70,18 @@ def _prepare(parent: int, cwd: str, stdout: int, stderr: int, keep: Sequence[int
     for fd in keep:
         os.set_inheritable(fd, True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):  # without /proc there is no choosing
+    with contextlib.suppress(OSError):  # without /proc it cannot be set
         linux.offer_to_oom_killer()
     confine()
-    linux.die_with_parent()  # not earlier: becoming another user takes it away
-    if os.getppid() != parent:  # it died before the line above
+    linux.die_with_parent()  # not earlier: a change of user resets it
+    if os.getppid() != parent:  # the parent died before the line above
         os._exit(126)
     os.chdir(cwd)
 
 
 def make_folders(order: Order, folder: str, uid: int = 0) -> None:
-    """Where the body works and keeps its checkpoints, for user `uid` (0: the node's own), within the disk it asked for
-    where this machine can hold it to that; and beside it what the body may import."""
+    """Create the folders for work and checkpoints, for user `uid` (0: the node's own), within the disk limit if this
+    machine can enforce it; and beside them what the body may import."""
     names = ("work", "checkpoint") if order.checkpoint else ("work",)
     lent.lay_out(folder)
     disk_mib = order.resources.get("disk_mib", 0)
@@ -94,7 +95,7 @@ def make_folders(order: Order, folder: str, uid: int = 0) -> None:
 
 
 def wait(pid: int, timeout_s: float) -> int:
-    """The wait status of a child that ends soon; one that does not is killed."""
+    """The wait status of a child that ends soon; it is killed if it does not."""
     deadline = time.monotonic() + timeout_s
     while (found := os.waitpid(pid, os.WNOHANG))[0] == 0:
         if time.monotonic() > deadline:
@@ -104,7 +105,7 @@ def wait(pid: int, timeout_s: float) -> int:
 
 
 def python_prefix() -> str:
-    """The folder of the node's Python where it is not under /usr; else empty."""
+    """The prefix of the node's Python if it is not below /usr; otherwise empty."""
     prefix = os.path.realpath(sys.base_prefix)
     return "" if prefix == "/usr" or prefix.startswith("/usr/") else prefix
 
@@ -112,9 +113,8 @@ def python_prefix() -> str:
 def environment(
     order: Order, work: str, checkpoint: str = "/checkpoint", python: str = "", imports: str = lent.SEEN_AS
 ) -> dict[str, str]:
-    """What a body finds in its environment: nothing of the node's own, the job's words, then ours. `work`,
-    `checkpoint` and `imports` are its folders as it sees them, `python` the folder of a Python that is not where such
-    things are."""
+    """A body's environment: nothing of the node's own, the job's variables, then ours. `work`, `checkpoint` and
+    `imports` are its folders as it sees them, `python` the prefix of a Python in an unusual place."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     base = {"PATH": f"{python}/bin:{path}" if python else path, "HOME": work, "LANG": "C.UTF-8"}
     ours = {"HOLDFAST_JOB": order.job, "HOLDFAST_ATTEMPT": order.attempt, WORK_DIR: work}
@@ -131,8 +131,8 @@ def environment(
 
 
 class MachineMemory:
-    """Whether the machine ran out of memory since this was made. A weak witness: it cannot tell whose process the
-    kernel ended, so it is heard only where nothing better is known, and only of a body that was killed."""
+    """Whether the machine ran out of memory since this object was created. Weak evidence: it does not show whose
+    process was ended, so it is only used if there is nothing better, and only for a body that was killed."""
 
     def __init__(self) -> None:
         self._kills = linux.oom_kills()

@@ -1,9 +1,9 @@
-"""The container: a body in an engine (Docker, Podman), reached by its socket.
+"""The container runtime: a body in an engine (Docker, Podman), through the engine's socket.
 
-The shim's child is a keeper, which has the engine start the container and lives as long as that does. What can be
-written is the attempt's own folders, within their limit, and memory; the rest of the image is read-only, so that the
-engine's disk needs no quota. The engine's networks are not used: a body that may use the network gets the same
-router as in the sandbox. Pulls no image: that is the agent's.
+The shim's child is a supervisor, which has the engine start the container and lives as long as it does. Only the
+attempt's own folders, within their limit, and memory are writable; the rest of the image is read-only, so that the
+engine's disk needs no quota. The engine's networks are not used: a body that may use the network gets the same router
+as in the sandbox. Does not pull images: the agent does.
 """
 
 import contextlib
@@ -15,51 +15,52 @@ import time
 from functools import partial
 from typing import Any
 
+from holdfast.durable import durable_write
 from holdfast.node import linux
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import child, container_request, netns, owners, scratch
 from holdfast.node.runtimes.body_folders import Folders
 from holdfast.node.runtimes.cgroups import Groups
 from holdfast.node.runtimes.container_request import GATE, INIT, INSIDE, LABEL_FOLDER, STREAMS, name_of
+from holdfast.node.runtimes.container_supervisor import KILL, ContainerSupervisor, Task
 from holdfast.node.runtimes.engine_api import Engine, EngineError, find_engine
 from holdfast.node.runtimes.engine_cgroup import hold_back
-from holdfast.node.runtimes.keeper import KILL, Keeper, Task
 from holdfast.node.runtimes.runtime import Ended, Usage
 
 NOTE = "container.json"
-"""Written before the engine is asked for a container: where to look for what is left of the attempt."""
+"""Written before the engine is asked for a container, so that the remains of the attempt can be found."""
 _LAST_CALL_S = 5.0
 _REMOVED_S = 30.0
 
 
 class ContainerBody:
-    """The keeper, and what it has said so far."""
+    """The supervisor, and what it has reported so far."""
 
     def __init__(self, pid: int, status: int, task: Task, folders: Folders) -> None:
         self.pid = pid
-        self._keeper = os.pidfd_open(pid)
+        self._supervisor = os.pidfd_open(pid)
         self._status = status
         self._task = task
         self._folders = folders
         self._groups: Groups | None = None
         self._watched = False
-        """The keeper hears of what the kernel ends, sooner than it can be counted here."""
+        """The supervisor is notified of OOM kills, sooner than they can be counted here."""
         self._memory = child.MachineMemory()
 
     def signal(self, number: int) -> None:
-        """By the keeper: it must outlive the container to say how that ended."""
+        """Through the supervisor: it must outlive the container to report how that ended."""
         if number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._keeper, KILL if number == signal.SIGKILL else number)
+                signal.pidfd_send_signal(self._supervisor, KILL if number == signal.SIGKILL else number)
 
     def ended(self, wait_status: int, last_words: str) -> Ended:
-        """An engine tells a death by signal as 128 + its number, as a shell does: both readings are passed on."""
+        """An engine reports a death by signal as 128 + its number, like a shell: both interpretations are passed on."""
         said = self._said()
         last = said[-1] if said else {}
         os.close(self._status)
-        os.close(self._keeper)
+        os.close(self._supervisor)
         if not last or "pid" in last:
-            return Ended(fault=self._without_keeper(last.get("pid", 0), wait_status))
+            return Ended(fault=self._without_supervisor(last.get("pid", 0), wait_status))
         code, number = last.get("exit_code"), last.get("signal")
         if code is not None and 128 < code <= 128 + 64:
             number = code - 128
@@ -80,7 +81,7 @@ class ContainerBody:
         seen = self._groups.sample()
         peak = max(seen.memory_mib, seen.memory_peak_mib)
         pids = max(0, seen.pids - INIT)
-        # A keeper that hears of what the kernel ended also ends the rest, and knows whose limit it was.
+        # A supervisor that is notified of OOM kills also ends the rest, and knows whose limit was hit.
         kills = 0 if self._watched else seen.oom_kills
         return Usage(seen.cpu_ms, seen.memory_mib, peak, disk, pids, seen.throttled_permille, kills)
 
@@ -88,8 +89,8 @@ class ContainerBody:
         lines = os.pread(self._status, 1 << 16, 0).splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
-    def _without_keeper(self, first: int, wait_status: int) -> str:
-        """The keeper died before the container: that must not live on unseen."""
+    def _without_supervisor(self, first: int, wait_status: int) -> str:
+        """The supervisor died before the container, which must not keep running unobserved."""
         how = os.waitstatus_to_exitcode(wait_status)
         with contextlib.suppress(OSError):
             process = os.pidfd_open(first)
@@ -98,11 +99,11 @@ class ContainerBody:
             os.close(process)
         with contextlib.suppress(OSError):
             self._task.engine.call("DELETE", f"/containers/{self._task.name}?force=1&v=1", timeout_s=_LAST_CALL_S)
-        return f"what stands by the container was ended ({'signal ' if how < 0 else 'exit code '}{abs(how)})"
+        return f"the container's supervisor was ended ({'signal ' if how < 0 else 'exit code '}{abs(how)})"
 
 
 def _sees(pid: int, folder: str) -> bool:
-    """Whether the process is one of the attempt's container."""
+    """Whether the process belongs to the attempt's container."""
     with contextlib.suppress(OSError):
         return os.path.samestat(os.stat(f"/proc/{pid}/root{INSIDE}"), os.stat(os.path.join(folder, "io")))
     return False
@@ -110,13 +111,13 @@ def _sees(pid: int, folder: str) -> bool:
 
 class ContainerRuntime:
     def warm(self) -> None:
-        """Find out once, in the launcher, what each start would have to ask again. A machine without a shell that
-        can be lent is told about by `works`."""
+        """Detect once, in the launcher, what each start would have to detect again. `works` reports a machine without a
+        shell that can be lent."""
         with contextlib.suppress(OSError):
             container_request.shell()
 
     def works(self) -> tuple[bool, str]:
-        """Start a container with nothing to do in it, exactly as a job's, in the engine that is usually meant."""
+        """Start an empty container, exactly like a job's, in the default engine."""
         from holdfast.node.runtimes.container_trial import try_engine
 
         why = try_engine(find_engine())
@@ -144,7 +145,7 @@ class ContainerRuntime:
         if order.network and (why := netns.hindrance()):
             raise OSError(95, f"there is no network for jobs: {why}")
         for path in (folder, order.venv):
-            if set(path) & {",", '"', "\n"}:  # Podman would read the rest of it as options
+            if set(path) & {",", '"', "\n"}:  # Podman would parse the rest of it as options
                 raise OSError(22, f"a path with a comma, a quote or a line break cannot be used: {path!r}")
         uid = os.stat(os.path.join(folder, "work")).st_uid
         _lay_out(folder, uid)
@@ -159,13 +160,13 @@ class ContainerRuntime:
             folder,
             uid,
             order.resources.get("memory_mib", 0),
-            partial(netns.Network, order.limits.get("net_kib_s", 0)) if order.network else None,
+            partial(netns.SandboxNetwork, order.limits.get("net_kib_s", 0)) if order.network else None,
         )
         status = os.memfd_create("keeper")
         pipes: dict[int, int] = {}
         try:
             for name, end in zip(STREAMS, (stdout, stderr), strict=True):
-                # for writing as well: so it has no end while the container is about to open it
+                # Opened for writing as well, so that it has no end of file before the container opens it.
                 pipes[os.open(f"{folder}/io/{name}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)] = end
             pid = _fork(task, pipes, status)
         except OSError:
@@ -177,14 +178,14 @@ class ContainerRuntime:
         return ContainerBody(pid, status, task, Folders(order, folder))
 
     def end(self, folder: str) -> None:
-        """Where the engine does not answer, nobody can know whether a container is left: that is an OSError."""
+        """If the engine does not answer, a container may be left: that raises OSError."""
         note = os.path.join(folder, NOTE)
         if os.path.exists(note):
             with open(note) as file:
                 engine = Engine(str(json.load(file)["engine"]))
             _remove(engine, name_of(folder))
             os.unlink(note)
-        with contextlib.suppress(OSError):  # none was set where none can be set
+        with contextlib.suppress(OSError):  # none was set if none can be set
             hold_back(scratch.devices_below(folder), 0)
 
     def clean(self, folder: str) -> None:
@@ -194,15 +195,15 @@ class ContainerRuntime:
 
 
 def _lay_out(folder: str, uid: int) -> None:
-    """The folder that the container sees as /.holdfast, with pipes for its streams. Readable by all: around it is
-    a folder that only the node can enter."""
+    """Create the folder that the container sees as /.holdfast, with pipes for its streams. World-readable, but its
+    parent folder is accessible to the node only."""
     io = os.path.join(folder, "io")
     os.makedirs(io, exist_ok=True)
     os.chmod(io, 0o755)
     for name in (*STREAMS, GATE):
         os.mkfifo(f"{io}/{name}")
         os.chmod(f"{io}/{name}", 0o666)
-    texts = dict.fromkeys((name for name, _ in container_request.shell()), "")  # to mount them on
+    texts = dict.fromkeys((name for name, _ in container_request.shell()), "")  # as mount points
     texts["passwd"] = f"job:x:{uid}:{uid}:job:/work:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
     texts["group"] = f"job:x:{uid}:\nnogroup:x:65534:\n"
     texts["resolv.conf"] = f"nameserver {netns.RESOLVER}\n"
@@ -215,15 +216,11 @@ def _lay_out(folder: str, uid: int) -> None:
 def write_note(folder: str, engine: Engine) -> None:
     """Durable when this returns."""
     path = os.path.join(folder, NOTE)
-    with open(path + ".new", "w") as file:
-        json.dump({"engine": engine.path}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(path + ".new", path)
+    durable_write(path, json.dumps({"engine": engine.path}).encode())
 
 
 def _remove(engine: Engine, name: str) -> None:
-    """Gone when this returns, also where somebody else is about to remove it."""
+    """Remove it; gone when this returns, even if someone else is removing it at the same time."""
     until = time.monotonic() + _REMOVED_S
     while True:
         try:
@@ -238,8 +235,8 @@ def _remove(engine: Engine, name: str) -> None:
 
 
 def sweep(engine: str, attempts: str) -> list[str]:
-    """Remove containers of attempts whose folder in `attempts` is gone: an engine may carry out what a killed node
-    asked for when everything else was cleaned up already. Their names. OSError where the engine does not answer."""
+    """Remove containers of attempts whose folder in `attempts` is gone: an engine may carry out a request of a killed
+    node after everything else was cleaned up. Returns their names. Raises OSError if the engine does not answer."""
     inside = os.path.realpath(attempts) + "/"
     found: list[str] = []
     for container in Engine(engine).containers(LABEL_FOLDER):
@@ -251,14 +248,14 @@ def sweep(engine: str, attempts: str) -> list[str]:
 
 
 def _fork(task: Task, pipes: dict[int, int], status: int) -> int:
-    """The keeper is a fork of the shim: it has one thread, and everything it needs is loaded."""
+    """The supervisor is a fork of the shim, which has one thread and has loaded everything that is needed."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 70
     try:
-        _be_keeper(parent, task, pipes, status)
+        _be_supervisor(parent, task, pipes, status)
         code = 0
     except BaseException:
         import traceback
@@ -268,14 +265,14 @@ def _fork(task: Task, pipes: dict[int, int], status: int) -> int:
         os._exit(code)
 
 
-def _be_keeper(parent: int, task: Task, pipes: dict[int, int], status: int) -> None:
+def _be_supervisor(parent: int, task: Task, pipes: dict[int, int], status: int) -> None:
     signal.set_wakeup_fd(-1)
-    keeper = Keeper(task, pipes, status)
+    supervisor = ContainerSupervisor(task, pipes, status)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    keeper.catch_signals()
-    keep_only({0, 1, 2, status, *pipes, *pipes.values(), *keeper.descriptors()})
+    supervisor.catch_signals()
+    keep_only({0, 1, 2, status, *pipes, *pipes.values(), *supervisor.descriptors()})
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.setsid()
     os.chdir("/")
@@ -284,11 +281,11 @@ def _be_keeper(parent: int, task: Task, pipes: dict[int, int], status: int) -> N
     if os.getppid() != parent:
         return
     give_to(task.uid, task.folder)
-    keeper.run()
+    supervisor.run()
 
 
 def keep_only(wanted: set[int]) -> None:
-    """The shim's own descriptors are not the keeper's: a pipe that both hold would never break."""
+    """Close the descriptors inherited from the shim: a pipe that both hold would never break."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in wanted:
             with contextlib.suppress(OSError):
@@ -296,8 +293,8 @@ def keep_only(wanted: set[int]) -> None:
 
 
 def give_to(uid: int, folder: str) -> None:
-    """What was put into the body's folders belongs to the body. Nothing is followed out of them, and a file with a
-    second name stays as it is: the other may be anywhere."""
+    """Make the body the owner of what was put into its folders. No link is followed out of them, and a file with
+    several hard links is left alone: the others may be anywhere."""
     for name in ("work", "checkpoint"):
         top = os.path.join(folder, name)
         if not os.path.isdir(top) or os.geteuid() != 0:

@@ -1,9 +1,9 @@
-"""What an engine is asked to make for an order: the container, its limits, its view of the world. Pure but for looking
-up the machine's shell. Knows no engine by name, and starts nothing.
+"""Builds the engine's request for an order: the container, its limits, its mounts. Pure except for looking up the
+machine's shell. Knows no engine by name, and starts nothing.
 
-The body does not print to the engine: its streams are named pipes in a folder of the attempt, so that no engine
-stands between the body and its log, and one that is stopped, killed or upgraded loses nothing of it. A shell of the
-node's own, seen by the container with its libraries, opens them and becomes the job: an image needs no shell.
+The body does not print to the engine: its streams are named pipes in a folder of the attempt, so that no output is lost
+if the engine is stopped, killed or upgraded. A shell of the node's own, mounted into the container with its libraries,
+opens them and executes the job: an image needs no shell.
 """
 
 import hashlib
@@ -12,39 +12,39 @@ import re
 from functools import cache
 from typing import Any
 
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import child, lent, scratch
 
 LABEL_ATTEMPT = "holdfast.attempt"
 LABEL_FOLDER = "holdfast.folder"
-"""Where the attempt lies on the node: with it a container is told apart from those of other nodes on one machine."""
+"""The attempt's path on the node. It distinguishes its container from those of other nodes on the same machine."""
 INSIDE, WORK = "/.holdfast", "/work"
 STREAMS = ("stdout", "stderr")
 GATE = "gate"
-"""A pipe that the shell opens when the streams are in place, and the job is about to be executed: it waits there
-until somebody opens the other end."""
+"""A pipe that the shell opens when the streams are in place, just before it executes the job: it blocks until the other
+end is opened."""
 INIT = 1
-"""The container's first process is the engine's: it waits for the others and is not the job's."""
+"""The container's first process is the engine's: it reaps the others and is not part of the job."""
 PIDS_MAX = 4_096
-"""Where an order names no number of processes."""
+"""If an order sets no limit of processes."""
 MEMORY_MIB = 512
-"""For /tmp and /dev/shm where an order names no memory."""
+"""For /tmp and /dev/shm if an order sets no memory limit."""
 
 _OPEN = f"exec >{INSIDE}/stdout 2>{INSIDE}/stderr && : >{INSIDE}/{GATE} || exit 126; ulimit -c 0"
 _SCRIPT = _OPEN + '; n=$1; shift; while [ "$n" -gt 0 ]; do export "$1"; shift; n=$((n-1)); done; exec "$@"'
 _LOADER_NAME = re.compile(r"LD_[A-Z0-9_]+|GLIBC_TUNABLES")
-"""Meant for the job: the node's own shell must not be loaded with a library of the image."""
+"""Intended for the job: the node's own shell must not load a library of the image."""
 _PERIOD_CPU_MILLI = 1_000_000
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""What an engine gives where an image names none."""
+"""The engine's default if an image sets none."""
 _LOG_BYTES = "64k"
-"""Of the engine's own log, which holds only what goes wrong before the streams are in place."""
+"""Size of the engine's own log, which only has errors from before the streams are in place."""
 
 
 @cache
 def shell() -> tuple[tuple[str, str], ...]:
-    """The node's shell, its loader and their libraries: (name in the container, path on the node), the loader first
-    where there is one. OSError where this machine has none that could be lent."""
+    """The node's shell, its loader and their libraries: (name in the container, path on the node), the loader first if
+    there is one. Raises OSError if this machine has none that can be lent."""
     import subprocess
 
     program = os.path.realpath("/bin/sh")
@@ -52,7 +52,7 @@ def shell() -> tuple[tuple[str, str], ...]:
         head = file.read(1 << 16)
     found = re.search(rb"/[\w./+-]*/ld[-\w.]*\.so[\w.]*", head)
     if head[:4] != b"\x7fELF":
-        raise OSError(8, "/bin/sh is no program that could be lent to a container")
+        raise OSError(8, "/bin/sh is not a program that can be lent to a container")
     if found is None:
         return (("sh", program),)
     loader = found[0].decode()
@@ -65,23 +65,23 @@ def shell() -> tuple[tuple[str, str], ...]:
 
 
 def lent_shell() -> tuple[str, ...]:
-    """How the node's shell is run in a container."""
+    """The command that runs the node's shell in a container."""
     sh = (f"{INSIDE}/sh",)
     return (f"{INSIDE}/ld.so", "--library-path", INSIDE, *sh) if "ld.so" in dict(shell()) else sh
 
 
 def entrypoint() -> list[str]:
-    """How the container's first program is run; the job's words follow."""
+    """The command of the container's first program; the job's arguments follow."""
     return [*lent_shell(), "-c", _SCRIPT, "sh"]
 
 
 def name_of(folder: str) -> str:
-    """The container's name: found again from the folder alone."""
+    """The container's name, which depends on the folder alone."""
     return "holdfast-" + hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:24]
 
 
 def variables(order: Order, image: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The container's environment over that of the image, and what is set by the shell just before the job."""
+    """The container's environment over that of the image, and the variables that the shell sets just before the job."""
     ours = child.environment(order, "/work", "/checkpoint")
     plain = {key: word for key, word in ours.items() if key not in ("PATH", "LANG") or key in order.env}
     theirs = dict(word.split("=", 1) for word in image.get("Config", {}).get("Env") or () if "=" in word)
@@ -98,7 +98,7 @@ def variables(order: Order, image: dict[str, Any]) -> tuple[list[str], list[str]
 
 
 def request(order: Order, folder: str, uid: int, image: dict[str, Any]) -> dict[str, Any]:
-    """The body of the engine's `create`. `image`: what the engine says of it."""
+    """The body of the engine's `create` request. `image`: the engine's description of it."""
     env, late = variables(order, image)
     return {
         "Image": order.image,
@@ -131,7 +131,8 @@ def request(order: Order, folder: str, uid: int, image: dict[str, Any]) -> dict[
 
 
 def _mounts(order: Order, folder: str) -> list[dict[str, Any]]:
-    """What of the node is seen inside. As objects: in the engine's short form a path could not hold a colon."""
+    """The folders of the node that are visible inside. As objects, because the engine's short form does not allow a
+    colon in a path."""
     folder = os.path.realpath(folder)
     own = [(f"{folder}/io", INSIDE), *((path, f"{INSIDE}/{name}") for name, path in shell())]
     own += [(f"{folder}/io/{name}", f"/etc/{name}") for name in ("passwd", "group", "resolv.conf")]
@@ -160,8 +161,8 @@ def _memory_bytes(order: Order) -> int:
 
 
 def room(order: Order, image: dict[str, Any]) -> dict[str, str]:
-    """Where it may write besides its folders, all of it memory. A volume that the image asks for would lie on the
-    engine's disk without a limit: there is memory in its place."""
+    """Writable places besides its folders, all of them in memory. A volume that the image declares would be on the
+    engine's disk without a limit, so it is replaced by memory."""
     volumes = {os.path.normpath("/" + place.lstrip("/")) for place in image.get("Config", {}).get("Volumes") or ()}
     own = {"/", "/work", "/checkpoint", child.VENV, INSIDE, lent.SEEN_AS}
     options = f"rw,exec,nosuid,nodev,mode=1777,size={_memory_bytes(order)}"
@@ -169,7 +170,7 @@ def room(order: Order, image: dict[str, Any]) -> dict[str, str]:
 
 
 def _speed(order: Order, folder: str) -> dict[str, Any]:
-    """Reading and writing of the disks that the job's folders lie on."""
+    """Read and write limits of the disks that the job's folders are on."""
     rate = order.limits.get("disk_kib_s", 0) << 10
     numbers = (*scratch.devices_below(folder), *scratch.disk_under(folder)) if rate else ()
     each = [{"Path": path, "Rate": rate} for number in numbers if (path := _device(number))]
@@ -177,7 +178,7 @@ def _speed(order: Order, folder: str) -> dict[str, Any]:
 
 
 def _device(number: str) -> str:
-    """The node of the device `major:minor`; engines want it by name. Empty: it has none."""
+    """The path of the device `major:minor`, as engines require; empty: it has none."""
     path = "/dev/" + os.path.basename(os.path.realpath(f"/sys/dev/block/{number}"))
     return path if os.path.exists(path) else ""
 

@@ -1,22 +1,22 @@
-"""Tries whether an engine can be used for jobs, by starting a container exactly as a job's. For a process with one
-thread. Decides nothing: it says what is wrong, in words for the operator."""
+"""Tests whether an engine can be used for jobs, by starting a container exactly like a job's. For a process with one
+thread. Decides nothing: it returns what is wrong, for the operator."""
 
 import io
 import os
 import tarfile
 
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import child, container_request, trials
 from holdfast.node.runtimes.engine_api import API_LEAST, Engine, EngineError, query
 from holdfast.node.runtimes.runtime import Ended, runtime_named
 
 IMAGE = "holdfast-trial"
-"""An image with nothing in it: what is tried is the engine, and the shell that the node lends."""
+"""An empty image: the test is about the engine, and about the shell that the node lends."""
 _TRIAL_S = 60.0
 
 
 def try_engine(socket: str) -> str:
-    """Why the engine behind this socket cannot be used; empty where it can."""
+    """Why the engine behind this socket cannot be used; empty if it can."""
     if not socket:
         return "no container engine was found: start Docker or Podman, or name its socket in DOCKER_HOST"
     engine = Engine(socket)

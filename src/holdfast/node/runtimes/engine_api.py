@@ -1,8 +1,8 @@
-"""Speaks to a container engine: HTTP over its Unix socket, standard library only. Docker and Podman understand the
-same words. Knows no job; says what the engine said, or that it said nothing.
+"""A client for container engines: HTTP over a Unix socket, standard library only. Docker and Podman accept the same
+requests. Knows no job; returns the engine's answer, or that there was none.
 
-Requests are HTTP/1.0 on a connection each: an answer ends with its connection, so there is nothing to parse but
-the head, and a JSON answer that was cut off does not parse.
+Each request is HTTP/1.0 on a connection of its own: an answer ends with its connection, so only the head has to be
+parsed, and a JSON answer that was cut off does not parse.
 """
 
 import json
@@ -13,29 +13,29 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 API_LEAST = (1, 40)
-"""Docker 19.03, Podman 3: the first that know `Init`, `DeviceRequests` and `PidsLimit` alike."""
+"""Docker 19.03, Podman 3: the first that support `Init`, `DeviceRequests` and `PidsLimit` in the same way."""
 ANSWER_S_MAX = 60.0
-"""An engine that takes longer for a short answer is as good as gone."""
+"""An engine that takes longer for a short answer counts as gone."""
 _ANSWER_BYTES_MAX = 16 << 20
 _SOCKETS = ("/run/docker.sock", "/var/run/docker.sock", "/run/podman/podman.sock")
 
 
 class EngineGone(OSError):
-    """Nobody answers at the socket, or the answer was cut off: what was asked may have happened or not."""
+    """No answer at the socket, or the answer was cut off: the request may have been carried out or not."""
 
 
 class EngineError(OSError):
-    """The engine answered, and declined. `status` is its HTTP status."""
+    """The engine answered with an error. `status` is its HTTP status."""
 
     def __init__(self, status: int, says: str) -> None:
-        super().__init__(5, says)  # EIO: what the kernel would say of a device that fails
+        super().__init__(5, says)  # EIO: as the kernel reports a failing device
         self.status = status
         self.says = says
 
 
 def find_engine(configured: str = "", environ: Mapping[str, str] = os.environ) -> str:
-    """The socket of this machine's engine: the one named, that of DOCKER_HOST, or the first that is usually there.
-    Empty: there is none."""
+    """The socket of this machine's engine: the configured one, that of DOCKER_HOST, or the first of the usual ones that
+    exists. Empty: there is none."""
     named = configured or environ.get("DOCKER_HOST", "")
     if named:
         return named.removeprefix("unix://")
@@ -45,13 +45,13 @@ def find_engine(configured: str = "", environ: Mapping[str, str] = os.environ) -
 
 
 def query(**words: object) -> str:
-    """`?a=1&b=…`; what is a dict is written as JSON, as the engine wants its filters."""
+    """`?a=1&b=…`; a dict is written as JSON, as engines expect their filters."""
     texts = {key: json.dumps(word) if isinstance(word, dict) else str(word) for key, word in words.items()}
     return "?" + urlencode(texts)
 
 
-class Answer:
-    """An answer that is still to come, or coming: its socket can be waited for."""
+class EngineAnswer:
+    """A pending answer: its socket can be waited for."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -64,7 +64,7 @@ class Answer:
         self._line.close()
 
     def receive(self) -> bool:
-        """Take what the engine has said by now, or says next; True: that was all of it."""
+        """Read what has arrived, or wait for more; True: the answer is complete."""
         try:
             chunk = self._line.recv(1 << 16)
         except OSError as error:
@@ -79,7 +79,7 @@ class Answer:
         return not chunk
 
     def all(self) -> tuple[int, str, bytes]:
-        """Status, head and body, when the engine has said all of it. Closes the line."""
+        """Status, head and body of the complete answer. Closes the connection."""
         while self._line.fileno() >= 0 and not self.receive():
             pass
         self.close()
@@ -90,11 +90,11 @@ class Answer:
         return int(words[1]), head.decode("latin-1"), body
 
     def is_from_podman(self) -> bool:
-        """By the name it gives itself in every answer. Closes the line."""
+        """By the Server header of every answer. Closes the connection."""
         return "libpod/" in self.all()[1].lower()
 
     def json(self) -> Any:
-        """What it says (None: nothing), or EngineError where it declines. Closes the line."""
+        """The body (None: empty). Raises EngineError if the engine declines. Closes the connection."""
         status, _, said = self.all()
         try:
             answer = json.loads(said) if said.strip() else None
@@ -109,13 +109,13 @@ class Answer:
 
 
 class Engine:
-    """One engine, by its socket."""
+    """An engine, identified by its socket."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def ask(self, method: str, where: str, body: object = None, timeout_s: float = ANSWER_S_MAX) -> Answer:
-        """Send a request. `body`: bytes as they are, anything else as JSON. EngineGone where nobody listens."""
+    def ask(self, method: str, where: str, body: object = None, timeout_s: float = ANSWER_S_MAX) -> EngineAnswer:
+        """Send a request. `body`: bytes as they are, anything else as JSON. Raises EngineGone if nothing listens."""
         kind, content = "application/json", b""
         if isinstance(body, bytes):
             kind, content = "application/x-tar", body
@@ -131,10 +131,10 @@ class Engine:
         except OSError as error:
             line.close()
             raise EngineGone(error.errno or 5, f"no engine answers at {self.path}: {error.strerror or error}") from None
-        return Answer(line)
+        return EngineAnswer(line)
 
     def call(self, method: str, where: str, body: object = None, timeout_s: float = ANSWER_S_MAX) -> Any:
-        """Ask, and wait for what is said."""
+        """Send a request, and wait for the answer."""
         return self.ask(method, where, body, timeout_s).json()
 
     # --- containers, by id or name ---
@@ -149,12 +149,12 @@ class Engine:
         found: dict[str, Any] = self.call("GET", f"/containers/{quote(container)}/json")
         return found
 
-    def wait(self, container: str) -> Answer:
-        """An answer that comes when the container has ended."""
+    def wait(self, container: str) -> EngineAnswer:
+        """An answer that arrives when the container has ended."""
         return self.ask("POST", f"/containers/{quote(container)}/wait", timeout_s=ANSWER_S_MAX)
 
     def kill(self, container: str, signal_number: int) -> None:
-        """Send a signal to the container's first process. One that does not run is no error."""
+        """Send a signal to the container's first process. If it does not run, that is not an error."""
         try:
             self.call("POST", f"/containers/{quote(container)}/kill" + query(signal=signal_number))
         except EngineError as error:
@@ -162,8 +162,8 @@ class Engine:
                 raise
 
     def remove(self, container: str) -> None:
-        """Running or not, with the volumes made for it. One that is not there is no error; one whose removal
-        another has begun is waited for by asking again."""
+        """Remove it, running or not, with the volumes created for it. If it does not exist, that is not an error; if it
+        is already being removed, the request is repeated until it is gone."""
         try:
             self.call("DELETE", f"/containers/{quote(container)}" + query(force=1, v=1))
         except EngineError as error:
@@ -171,7 +171,7 @@ class Engine:
                 raise
 
     def containers(self, label: str) -> list[dict[str, Any]]:
-        """All that carry this label (`key` or `key=value`), ended ones too."""
+        """All containers with this label (`key` or `key=value`), including ended ones."""
         found: list[dict[str, Any]] = self.call("GET", "/containers/json" + query(all=1, filters={"label": [label]}))
         return found or []
 

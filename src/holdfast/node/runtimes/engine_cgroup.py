@@ -1,6 +1,6 @@
-"""The cgroups that an engine made for a container, from the outside: where they are, and whether the kernel ended
-something in them for want of memory. Reads only: the engine makes them, and takes them away at once when the
-container has ended, so what must be known afterwards has to be watched for.
+"""The cgroups that an engine created for a container: where they are, and whether the OOM killer ended a process in
+them. Reads only: the engine creates them, and removes them as soon as the container has ended, so anything that is
+needed afterwards has to be watched for.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ from holdfast.node import linux
 from holdfast.node.runtimes.cgroups import Groups, KernelLog, LimitCalls, calls_for
 
 _WORD_S = 5.0
-"""For the kernel to tell of a cgroup's removal, which it does by a worker of its own; some milliseconds as a rule."""
+"""For the kernel to notify of a cgroup's removal, which a worker thread does; usually some milliseconds."""
 _UNREACHABLE = 1 << 62
 _AFTER_CALL_S = 10.0
-"""From the kernel's call to the kill that it was for: it writes pages into its log between them, which may be slow."""
+"""From the kernel's notification to the kill: it writes its log in between, which may be slow."""
 
 
 def groups_of(pid: int) -> Groups:
-    """The cgroups of a process, as far as they can be seen from here."""
+    """The cgroups of a process, as far as they are visible from here."""
     mounts = _mounts()
     found: dict[str, str] = {}
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/cgroup") as lines:
@@ -37,7 +37,7 @@ def groups_of(pid: int) -> Groups:
 
 
 def kill_all(token: str) -> int:
-    """Kill every process in cgroups whose name holds this word, and in those below; how many there were."""
+    """Kill every process in cgroups whose name contains this token, and in those below; returns how many there were."""
     pids: set[int] = set()
     for place, _ in set(_mounts().values()):
         for top, _, _ in os.walk(place):
@@ -49,9 +49,9 @@ def kill_all(token: str) -> int:
 
 
 def hold_back(devices: tuple[str, ...], bytes_s: int) -> None:
-    """Limit how fast anybody may write to these disks, `major:minor`; 0: no more. With version 1, what was written to
-    the page cache reaches the disk by nobody's hand, so that no limit on a container can hold it: but its own disk can
-    be limited for all."""
+    """Limit the write rate of these disks, `major:minor`, for everyone; 0: no limit. With version 1, writeback from the
+    page cache is charged to no group, so that no limit on a container can hold it; but the container's own disk can be
+    limited as a whole."""
     top = _mounts().get("blkio", ("", ""))[0]
     for device in devices if top else ():
         with open(f"{top}/blkio.throttle.write_bps_device", "w") as file:
@@ -59,7 +59,7 @@ def hold_back(devices: tuple[str, ...], bytes_s: int) -> None:
 
 
 def _mounts() -> dict[str, tuple[str, str]]:
-    """By controller, `""` for version 2: where its hierarchy is mounted, and which part of it."""
+    """By controller, `""` for version 2: the mount point of its hierarchy, and the subtree that is mounted."""
     found: dict[str, tuple[str, str]] = {}
     with open("/proc/self/mountinfo") as lines:
         for line in lines:
@@ -86,17 +86,17 @@ def _table(text: bytes) -> dict[str, int]:
 
 
 class MemoryWatch:
-    """Hears of it when the kernel ends a process of the container for want of memory, and whose limit it was.
+    """Is notified when the OOM killer ends a process of the container, and finds out whose limit was hit.
 
-    Version 1 calls (`LimitCalls`), before it ends anything; what it called for is kept, whoever looks when, and however
-    soon the engine has removed the cgroup. The removal is one more call for each eventfd of it, so that a third one
-    stands by, for an amount that nobody reaches: that is called for nothing else, and last, since the kernel has more
-    to do for it. Version 2 has a file of counters that can be waited for: `oom` for its own limit, `oom_kill` for
-    every kill. Where the kernel's log can be read, it names the cgroup whose limit it was.
+    Version 1 sends notifications (`LimitCalls`) before it ends anything; they are kept, whenever they are read, and
+    even if the engine has already removed the cgroup. The removal is one more notification for each of its eventfds, so
+    there is a third eventfd, for a threshold that is never reached: it is signalled only at the removal, and last.
+    Version 2 has a file of counters that can be waited for: `oom` for its own limit, `oom_kill` for every kill. If the
+    kernel's log can be read, it names the cgroup whose limit was hit.
     """
 
     def __init__(self, groups: Groups) -> None:
-        """OSError where it cannot be watched."""
+        """Raises OSError if it cannot be watched."""
         self.kills = 0
         self._own = False
         self._called_at = -_AFTER_CALL_S
@@ -116,39 +116,39 @@ class MemoryWatch:
 
     @property
     def counted(self) -> bool:
-        """Whether the last look could count every kill: the cgroup was still there."""
+        """Whether the last check could count every kill: the cgroup still existed."""
         return not self._gone
 
     @property
     def sure(self) -> bool:
-        """Whether no kill can have been missed, not even one for want of the machine's own memory, for which nobody is
-        called."""
+        """Whether no kill can have been missed, not even one because the machine's own memory ran out, for which there
+        is no notification."""
         return self.counted or self._log.readable
 
     @property
     def met_above(self) -> bool:
-        """Whether it was a cgroup above that met its limit, and not this one."""
+        """Whether a cgroup above hit its limit, and not this one."""
         return self._calls is not None and self._calls.above > 0 and not self._own
 
     def expects(self) -> bool:
-        """Whether somebody was called a moment ago, and no kill is seen yet: to be looked for again soon."""
+        """Whether a notification came a moment ago, and no kill has been seen yet: check again soon."""
         return not self.kills and not self._gone and time.monotonic() < self._called_at + _AFTER_CALL_S
 
     def look(self) -> None:
-        """Take in what happened until now."""
+        """Read what happened so far."""
         if self._calls is not None and self._calls.take():
             self._called_at = time.monotonic()
         try:
             counters = _table(os.pread(self._counters, 4096, 0))
             self.kills = max(self.kills, counters.get("oom_kill", 0))
-            # What can be read is not removed, so no call was for that.
+            # The cgroup can be read, so it was not removed, and no notification was for its removal.
             self._own |= self._calls.for_own() if self._calls else counters.get("oom", 0) > 0
         except OSError as error:
             self._gone = error.errno == errno.ENODEV
 
     def verdict(self) -> str:
-        """When the container has ended: `oom_job` where its own limit cost it a process, `oom_node` where it was
-        another's or the machine's, empty where none is known to have been ended."""
+        """After the container has ended: `oom_job` if its own limit cost it a process, `oom_node` if another limit or
+        the machine's memory did, empty if no kill is known."""
         self.look()
         if self._calls is not None and self._gone:
             removed = bool(select.select([self._removal], [], [], _WORD_S)[0])

@@ -1,15 +1,15 @@
-"""Which device nodes belong to a GPU that was leased by the name its driver gives it. Reads only; knows no sandbox."""
+"""Finds the device nodes of a GPU by its driver's name for it. Reads only; knows no sandbox."""
 
 import errno
 import os
 
 DRIVER = "/proc/driver/nvidia/gpus"
 _SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
-"""Needed to speak with the driver at all; they open no GPU."""
+"""Needed for any communication with the driver; they give access to no GPU."""
 
 
 def device_nodes(ids: tuple[str, ...], driver: str = DRIVER, dev: str = "/dev") -> list[str]:
-    """The nodes a body needs for these GPUs, and those of no other. OSError where one of them is not there."""
+    """The device nodes that a body needs for these GPUs only. Raises OSError if one of them does not exist."""
     if not ids:
         return []
     minors = _minors(driver)
@@ -21,7 +21,7 @@ def device_nodes(ids: tuple[str, ...], driver: str = DRIVER, dev: str = "/dev") 
 
 
 def _minors(driver: str) -> dict[str, str]:
-    """The driver's own list: the name of each GPU, and the number of its node."""
+    """The driver's list: the name of each GPU, and its minor number."""
     found: dict[str, str] = {}
     for slot in sorted(os.listdir(driver)) if os.path.isdir(driver) else []:
         with open(f"{driver}/{slot}/information") as lines:

@@ -1,7 +1,7 @@
-"""What a body may import of Holdfast: `holdfast.checkpoint`, and nothing else. Laid out once for each attempt.
+"""What a body may import of Holdfast: `holdfast.checkpoint`, and nothing else. Installed once for each attempt.
 
-The node's own packages are none of the job's business, and a job's Python may be another one than the node's. So the
-one file that needs only a standard library is put into a folder by itself, which the body sees read-only.
+The node's own packages are hidden from jobs, and a job's Python may differ from the node's. So the one file that needs
+only the standard library is put into a folder of its own, which the body sees read-only.
 """
 
 import os
@@ -18,7 +18,7 @@ __path__ = extend_path(__path__, __name__)
 
 
 def lay_out(folder: str) -> None:
-    """Put it into an attempt's folder. Idempotent."""
+    """Install it in an attempt's folder. Idempotent."""
     target = place(folder)
     if os.path.isdir(target):
         return
@@ -29,7 +29,7 @@ def lay_out(folder: str) -> None:
     package = os.path.join(draft, "holdfast")
     os.makedirs(package, exist_ok=True)
     for path in (draft, package):
-        os.chmod(path, 0o755)  # whatever the umask: the body is another user
+        os.chmod(path, 0o755)  # regardless of the umask: the body is another user
     for name, data in (("__init__.py", _PACKAGE.encode()), ("checkpoint.py", source)):
         with open(os.path.join(package, name), "wb") as file:
             file.write(data)
@@ -42,5 +42,5 @@ def place(folder: str) -> str:
 
 
 def python_path(theirs: str, seen_as: str = SEEN_AS) -> str:
-    """The body's PYTHONPATH: what the job says comes first."""
+    """The body's PYTHONPATH: the job's own entries come first."""
     return f"{theirs}:{seen_as}" if theirs else seen_as

@@ -1,7 +1,7 @@
-"""A network of its own for one body that may use one: a namespace, and a user-mode router that stands for it outside.
+"""A network namespace for one body that may use the network, with a user-mode router outside of it.
 
 What the body sends leaves the machine as if the node's own user had sent it, so nothing near the machine may be
-reached: not its loopback, not its own addresses, not the private networks around it. Routes say so inside, where
+reachable: not its loopback, not its own addresses, not the private networks around it. Routes inside enforce that, and
 the body has no right to change them. Bandwidth is limited both ways. IPv4 only. Knows no sandbox and no order.
 """
 
@@ -14,15 +14,16 @@ from functools import cache
 
 from holdfast.node import linux
 from holdfast.node.runtimes import child
+from holdfast.node.runtimes.hindrances import NONE, NOT_ROOT, Hindrance, Lack, not_installed
 
 _SUBNET = "100.127.255"
-"""In the range of carriers' own networks, where no office or home has an address."""
+"""In the range for carrier-grade NAT, which no office or home network uses."""
 RESOLVER = f"{_SUBNET}.3"
 _PRIVATE = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
     "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
 )  # fmt: skip
-"""Nobody on the internet has these; the operator's printer has."""
+"""Not on the public internet, but possibly in the operator's local network."""
 _MTU = 65_520
 _READY_S = 10.0
 _BURST_BYTES = 128 * 1024
@@ -34,41 +35,41 @@ def _program(name: str) -> str | None:
 
 
 @cache
-def hindrance() -> str:
-    """Why no body can have a network on this machine; empty where it can."""
+def hindrance() -> Hindrance:
+    """Why no body can have a network on this machine; empty if it can."""
     if os.geteuid() != 0:
-        return "the node is not root"
+        return NOT_ROOT
     for program, package in (("slirp4netns", "slirp4netns"), ("ip", "iproute2"), ("tc", "iproute2")):
         if _program(program) is None:
-            return f"{program} is not installed (package {package})"
-    return "" if os.path.exists("/dev/net/tun") else "there is no /dev/net/tun"
+            return not_installed(program, package)
+    return NONE if os.path.exists("/dev/net/tun") else Hindrance("there is no /dev/net/tun", Lack.TUN)
 
 
 @cache
-def rate_hindrance() -> str:
-    """Why the network of a body cannot be slowed down, or why there is none; empty where it can, which is tried."""
+def rate_hindrance() -> Hindrance:
+    """Why the network of a body cannot be rate-limited, or why there is none; empty if it can, which is tested."""
     if why := hindrance():
         return why
     try:
-        Network(1_024).end()
+        SandboxNetwork(1_024).end()
     except OSError as error:
-        return str(error.strerror or error)
-    return ""
+        return Hindrance(str(error.strerror or error))
+    return NONE
 
 
 def own_addresses(fib_trie: str = "/proc/net/fib_trie") -> list[str]:
-    """The machine's own IPv4 addresses, but for loopback."""
+    """The machine's own IPv4 addresses, except loopback."""
     with open(fib_trie) as file:
         found = re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", file.read())
     return sorted({address for address in found if not address.startswith("127.")})
 
 
-class Network:
-    """Lives as long as the router does, which ends with this process at the latest."""
+class SandboxNetwork:
+    """Lives as long as the router, which ends with this process at the latest."""
 
     def __init__(self, kib_s: int = 0, namespace: int | None = None) -> None:
-        """Ready when this returns; OSError where it cannot be had. `kib_s`: each way; 0: as fast as it goes.
-        `namespace`: one that another made, by its descriptor, which is taken over."""
+        """Ready when this returns. Raises OSError if it cannot be set up. `kib_s`: limit for each direction; 0: no
+        limit. `namespace`: descriptor of an existing one; this object takes it over."""
         if why := hindrance():
             raise OSError(errno.ENOTSUP, f"there is no network for jobs: {why}")
         self.fd = _namespace() if namespace is None else namespace
@@ -91,7 +92,7 @@ class Network:
         os.close(self.fd)
 
     def end(self) -> None:
-        """For whoever has no use for it any more, and no other way to end the router."""
+        """End the router, if nothing else will."""
         os.kill(self.router, signal.SIGKILL)
         os.waitpid(self.router, 0)
         self.close()
@@ -114,7 +115,7 @@ class Network:
             os.close(said)
 
     def _limit(self, kib_s: int) -> None:
-        """What comes in is led through a device of its own, since only what goes out can wait in a queue."""
+        """Incoming traffic is redirected to a device of its own, since only outgoing traffic can be queued."""
         shape = f"root tbf rate {kib_s * 8192}bit burst {max(_BURST_BYTES, 2 * _MTU)} latency 100ms"
         self._batch("ip", ["link add name ifb7 type ifb", "link set dev ifb7 up"])
         redirect = "u32 match u32 0 0 action mirred egress redirect dev ifb7"
@@ -146,13 +147,13 @@ class Network:
 
 
 def _aside() -> None:
-    """The router clears its own view of the machine's mounts. Where those are shared it would clear everybody's."""
+    """The router changes mounts in its view of the machine. If mounts are shared, that would change everyone's."""
     linux.leave(linux.CLONE_NEWNS)
     linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
 
 
 def _namespace() -> int:
-    """A fresh network namespace, by its descriptor. This process only looks in: it has one thread."""
+    """A descriptor of a new network namespace. This process returns to its own afterwards: it has one thread."""
     here = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         linux.leave(linux.CLONE_NEWNET)

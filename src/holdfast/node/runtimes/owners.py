@@ -1,8 +1,8 @@
-"""Users of the machine that belong to one attempt each, so that no two held at a time can touch each other's things.
+"""Assigns a user of the machine to each attempt, so that attempts cannot access each other's files and processes.
 
-A user is a number that nobody else on the machine has. Who has which is written down in one folder for all nodes of
-the machine; an entry whose attempt is gone is given out again. Only root can give them out: another node's jobs all
-run as its own user. Knows no sandbox.
+A user is a uid that nothing else on the machine uses. The assignments are stored in one folder for all nodes of the
+machine; the uid of an attempt that is gone is reused. Only root can assign users: the jobs of any other node all run as
+its own user. Knows no sandbox.
 """
 
 import contextlib
@@ -12,21 +12,24 @@ import os
 from collections.abc import Iterator
 from hashlib import sha256
 
+from holdfast.durable import atomic_write
+from holdfast.node.runtimes.hindrances import NONE, NOT_ROOT, Hindrance
+
 FIRST = 1_900_000_000
-"""Above the ranges that distributions hand out to people, services and containers."""
+"""Above the ranges that distributions assign to people, services and containers."""
 COUNT = 1 << 24
 RECORD = "owner"
 REGISTRY = "/run/holdfast/owners"
 
 
-def hindrance() -> str:
-    """Why attempts get no users of their own; empty where they do."""
+def hindrance() -> Hindrance:
+    """Why attempts get no users of their own; empty if they do."""
     if os.geteuid() != 0:
-        return "the node is not root"
+        return NOT_ROOT
     with open("/proc/self/uid_map") as lines:
         ranges = [[int(word) for word in line.split()] for line in lines]
     known = any(first <= FIRST and first + count >= FIRST + COUNT for first, _, count in ranges)
-    return "" if known else "the node lives in a user namespace that has no such users"
+    return NONE if known else Hindrance("the node runs in a user namespace that has no such users")
 
 
 @contextlib.contextmanager
@@ -49,7 +52,7 @@ def recorded(folder: str) -> int:
 
 
 def _holder(registry: str, uid: int) -> str:
-    """The folder that has this user; empty: nobody."""
+    """The folder of the attempt that has this user; empty: none."""
     try:
         folder = os.readlink(os.path.join(registry, str(uid)))
     except OSError:
@@ -58,7 +61,7 @@ def _holder(registry: str, uid: int) -> str:
 
 
 def take(folder: str, registry: str = REGISTRY) -> int:
-    """The user of the attempt in this folder: the same one, however often it is asked for."""
+    """The user of the attempt in this folder. Repeated calls return the same one."""
     folder = os.path.realpath(folder)
     with _alone(registry):
         start = int.from_bytes(sha256(os.fsencode(folder)).digest()[:8])
@@ -75,15 +78,11 @@ def take(folder: str, registry: str = REGISTRY) -> int:
 
 
 def _record(folder: str, uid: int) -> None:
-    path = os.path.join(folder, RECORD)
-    with open(path + ".new", "w") as file:
-        file.write(str(uid))
-    os.rename(path + ".new", path)
+    atomic_write(os.path.join(folder, RECORD), str(uid).encode())
 
 
 def release(folder: str, registry: str = REGISTRY) -> None:
-    """Nothing of the attempt is left: its user may become another's, as may those of folders that are gone. May be
-    repeated."""
+    """Called when nothing of the attempt is left: frees its user, and those of folders that are gone. Idempotent."""
     folder = os.path.realpath(folder)
     if not os.path.isdir(registry):
         return

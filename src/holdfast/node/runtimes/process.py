@@ -1,20 +1,20 @@
-"""The bare process: a body with no confinement but its own session and a clean environment.
+"""The plain process: a body without confinement, except for a session of its own and a clean environment.
 
-For machines without a sandbox, and only where the operator said so: the body can read what the node can.
+For machines without a sandbox, and only if the operator allowed it: the body can read whatever the node can.
 """
 
 import os
 import signal
 
 from holdfast.node import linux
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 from holdfast.node.runtimes import child, lent, scratch
 from holdfast.node.runtimes.body_folders import Folders
 from holdfast.node.runtimes.runtime import Ended, Usage
 
 
 class ProcessBody:
-    """All descendants of the shim: it adopts orphans, so a body that daemonises stays within reach."""
+    """All descendants of the shim: it adopts orphans, so a body that daemonises remains reachable."""
 
     def __init__(self, pid: int, folders: Folders) -> None:
         self.pid = pid
@@ -40,7 +40,7 @@ class ProcessBody:
 
 class ProcessRuntime:
     def warm(self) -> None:
-        """Nothing to find out."""
+        """Nothing to detect."""
 
     def works(self) -> tuple[bool, str]:
         return os.path.exists("/bin/sh"), "" if os.path.exists("/bin/sh") else "there is no /bin/sh"
@@ -49,7 +49,7 @@ class ProcessRuntime:
         child.make_folders(order, folder)
 
     def capabilities(self) -> dict[str, str]:
-        """The shim stops what exceeds what can be measured; nothing else is held."""
+        """The shim stops a body that exceeds what can be measured; nothing else is enforced."""
         disk = scratch.hindrance()
         none = "none: jobs are not confined on this node"
         return {
@@ -65,7 +65,7 @@ class ProcessRuntime:
         }
 
     def end(self, folder: str) -> None:
-        """Nothing holds its processes together: whoever sweeps finds them one by one."""
+        """There is no group of its processes: the removal of the attempt finds them one by one."""
 
     def clean(self, folder: str) -> None:
         scratch.detach(folder)

@@ -1,13 +1,14 @@
-"""The interface of a runtime, and their names. A runtime confines a body; when it starts and ends is the warden's.
+"""The interface of a runtime, and the runtimes by name. A runtime confines a body; the attempt lifecycle decides when
+it starts and ends.
 
-A new runtime is a module here and a line in `_MODULES`; the shim does not change.
+A new runtime is a module here and an entry in `_MODULES`; the shim does not change.
 """
 
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
-from holdfast.node.core.warden import Order
+from holdfast.node.core.order import Order
 
 _MODULES = {
     "container": "holdfast.node.runtimes.container",
@@ -18,18 +19,19 @@ _MODULES = {
 
 @dataclass(frozen=True)
 class Ended:
-    """How a body ended; `fault` is set where it was the runtime that failed, not the body."""
+    """How a body ended; `fault` is set if the runtime failed, not the body."""
 
     exit_code: int | None = None
     signal: int | None = None
     fault: str = ""
     code: str = ""
-    """The failure's code where the runtime has evidence for one: `oom_job`, `disk_quota` … Exit 137 alone is none."""
+    """The failure code if the runtime has evidence for one: `oom_job`, `disk_quota` … Exit code 137 alone is no
+    evidence."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a body uses now; 0 where that cannot be known."""
+    """What a body uses now; 0 if that is unknown."""
 
     cpu_ms: int = 0
     memory_mib: int = 0
@@ -37,13 +39,13 @@ class Usage:
     disk_mib: int = 0
     pids: int = 0
     throttled_permille: int = 0
-    """How much of the last second it was held back by its own processor limit."""
+    """How much of the last second it was throttled by its own processor limit."""
     oom_kills: int = 0
-    """Processes of it that the kernel ended for exceeding the body's own memory limit."""
+    """How many of its processes the kernel ended because the body's own memory limit was exceeded."""
 
 
 class Body(Protocol):
-    """A body that was started."""
+    """A started body."""
 
     @property
     def pid(self) -> int:
@@ -51,57 +53,57 @@ class Body(Protocol):
         ...
 
     def signal(self, number: int) -> None:
-        """To everything the body consists of; SIGKILL also to what holds it."""
+        """Send a signal to all processes of the body; SIGKILL also to the processes around it."""
         ...
 
     def ended(self, wait_status: int, last_words: str) -> Ended:
-        """Read the wait status of `pid`; `last_words` is the end of stderr."""
+        """Interpret the wait status of `pid`; `last_words` is the end of stderr."""
         ...
 
     def usage(self) -> Usage:
-        """Cheap: asked every second."""
+        """Cheap: called every second."""
         ...
 
 
 class Runtime(Protocol):
-    """Each module of this package named in `_MODULES` has these."""
+    """Implemented by each module that `_MODULES` names."""
 
     def warm(self) -> None:
-        """Find out now what every start would need to know, for a process whose forks inherit it."""
+        """Detect now what every start needs to know, in a process whose forks inherit it."""
         ...
 
     def works(self) -> tuple[bool, str]:
-        """Whether it can be used on this machine, tried for real; if not, why, in words for the operator."""
+        """Whether it can be used on this machine, actually tested; if not, why, for the operator."""
         ...
 
     def capabilities(self) -> dict[str, str]:
-        """How each limit is held on this machine, for the node's listing: the limit's name, then `kernel`, `measured`
-        or `none`, and behind it by what, or why not (`none: the node is not root`). Never raises."""
+        """How each limit is enforced on this machine, for the node's listing: the limit's name, then `kernel`,
+        `measured` or `none`, and after that by what, or why not (`none: the node is not root`). Never raises."""
         ...
 
     def prepare(self, order: Order, folder: str) -> None:
-        """Make `work/` (and `checkpoint/` where asked) in the attempt's folder, within the disk limit, owned by the
-        user the body will be. Blocking; may be repeated. OSError where that fails."""
+        """Create `work/` (and `checkpoint/` if requested) in the attempt's folder, within the disk limit, owned by the
+        body's user. Blocking; idempotent. Raises OSError if that fails."""
         ...
 
     def start(self, order: Order, folder: str, stdout: int, stderr: int) -> Body:
-        """Start the body in `work/` of the attempt's folder. OSError where that fails. The descriptors stay the
-        caller's."""
+        """Start the body in `work/` of the attempt's folder. Raises OSError if that fails. The caller keeps the
+        descriptors."""
         ...
 
     def end(self, folder: str) -> None:
-        """End what of the attempt in `folder` may still hold its folders: containers, processes of its control groups.
-        May be repeated. OSError while something is left."""
+        """End everything of the attempt in `folder` that may still use its folders: containers, processes of its
+        control groups. Idempotent. Raises OSError while something is left."""
         ...
 
     def clean(self, folder: str) -> None:
-        """Leave no process, mount, cgroup or container of the attempt in `folder`, however it came to its end. May be
-        repeated. OSError while something is left."""
+        """Remove every process, mount, cgroup and container of the attempt in `folder`, however it ended. Idempotent.
+        Raises OSError while something is left."""
         ...
 
 
 def runtime_named(name: str) -> Runtime:
-    """Import a runtime by its name; ValueError lists those that exist."""
+    """Import a runtime by its name. Raises ValueError, with the list of names, if there is none."""
     if name not in _MODULES:
         raise ValueError(f"there is no runtime {name!r}; there are {', '.join(sorted(_MODULES))}")
     module = import_module(_MODULES[name])
@@ -110,8 +112,8 @@ def runtime_named(name: str) -> Runtime:
 
 
 def clean(folder: str) -> None:
-    """Leave nothing of the attempt in `folder`, whichever runtime it had: its order may be unreadable. So all of them
-    end what is theirs before the first takes the folders away, which somebody of the next might hold."""
+    """Remove everything of the attempt in `folder`, for any runtime: its order may be unreadable. All runtimes end
+    their processes before the first one removes folders that those of another might use."""
     runtimes = [runtime_named(name) for name in _MODULES]
     for runtime in runtimes:
         runtime.end(folder)
@@ -120,6 +122,6 @@ def clean(folder: str) -> None:
 
 
 def preload() -> None:
-    """Import and warm every runtime now, for a process whose forks should find them so."""
+    """Import and warm every runtime now, for a process whose forks inherit it."""
     for name in _MODULES:
         runtime_named(name).warm()

@@ -1,8 +1,9 @@
-"""Room on the disk that cannot be exceeded: an attempt's folders on a file system of their own, in a file.
+"""Disk space with a hard limit: an attempt's folders on a file system of their own, in an image file.
 
-The file is reserved on the node's disk when it is made, so that others cannot take the room away later. It is
-mounted by a loop device that frees itself with its last user: whoever dies, the kernel clears up. Where there is no
-right to mount, or no loop device, folders are plain and what they hold is measured. Knows no sandbox and no order.
+The image's space is reserved on the node's disk when it is created, so that others cannot take it later. It is mounted
+through a loop device that frees itself with its last user, so that the kernel cleans up after any crash. Without the
+right to mount, or without a loop device, the folders are plain, and their content is measured. Knows no sandbox and no
+order.
 """
 
 import contextlib
@@ -15,14 +16,15 @@ from functools import cache
 
 from holdfast.node import linux
 from holdfast.node.runtimes import trials
+from holdfast.node.runtimes.hindrances import NONE, NOT_ROOT, Hindrance, Lack, not_installed
 
 IMAGE = "scratch.img"
 _NEW = "scratch.new"
 _DISK = "disk"
-"""Where the file system is mounted until its folders are bound to their places."""
+"""Where the file system is mounted until its folders are bind-mounted to their places."""
 MIB = 1 << 20
 _USUAL_MIB = 1_024
-"""What a job gets that asks for no other amount."""
+"""The default for a job."""
 
 _LOOP_CTL_GET_FREE = 0x4C82
 _LOOP_CONFIGURE = 0x4C0A
@@ -30,25 +32,25 @@ _AUTOCLEAR = 4
 _EXT4_SHUTDOWN = 0x8004587D
 _WITHOUT_FLUSH = 2
 _FORMAT = ("-q", "-F", "-m", "0", "-i", "8192", "-O", "^has_journal,^resize_inode")
-"""No journal: after a power cut nothing in it counts. An inode for each two blocks: jobs have many small files."""
+"""No journal: after a power cut the content does not count. One inode per two blocks: jobs have many small files."""
 _OPTIONS = "noinit_itable"
-"""Tables of inodes are zeroed when used, or each mount would write a share of the disk in the background."""
+"""Inode tables are zeroed on use; otherwise each mount would write a part of the disk in the background."""
 _TRIES = 20
 _PATTERNS_MAX = 32
 _PART_BYTES = 64 * 1024
 _FULL_BYTES = 256 * 1024
-"""With less than this left, a disk counts as full: nothing of any size could be written."""
+"""A disk with less free space counts as full: nothing of any size could be written."""
 _GONE_S = 20.0
-"""For the kernel, on a busy machine, to give back a disk that nobody uses any more."""
+"""For the kernel, on a busy machine, to free a device that is no longer used."""
 
 
 def room_for(mib: int) -> int:
-    """Bytes of a file whose file system has `mib` MiB to give: tables and reserve come on top."""
+    """Size of an image whose file system has `mib` MiB of space for files, including tables and reserve."""
     return mib * MIB * 107 // 100 + 2 * MIB
 
 
 def mounts_below(folder: str) -> list[str]:
-    """What is mounted in this folder or deeper, the last mount first."""
+    """The mount points in this folder and below, the last mount first."""
     inside = os.path.realpath(folder) + "/"
     with open("/proc/self/mountinfo", "rb") as lines:
         places = [_plain(line.split(b" ")[4]) for line in lines]
@@ -56,14 +58,14 @@ def mounts_below(folder: str) -> list[str]:
 
 
 def _plain(escaped: bytes) -> str:
-    """A path of mountinfo: what would break its line stands there as an octal number."""
+    """A path of mountinfo, in which special characters are written as octal numbers."""
     for number in (b"040", b"011", b"012"):
         escaped = escaped.replace(b"\\" + number, bytes([int(number, 8)]))
     return os.fsdecode(escaped.replace(b"\\134", b"\\"))
 
 
 def loops_below(folder: str) -> list[str]:
-    """Loop devices whose file lies, or lay, in this folder."""
+    """Loop devices whose image is, or was, in this folder."""
     inside = os.path.realpath(folder) + "/"
     found: list[str] = []
     for name in sorted(os.listdir("/sys/block")) if os.path.isdir("/sys/block") else []:
@@ -74,7 +76,7 @@ def loops_below(folder: str) -> list[str]:
 
 
 def scratch_mounts() -> list[str]:
-    """Where scratch of any attempt of this machine is mounted, the last mount first."""
+    """Mount points of the scratch of all attempts on this machine, the last mount first."""
     with open("/proc/self/mountinfo", "rb") as lines:
         words = [line.split(b" ") for line in lines]
     return [
@@ -92,7 +94,7 @@ def devices_below(folder: str) -> tuple[str, ...]:
 
 
 def disk_under(folder: str) -> tuple[str, ...]:
-    """`major:minor` of the disk this folder lies on; none where the kernel cannot limit it."""
+    """`major:minor` of the disk that this folder is on; empty if the kernel cannot limit it."""
     device = os.stat(folder).st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     whole = os.path.realpath(f"/sys/dev/block/{name}")
@@ -107,21 +109,22 @@ def _read(path: str) -> str:
 
 
 @cache
-def hindrance() -> str:
-    """Why no file can be mounted on this machine; empty where it can, which is tried. To be called before there are
-    threads that mount as well."""
+def hindrance() -> Hindrance:
+    """Why no image can be mounted on this machine; empty if it can, which is tested. Call it before there are threads
+    that mount as well."""
     if os.geteuid() != 0:
-        return "the node is not root"
+        return NOT_ROOT
     if not os.path.exists("/dev/loop-control"):
-        return "there is no /dev/loop-control"
+        return Hindrance("there is no /dev/loop-control", Lack.LOOP)
     if _program() is None:
-        return "mkfs.ext4 is not installed (package e2fsprogs)"
+        return not_installed("mkfs.ext4", "e2fsprogs")
     with trials.folder_for("scratch", detach) as folder:
         try:
             make(folder, ("work",), 1, 0)
         except OSError as error:
-            return "" if error.errno == errno.ENOSPC else f"no file can be mounted: {error.strerror or error}"
-    return ""
+            if error.errno != errno.ENOSPC:
+                return Hindrance(f"no file can be mounted: {error.strerror or error}")
+    return NONE
 
 
 def _program() -> str | None:
@@ -129,19 +132,19 @@ def _program() -> str | None:
     return next((place for place in places if os.access(place, os.X_OK)), None)
 
 
-# --- making ---
+# --- creating ---
 
 
 def make(folder: str, names: tuple[str, ...], mib: int, uid: int) -> None:
-    """Make the folders `names` in `folder`, for user `uid`, with `mib` MiB for all of them together. May be repeated:
-    what is there stays. OSError where that fails: ENOSPC where the node's disk has no room for them."""
+    """Create the folders `names` in `folder`, for user `uid`, with `mib` MiB for all of them together. Idempotent: what
+    exists stays. Raises OSError if that fails, ENOSPC if the node's disk has not enough space."""
     folder = os.path.realpath(folder)
     places = {name: os.path.join(folder, name) for name in names}
     image = os.path.join(folder, IMAGE)
     mounted = mounts_below(folder)
     if set(mounted) == set(places.values()):
         return
-    if mounted:  # whoever did this before came no further: nothing is in it yet
+    if mounted:  # an earlier call was interrupted here: nothing is in it yet
         detach(folder)
         os.unlink(image)
     for place in places.values():
@@ -149,7 +152,7 @@ def make(folder: str, names: tuple[str, ...], mib: int, uid: int) -> None:
     if not os.path.exists(image):
         _format(folder, room_for(mib))
     elif not _is_clean(image):
-        raise OSError(errno.EIO, "the machine was not shut down in good order, and what the job had written is lost")
+        raise OSError(errno.EIO, "the machine was not shut down cleanly, and what the job had written is lost")
     disk = os.path.join(folder, _DISK)
     os.makedirs(disk, mode=0o700, exist_ok=True)
     number, device = _attach(image)
@@ -167,11 +170,11 @@ def make(folder: str, names: tuple[str, ...], mib: int, uid: int) -> None:
         linux.mount("", place, flags=linux.MS_PRIVATE)
     linux.unmount(disk)
     with contextlib.suppress(OSError):
-        os.rmdir(disk)  # and so it goes from every mount namespace that was copied meanwhile
+        os.rmdir(disk)  # removes it from every mount namespace that was copied meanwhile
 
 
 def _format(folder: str, size: int) -> None:
-    """A file under its own name is whole: it is made under another."""
+    """The image is created under another name, so that under its own name it is complete."""
     new = os.path.join(folder, _NEW)
     fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -192,8 +195,8 @@ def _format(folder: str, size: int) -> None:
 
 
 _patterns: dict[int, list[tuple[int, bytes]]] = {}
-"""What a fresh file system of a size consists of: little, and always the same. Making one anew takes longer than all
-the rest of getting an attempt's folders ready."""
+"""The non-zero parts of a new file system, by size: small, and always the same. Running mkfs again would take longer
+than the rest of preparing an attempt's folders."""
 
 
 def _pattern(size: int) -> list[tuple[int, bytes]]:
@@ -213,22 +216,22 @@ def _pattern(size: int) -> list[tuple[int, bytes]]:
 
 
 def warm() -> None:
-    """Learn now what the file system of a usual job looks like: the first attempt here may be one that another machine
-    has just lost, and should not wait for that. Blocking."""
+    """Create the pattern for the default size now: the first attempt here may be one that another machine has just
+    lost, and should not wait for it. Blocking."""
     if not hindrance():
         with contextlib.suppress(OSError):
             _pattern(room_for(_USUAL_MIB))
 
 
 def _parts(fd: int) -> list[tuple[int, bytes]]:
-    """Everything in a file that is not zero, and where it is."""
+    """All parts of a file that are not zero, with their offsets."""
     found: list[tuple[int, bytes]] = []
     end = 0
     while True:
         try:
             start = os.lseek(fd, end, os.SEEK_DATA)
         except OSError as error:
-            if error.errno != errno.ENXIO:  # nothing but zeros from here on
+            if error.errno != errno.ENXIO:  # only zeros from here on
                 raise
             return found
         end = os.lseek(fd, start, os.SEEK_HOLE)
@@ -239,20 +242,19 @@ def _parts(fd: int) -> list[tuple[int, bytes]]:
 
 
 def is_away(folder: str) -> bool:
-    """Whether there is scratch that is not mounted: the machine was started anew since."""
+    """Whether there is scratch that is not mounted: the machine was rebooted since."""
     return os.path.exists(os.path.join(folder, IMAGE)) and not mounts_below(folder)
 
 
 def _is_clean(image: str) -> bool:
-    """Whether it was never mounted, or unmounted in good order: ext4 writes that down in its superblock."""
+    """Whether it was never mounted, or cleanly unmounted, according to its ext4 superblock."""
     with open(image, "rb") as file:
         file.seek(1024 + 58)
         return int.from_bytes(file.read(2), "little") == 1
 
 
 def _run(argv: tuple[str, ...]) -> None:
-    """Not by `subprocess`: the shim's children are reaped by itself, and one that is waited for here by its pid is
-    no concern of anybody else."""
+    """Without `subprocess`: the shim reaps its children itself, and this child is waited for by its pid."""
     import tempfile
 
     with tempfile.TemporaryFile() as said:
@@ -266,8 +268,8 @@ def _run(argv: tuple[str, ...]) -> None:
 
 
 def _attach(image: str) -> tuple[int, int]:
-    """A loop device on the file: its number, and a descriptor that keeps it until it is mounted. It frees itself
-    when nobody has it any more, in whatever moment this process dies."""
+    """Attach the image to a loop device. Returns its number, and a descriptor that keeps it until it is mounted. It
+    frees itself when it is no longer used, whenever this process dies."""
     backing = os.open(image, os.O_RDWR | os.O_CLOEXEC)
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -290,7 +292,7 @@ def _attach(image: str) -> tuple[int, int]:
 
 
 def _node(number: int) -> str:
-    """In a container /dev does not follow the kernel: a device that was just made has to be named there."""
+    """In a container /dev does not follow the kernel: the node of a new device has to be created there."""
     path = f"/dev/loop{number}"
     if not os.path.exists(path):
         with contextlib.suppress(FileExistsError):
@@ -302,7 +304,7 @@ def _node(number: int) -> str:
 
 
 def is_own(folder: str, name: str = "work") -> bool:
-    """Whether the folder lies on a file system of its own."""
+    """Whether the folder is on a file system of its own."""
     with contextlib.suppress(OSError):
         return os.stat(os.path.join(folder, name)).st_dev != os.stat(folder).st_dev
     return False
@@ -314,13 +316,13 @@ def used_mib(place: str) -> int:
 
 
 def is_full(place: str) -> bool:
-    """Whether whatever wants to write there is told that there is no room."""
+    """Whether writes there fail for lack of space."""
     disk = os.statvfs(place)
     return disk.f_bavail * disk.f_frsize < _FULL_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def measured_mib(*places: str) -> int:
-    """What files in these folders take on the disk, by looking at each. Symbolic links are not followed."""
+    """Disk usage of the files in these folders, counted one by one. Symbolic links are not followed."""
     blocks = 0
     unseen = list(places)
     while unseen:
@@ -333,15 +335,15 @@ def measured_mib(*places: str) -> int:
     return blocks * 512 // MIB
 
 
-# --- leaving ---
+# --- removing ---
 
 
 def detach(folder: str) -> None:
-    """No mount in the folder, and no loop device. May be repeated. What is not on the disk yet is thrown away, not
-    written: nobody will read it.
+    """Remove all mounts in the folder, and its loop devices. Idempotent. Data that is not on the disk yet is discarded,
+    not written: nobody will read it.
 
-    A mount namespace that a stranger copied meanwhile has the mounts as well, and would keep the device. When the
-    folder they lie on goes, the kernel takes them away there too."""
+    A mount namespace that some other process copied meanwhile has the mounts as well, and would keep the device in use.
+    When the folder below a mount is removed, the kernel removes the mount there too."""
     for place in mounts_below(folder):
         if is_own(os.path.dirname(place), os.path.basename(place)):
             with contextlib.suppress(OSError):
@@ -361,10 +363,10 @@ def detach(folder: str) -> None:
 
 
 def _forget_places(folder: str) -> None:
-    """Where something was mounted, of which whoever died here had taken away no more than the mount that is seen."""
+    """Remove mount points from which a process that died had only removed the visible mount."""
     if os.path.exists(os.path.join(folder, IMAGE)):
         for name in os.listdir(folder):
-            with contextlib.suppress(OSError):  # what is no folder, or not empty, was no such place
+            with contextlib.suppress(OSError):  # not a folder, or not empty: not a mount point
                 os.rmdir(os.path.join(folder, name))
 
 

@@ -1,4 +1,4 @@
-"""A folder to try something in. Where who tried is killed meanwhile, the next one who tries clears up after it."""
+"""A temporary folder for a test of the machine. If the process is killed meanwhile, the next test cleans up."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from holdfast.node import linux
 
 @contextlib.contextmanager
 def folder_for(what: str, clean: Callable[[str], None]) -> Iterator[str]:
-    """For trials called `what`; `clean` takes away what such a trial may leave on the machine."""
+    """For tests called `what`; `clean` removes what such a test may leave on the machine."""
     base = tempfile.gettempdir()
     for name in os.listdir(base):
         found = re.fullmatch(rf"holdfast-{what}-(\d+)\.(\d+)-\w+", name)

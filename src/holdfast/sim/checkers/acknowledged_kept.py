@@ -1,11 +1,11 @@
-"""SPEC J14: a submission that was acknowledged is in the store, then and for ever after."""
+"""SPEC J14: an acknowledged submission is in the store, from the acknowledgement on and for ever."""
 
 from holdfast.model import Job, JobId
-from holdfast.sim.watch import Rule, Scene
+from holdfast.sim.watch import Rule, SceneView
 
 
 class AcknowledgedKept(Rule):
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._promised: list[JobId] = []
 

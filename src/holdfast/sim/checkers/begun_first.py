@@ -1,12 +1,12 @@
-"""SPEC J13: of one owner, a job that lost its machine is placed before one that had none yet and matters no more,
-unless machines may have died of it."""
+"""SPEC J13: among the jobs of one owner, a job that lost its machine is placed before a job of equal or lower priority
+that has not started yet, unless the lost job may have caused the loss of machines."""
 
-from holdfast.kernel.commit import row_key
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.events import AnyEvent, Submitted
 from holdfast.kernel.placement import kind_serves
 from holdfast.kernel.world import kind_of
 from holdfast.model import Attempt, Instant, Job, JobPhase, JobSpec, Node, Purpose, Resources
+from holdfast.model.rows import row_key
 from holdfast.sim.watch import Rule, View
 
 
@@ -19,9 +19,9 @@ class BegunFirst(Rule):
             if isinstance(row, Attempt) and ("attempt", row.id) not in view and row.purpose is Purpose.PLACED:
                 job = rows.get(("job", row.job))
                 if isinstance(job, Job):
-                    if not job.attempts_made and job.reserved is None:  # a node that was held is for that one job
+                    if not job.attempts_made and job.reserved is None:  # a reserved node is for that job alone
                         self._may_go(row, job.spec, rows)
-                elif isinstance(event, Submitted):  # placed as it came: its own row follows
+                elif isinstance(event, Submitted):  # placed on submission: its own row follows
                     self._may_go(row, event.spec, rows)
             rows[row_key(row)] = row
 

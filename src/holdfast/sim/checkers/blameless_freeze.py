@@ -1,9 +1,9 @@
-"""DESIGN "a frozen orchestrator blames no one"; SPEC H2, H4: no node is suspected, quarantined or struck for what
-the orchestrator did itself.
+"""DESIGN "a frozen orchestrator blames no one"; SPEC H2, H4: no node is suspected, quarantined or given a strike for
+something that the orchestrator itself caused.
 
-Every suspicion and every strike must have a cause in the world: something was wrong with that machine or its
-link not long before, or the node lost its orchestrator to a crash and had to find the next one. That
-an orchestrator stood still, or that its store was slow, is no cause.
+Every suspicion and every strike must have a cause in the world: a recent fault of that machine or its link, or an
+orchestrator crash after which the node had to find the next orchestrator. A frozen orchestrator or a slow store is not
+such a cause.
 """
 
 from holdfast.kernel.decision import Row
@@ -12,7 +12,7 @@ from holdfast.sim.plan import FaultKind
 from holdfast.sim.watch import Rule
 
 LEADERLESS_MS = 40_000
-"""A node whose orchestrator vanished without a word may take this long to notice."""
+"""How long a node may take to notice that its orchestrator disappeared without closing the connection."""
 BAD = (NodeState.SUSPECT, NodeState.QUARANTINED)
 
 
@@ -29,5 +29,8 @@ class BlamelessFreeze(Rule):
 
     def _leaderless(self) -> bool:
         faults = self.scene.faults
-        kinds = (FaultKind.ORCHESTRATOR_CRASH, FaultKind.ORCHESTRATOR_RESTART, FaultKind.TWO_LEADERS)
+        kinds = (
+            FaultKind.ORCHESTRATOR_CRASH, FaultKind.ORCHESTRATOR_RESTART, FaultKind.TWO_LEADERS,
+            FaultKind.DEPOSED_LEADER, FaultKind.RESTORED_STORE, FaultKind.CLOCK_JUMP,
+        )  # fmt: skip
         return any(self.scene.world.now - faults.last.get(kind, -(10**9)) < LEADERLESS_MS for kind in kinds)

@@ -1,7 +1,7 @@
-"""SPEC J14, DESIGN "commit, then act": nothing is sent or answered before what it rests on is durable; and
-every command carries the epoch of the leader whose commit it rests on."""
+"""SPEC J14, DESIGN "commit, then act": nothing is sent or answered before the changes it depends on are durable; and
+every command carries the epoch of the leader that committed them."""
 
-from holdfast.kernel.commit import Batch
+from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import Taken, ToSession
 from holdfast.model import Attempt, Entry, Job, job_of
 from holdfast.model.messages import Command, Discard, Go, Start, Welcome
@@ -9,7 +9,7 @@ from holdfast.sim.watch import Rule
 
 
 class CommitBeforeWord(Rule):
-    def released(self, leader: str, batch: Batch, epoch: int) -> None:
+    def released(self, leader: str, batch: CommitBatch, epoch: int) -> None:
         store = self.scene.store
         if store.epoch != epoch:
             return

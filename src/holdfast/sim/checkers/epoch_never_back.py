@@ -1,14 +1,14 @@
-"""DESIGN "commands carry the leader's epoch": once a node has seen an epoch, no command of a lower
-one has an effect, and the node remembers the epoch on its disk."""
+"""DESIGN "commands carry the leader's epoch": once a node has seen an epoch, commands with a lower epoch have no
+effect, and the node stores the highest epoch on its disk."""
 
 from typing import Any
 
 from holdfast.model import NodeId
-from holdfast.sim.watch import Rule, Scene
+from holdfast.sim.watch import Rule, SceneView
 
 
 class EpochNeverBack(Rule):
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._highest: dict[NodeId, int] = {}
 

@@ -1,32 +1,38 @@
-"""SPEC H6: every state has a deadline, no longer than the settings and the job allow, and none is passed over.
+"""SPEC H6: every state has a deadline within the limits of the settings and the job, and no deadline passes without an
+action.
 
-A leader that was away gives nodes time to dial in before it judges what they hold, so that much may be added.
+A leader that was away gives nodes time to dial in before it judges what they hold, so that much may be added: once for
+each time that it begins to lead.
 """
 
 from holdfast.kernel.decision import Decision, Row
-from holdfast.kernel.events import AnyEvent, Tick
+from holdfast.kernel.events import AnyEvent, Led, Tick
 from holdfast.model import Attempt, AttemptPhase, Instant, Job, JobPhase, Meta, Node, NodeState
-from holdfast.sim.watch import Rule, Scene, View
+from holdfast.sim.watch import Rule, SceneView, View
 
 SLACK_MS = 3_000
-"""Between a deadline and the moment somebody acts on it: one pulse, one commit, and a look at the node."""
+"""The allowed delay between a deadline and the action: one pulse, one commit, and one message to the node."""
 EVERY = 20
-"""Looking at all rows costs as much as many events."""
+"""Scanning all rows costs as much as many events."""
 BOUNDED = (NodeState.SUSPECT, NodeState.QUARANTINED, NodeState.PROBATION)
 
 
 class EveryStateBounded(Rule):
-    def __init__(self, scene: Scene) -> None:
+    every_decision = True
+
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._ticks = 0
         self._slack_ms = SLACK_MS + scene.settings.reconnect_grace_ms
         self._overdue: dict[tuple[str, str], int] = {}
-        """When each was first seen beyond its deadline, on the patience clock."""
+        """When each row was first seen past its deadline, on the patience clock."""
 
     def decided(self, leader: str, event: AnyEvent, now: Instant, decision: Decision, view: View) -> None:
         meta = next((row for row in decision.changes if isinstance(row, Meta)), None) or view.get(("meta", 0))
         if not isinstance(meta, Meta):
             return
+        if isinstance(event, Led):
+            self._overdue = {key: since for key, since in self._overdue.items() if key[0] != leader}
         patience = max(now, meta.now_ms) - meta.late_ms
         for row in decision.changes:
             self._has_bound(row, patience)
@@ -63,7 +69,7 @@ class EveryStateBounded(Rule):
     def _within(self, what: str, left_ms: int, limit_ms: int, until_ms: int) -> None:
         if until_ms <= 0:
             self.fail(f"{what} is in a state without a deadline")
-        # Lateness is counted once it passes the tolerance, and then whole: that moves a deadline by as much.
+        # Lateness counts only once it exceeds the tolerance, but then in full, which moves a deadline by as much.
         if left_ms > limit_ms + self.scene.settings.late_tolerance_ms:
             self.fail(f"{what} is in a state for another {left_ms} ms, its limit is {limit_ms} ms")
 
@@ -89,5 +95,5 @@ class EveryStateBounded(Rule):
             self.fail(f"the deadline of {row.id} passed {patience - until_ms} ms ago and nothing happened")
 
     def _at_work(self, node: Row | None) -> bool:
-        """Nothing is judged while its machine is away, so it is overdue only from the machine's return."""
+        """An attempt is not judged while its machine is away, so it is overdue only after the machine's return."""
         return isinstance(node, Node) and node.state in (NodeState.READY, NodeState.PROBATION)

@@ -1,11 +1,11 @@
-"""SPEC J13: a node that is held free for a job takes nothing new but that job, and work of owners who hold less; and
-few nodes are held at a time."""
+"""SPEC J13: a node reserved for a job takes no new work except that job and work of owners with a smaller share; and
+only few nodes are reserved at a time."""
 
-from holdfast.kernel.commit import row_key
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.events import AnyEvent
 from holdfast.kernel.world import weight
 from holdfast.model import Attempt, Instant, Job, Node, NodeState, Owner
+from holdfast.model.rows import row_key
 from holdfast.sim.watch import Rule, View
 
 
@@ -14,7 +14,7 @@ class HeldFree(Rule):
         if not any(isinstance(row, Attempt | Job) for row in decision.changes):
             return
         rows = dict(view)
-        for row in decision.changes:  # as it was decided: what is held may change in the middle of a decision
+        for row in decision.changes:  # in order: reservations may change in the middle of a decision
             if isinstance(row, Attempt) and ("attempt", row.id) not in view:
                 self._may_have(row, rows)
             if isinstance(row, Job) and row.reserved is not None:

@@ -1,12 +1,12 @@
-"""SPEC J7: failures are never blurred. A job's verdict agrees with what its program does and what its owner did."""
+"""SPEC J7: a job's verdict and failure code agree with what its program does and what its owner did."""
 
 from holdfast.kernel.decision import Row
 from holdfast.model import FailureCode, Job, Verdict
-from holdfast.sim.watch import Rule, Scene
+from holdfast.sim.watch import Rule, SceneView
 
 
 class HonestVerdict(Rule):
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._plans = {job.id: job for job in scene.plan.jobs}
 

@@ -1,14 +1,14 @@
-"""SPEC N4, J7: a body is stopped at its time limit, and when its machine has heard nothing for longer than it may."""
+"""SPEC N4, J7: a body is stopped at its time limit, and when its machine has had no contact for the allowed time."""
 
 from holdfast.model import AttemptId, JobId, NodeId
-from holdfast.sim.watch import Rule, Scene
+from holdfast.sim.watch import Rule, SceneView
 
 SLACK_MS = 1_000
-"""Signals take a moment, clocks differ by up to two parts in a hundred."""
+"""Signals take a moment, and clock rates differ by up to two percent."""
 
 
 class LimitsKept(Rule):
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._limits = {job.id: job.spec.time_limit_ms for job in scene.plan.jobs}
 

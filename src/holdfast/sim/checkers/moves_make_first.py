@@ -1,21 +1,20 @@
-"""SPEC J12: a job that is moved is stopped where it runs only once it runs where it should; what must not repeat is
-moved only before its body may have started; a job that waits for one machine is placed on no other; and every move
-ends."""
+"""SPEC J12: a moved job is stopped on its old node only once it runs on the new one; a job of class `never` is moved
+only before its body may have started; a job that waits for one machine is placed on no other; and every move ends."""
 
-from holdfast.kernel.commit import row_key
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.events import AnyEvent
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Attempt, Failure, Instant, Job, MoveState, Purpose, Recovery, attempt_id
-from holdfast.sim.watch import Rule, Scene, View
+from holdfast.model import Attempt, Instant, Job, MoveState, Purpose, Recovery, RevokeCause, attempt_id
+from holdfast.model.rows import row_key
+from holdfast.sim.watch import Rule, SceneView, View
 
-MOVED = "the job was moved"
+MOVED = (RevokeCause.MOVED, RevokeCause.MOVED_BEFORE_START)
 EVERY = 4
-"""Looking at all rows costs as much as many events, so only some quiet moments are looked at."""
+"""Scanning all rows costs as much as many events, so only some quiet moments are checked."""
 
 
 class MovesMakeFirst(Rule):
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._moments = 0
 
@@ -29,7 +28,7 @@ class MovesMakeFirst(Rule):
             if isinstance(row, Attempt) and before is None:
                 self._placed(row, rows, event)
             if isinstance(row, Attempt) and isinstance(before, Attempt) and before.revoked is None:
-                self._revoked(before, row.revoked, rows)
+                self._revoked(before, row.revoke_cause, rows)
             rows[row_key(row)] = row
 
     def _placed(self, attempt: Attempt, rows: View, event: AnyEvent) -> None:
@@ -45,8 +44,8 @@ class MovesMakeFirst(Rule):
             if any(a.purpose is Purpose.MOVE and a.started_ms is None for a in same):
                 self.fail(f"{attempt.id} moves {job.id}, which is being moved already ({type(event).__name__})")
 
-    def _revoked(self, old: Attempt, why: Failure | None, rows: View) -> None:
-        if why is None or not why.detail.startswith(MOVED):
+    def _revoked(self, old: Attempt, why: RevokeCause | None, rows: View) -> None:
+        if why not in MOVED:
             return
         job = rows[("job", old.job)]
         assert isinstance(job, Job)
@@ -59,7 +58,7 @@ class MovesMakeFirst(Rule):
             self.fail(f"{old.id} was revoked for a move before its job ran anywhere else")
 
     def at_rest(self, kernel: Kernel) -> None:
-        """A move that is starting has an attempt to start."""
+        """A move in the state `starting` has an attempt that is starting."""
         self._moments += 1
         if self._moments % EVERY:
             return

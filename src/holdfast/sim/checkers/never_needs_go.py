@@ -1,17 +1,17 @@
-"""SPEC J8: a body that must not repeat starts only after a durable go, and only an attempt that can still
-win has its lease renewed."""
+"""SPEC J8: the body of a job of class `never` starts only after a durable go, and a lease is renewed only for an
+attempt that can still win."""
 
 from holdfast.kernel.decision import Decision, Row, ToSession
 from holdfast.kernel.events import AnyEvent
 from holdfast.model import Attempt, AttemptId, AttemptPhase, Instant, JobId, NodeId, Recovery
 from holdfast.model.messages import Renewed
-from holdfast.sim.watch import Rule, Scene, View
+from holdfast.sim.watch import Rule, SceneView, View
 
 STARTED = (AttemptPhase.RUNNING, AttemptPhase.UPLOADING)
 
 
 class NeverNeedsGo(Rule):
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._never = {job.id for job in scene.plan.jobs if job.spec.recovery is Recovery.NEVER}
 

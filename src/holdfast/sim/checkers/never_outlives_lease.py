@@ -1,19 +1,19 @@
-"""SPEC J5, J8: when a job that must not repeat is given up because its machine is away, its body runs nowhere.
+"""SPEC J5, J8: when a job of class `never` is given up because its machine is away, its body runs nowhere.
 
-The orchestrator waits longer for a lease than the node lets the body live. So whoever is told "it lost its
-lease" may start the same thing by hand without two of them running.
+The orchestrator waits longer for a lease than the node lets the body live. So a user who is told "it lost its lease"
+can start the same work by hand without two copies running.
 """
 
 from holdfast.kernel.decision import Row
 from holdfast.model import AttemptId, FailureCode, Job, JobId, NodeId, Recovery
-from holdfast.sim.watch import Rule, Scene
+from holdfast.sim.watch import Rule, SceneView
 
 DEAD = (FailureCode.LEASE_LOST, FailureCode.NODE_LOST)
-"""Failures that say: nothing of it runs any more."""
+"""Failure codes that promise that the body no longer runs."""
 
 
 class NeverOutlivesLease(Rule):
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._running: dict[JobId, tuple[AttemptId, NodeId]] = {}
 
@@ -34,6 +34,6 @@ class NeverOutlivesLease(Rule):
                 self.fail(f"{row.id} was given up ({row.failure.code}) while {attempt} runs on {node}")
 
     def _frozen(self, attempt: AttemptId, node: NodeId) -> bool:
-        """A frozen body does nothing. It is killed when it thaws, before it does anything."""
+        """A frozen body does nothing, and is killed when it thaws before it can do anything."""
         shim = self.scene.machines[node].shims.get(attempt)
         return shim is not None and shim.frozen

@@ -1,11 +1,11 @@
-"""SPEC J5, J8: the body of a job that must not repeat starts at most once, seen from the machines themselves."""
+"""SPEC J5, J8: the body of a job of class `never` starts at most once, as observed on the machines themselves."""
 
 from holdfast.model import AttemptId, JobId, NodeId, Recovery
-from holdfast.sim.watch import Rule, Scene
+from holdfast.sim.watch import Rule, SceneView
 
 
 class NeverRunsOnce(Rule):
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._never = {job.id for job in scene.plan.jobs if job.spec.recovery is Recovery.NEVER}
         self._started: dict[JobId, tuple[AttemptId, NodeId]] = {}

@@ -1,4 +1,4 @@
-"""SPEC N9: once everything is healed and all jobs have ended, no body, shim or folder is left on any machine."""
+"""SPEC N9: once all faults are healed and all jobs have ended, no body, shim or folder is left on any machine."""
 
 from holdfast.sim.watch import Rule
 

@@ -1,6 +1,6 @@
-"""SPEC J5: a job has at most one accepted result, and it is the one that its program really gives.
+"""SPEC J5: a job has at most one accepted result, and it equals the output of its program.
 
-Accepted is set once, names an attempt of that job, and never changes.
+`accepted` is set once, names an attempt of that job, and never changes.
 """
 
 from holdfast.kernel.decision import Row

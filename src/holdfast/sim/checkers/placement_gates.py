@@ -1,4 +1,4 @@
-"""SPEC H3: no work is given to a node that is suspect, quarantined, lost, gone, draining or not connected."""
+"""SPEC H3: no work is placed on a node that is suspect, quarantined, lost, gone, draining or not connected."""
 
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.events import AnyEvent

@@ -1,4 +1,4 @@
-"""SPEC H3: a node that was suspect, lost or quarantined is ready again only after probation; on probation it gets one
+"""SPEC H3: a node that was suspect, lost or quarantined becomes ready only through probation; on probation it gets one
 attempt at a time."""
 
 from holdfast.kernel.decision import Decision

@@ -1,6 +1,6 @@
-"""SPEC H3, DESIGN "fail open": quarantine never sets aside more than its share of the fleet that is there.
+"""SPEC H3, DESIGN "fail open": at most the configured share of the connected fleet is quarantined.
 
-A node that calls itself sick is believed: the cap is a guard against the orchestrator's own judgement.
+A node that reports itself sick is exempt: the cap protects against wrong judgements of the orchestrator.
 """
 
 from holdfast.kernel.decision import Decision

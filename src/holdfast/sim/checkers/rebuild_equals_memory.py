@@ -1,15 +1,14 @@
-"""SPEC J14: what a new leader rebuilds from the store is what the present one has in mind."""
+"""SPEC J14: the state that a new leader rebuilds from the store equals the current leader's state in memory."""
 
 from holdfast.kernel.kernel import Kernel
-from holdfast.sim.orchestrator import rebuilt
-from holdfast.sim.watch import Rule, Scene
+from holdfast.sim.watch import Rule, SceneView
 
 EVERY = 8
-"""Comparing costs as much as many events, so only some quiet moments are looked at."""
+"""A comparison costs as much as many events, so only some quiet moments are checked."""
 
 
 class RebuildEqualsMemory(Rule):
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._moments = 0
 
@@ -17,7 +16,7 @@ class RebuildEqualsMemory(Rule):
         self._moments += 1
         if self._moments % EVERY:
             return
-        again = rebuilt(Kernel, self.scene.settings, self.scene.store.live())
+        again = Kernel.load(self.scene.settings, self.scene.store.live())
         if again.digest() != kernel.digest():
             mine, stored = kernel.rows(), again.rows()
             odd = [row for row in mine if row not in stored] + [row for row in stored if row not in mine]

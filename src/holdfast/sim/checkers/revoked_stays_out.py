@@ -1,12 +1,12 @@
-"""SPEC J5: nothing is accepted from a revoked attempt; an attempt is revoked at most once, for one reason."""
+"""SPEC J5: no result is accepted from a revoked attempt; an attempt is revoked at most once, for one reason."""
 
 from holdfast.kernel.decision import Row
 from holdfast.model import Attempt, AttemptId, Failure, Job
-from holdfast.sim.watch import Rule, Scene
+from holdfast.sim.watch import Rule, SceneView
 
 
 class RevokedStaysOut(Rule):
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._revoked: dict[AttemptId, Failure] = {}
         self._fences: dict[int, AttemptId] = {}

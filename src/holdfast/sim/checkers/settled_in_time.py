@@ -1,4 +1,4 @@
-"""SPEC H6: once everything is healed, everybody gets an answer and every job ends within the stated bound."""
+"""SPEC H6: once all faults are healed, every request is answered and every job ends within the stated bound."""
 
 from holdfast.model import Attempt, Job
 from holdfast.sim.watch import Rule

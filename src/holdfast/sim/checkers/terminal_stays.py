@@ -1,4 +1,4 @@
-"""SPEC J7: a terminal state never changes, neither a job's nor an attempt's."""
+"""SPEC J7: the terminal state of a job or an attempt never changes."""
 
 from holdfast.kernel.decision import Row
 from holdfast.model import Attempt, Job

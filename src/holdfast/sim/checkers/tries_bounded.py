@@ -1,4 +1,4 @@
-"""SPEC J8: a job is tried a bounded number of times without getting on, and one that felled several machines is not
+"""SPEC J8: a job without progress is tried a bounded number of times, and a job that felled several machines is not
 tried again."""
 
 from holdfast.kernel.contenders import TRIES_PER_FAILURE

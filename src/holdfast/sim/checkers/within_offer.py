@@ -1,13 +1,13 @@
-"""SPEC N4, S5: no node is given more than it offers, and no machine ever runs more than it offers."""
+"""SPEC N4, S5: no node is assigned more than it offers, and no machine ever runs more than it offers."""
 
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.events import AnyEvent
 from holdfast.model import Attempt, AttemptId, Instant, JobId, Node, NodeId, Resources
-from holdfast.sim.watch import Rule, Scene, View
+from holdfast.sim.watch import Rule, SceneView, View
 
 
 class WithinOffer(Rule):
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._needs = {job.id: job.spec.need.resources for job in scene.plan.jobs}
         self._running: dict[NodeId, dict[AttemptId, JobId]] = {}

@@ -1,0 +1,174 @@
+"""`nodes`, `token`, `sim`: looking after the network itself."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.flags import Json, TokenFile, Url, connect
+
+token_group = typer.Typer(
+    help=(
+        "Tokens by which nodes may join.\n\n"
+        "Examples:\n  holdfast token new --uses 1\n  holdfast token list\n  holdfast token revoke tok_4d"
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def complete_token(incomplete: str) -> list[str]:
+    from holdfast.cli.completion_values import tokens
+
+    return tokens(incomplete)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("nodes")(list_nodes)
+    app.add_typer(token_group, name="token")
+    app.command("sim")(sim)
+
+
+def list_nodes(
+    everyone: Annotated[bool, typer.Option("--all", help="Also those that said goodbye; --json has them all.")] = False,
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """List the machines of the network.
+
+    How each is, what it offers, and what of that is free; those that something is wrong with stand first, and it is
+    said what. `holdfast top` shows the same as it changes.
+
+    Examples:
+      holdfast nodes
+      holdfast nodes --all
+      holdfast nodes --json
+    """
+    from holdfast.cli.render import jobs as render_jobs
+    from holdfast.cli.render import nodes as render_nodes
+
+    with connect(url, token_file) as client:
+        listed = client.nodes.list()
+    render_jobs.print_json(listed) if json else render_nodes.nodes(listed, everyone=everyone)
+
+
+@token_group.command("new")
+def new_token(
+    uses: Annotated[int, typer.Option(help="How many nodes may join with it; -1: any number.")] = -1,
+    ttl: Annotated[str, typer.Option(metavar="DURATION", help="How long it is good for.")] = "24h",
+    note: Annotated[str, typer.Option(help="What it is for; shown in the network's journal.")] = "",
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Make a join token. It is shown this one time only.
+
+    Examples:
+      holdfast token new
+      holdfast token new --uses 1 --ttl 1h --note "the attic"
+    """
+    from holdfast.cli.render import jobs as render_jobs
+    from holdfast.quantities import duration_ms
+
+    with connect(url, token_file) as client:
+        token = client.tokens.create(ttl_ms=duration_ms(ttl), uses=uses, note=note)
+        where = _where_nodes_join(client.url)
+    if json:
+        render_jobs.print_json(token)
+        return
+    typer.echo(token.token)
+    # Where the token went into a file, it is not to stand in a journal as well.
+    word = token.token if sys.stdout.isatty() else "TOKEN"
+    typer.echo(
+        f"{token.id}, good for {ttl}; end it with: holdfast token revoke {token.id}\n"
+        f"Join a machine with: holdfast node --orchestrator {where} --token {word}",
+        err=True,
+    )
+
+
+def _where_nodes_join(url: str) -> str:
+    """As the orchestrator of this machine wrote it down; of others only their operators know it."""
+    import msgspec
+
+    from holdfast.client import contexts, endpoint
+    from holdfast.errors import HoldfastError
+
+    try:
+        written = endpoint.local_folder(contexts.read(endpoint.home())) / "endpoint.json"
+        said = msgspec.json.decode(written.read_bytes(), type=dict[str, Any])
+    except (OSError, RuntimeError, msgspec.DecodeError, HoldfastError):
+        return "HOST:PORT"
+    nodes = said.get("nodes")
+    return nodes if isinstance(nodes, str) and said.get("url") == url else "HOST:PORT"
+
+
+@token_group.command("list")
+def list_tokens(
+    everyone: Annotated[
+        bool, typer.Option("--all", help="Also those by which nobody can join any more; --json has them all.")
+    ] = False,
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """List the join tokens, newest first. What lets a node in is not shown.
+
+    Examples:
+      holdfast token list
+      holdfast token list --all
+      holdfast token list --json
+    """
+    from holdfast.cli.render import jobs as render_jobs
+    from holdfast.cli.render import nodes as render_nodes
+
+    with connect(url, token_file) as client:
+        listed = client.tokens.list()
+    render_jobs.print_json(listed) if json else render_nodes.tokens(listed, everyone=everyone)
+
+
+@token_group.command("revoke")
+def revoke_token(
+    token: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The token's id, or the first letters of it (not the token itself).",
+            autocompletion=complete_token,
+        ),
+    ],
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """End a join token. Nodes that joined with it stay.
+
+    Examples:
+      holdfast token revoke tok_4d
+    """
+    with connect(url, token_file) as client:
+        client.tokens.revoke(token)
+    if json:
+        from holdfast.cli.render.jobs import print_json
+
+        print_json({"id": token, "revoked": True})
+    else:
+        typer.echo(f"{token} is revoked")
+
+
+def sim(
+    seed: Annotated[int, typer.Option(help="Which world: the same seed is the same world.")] = 1,
+    story: Annotated[bool, typer.Option("--story", help="Tell everything that happens, step by step.")] = False,
+    json: Json = False,
+) -> None:
+    """Replay one simulated world.
+
+    A fleet, its load and its faults, under the kernel that runs real networks.
+
+    Examples:
+      holdfast sim
+      holdfast sim --seed 7 --story
+    """
+    from holdfast.sim.story import tell
+
+    raise typer.Exit(tell(seed, story, json))

@@ -1,0 +1,320 @@
+"""`up` and `node`: the two commands that stay in the foreground and serve."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.commands import node_operator
+from holdfast.cli.flags import Json, NodeArg, TokenFile, Url, connect, one_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.node.config import NodeConfig
+
+node_group = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("up")(up)
+    node_operator.register(node_group)
+    app.add_typer(node_group, name="node")
+
+
+def up(
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where it keeps everything; else HOLDFAST_HOME/orchestrator.")
+    ] = None,
+    http: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where people reach it. TLS for all but loopback.")
+    ] = "127.0.0.1:7420",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where nodes dial in. TLS for all but loopback.")
+    ] = "127.0.0.1:7421",
+    files: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where nodes fetch and deliver files; else the port after.")
+    ] = None,
+    blobs: Annotated[
+        str | None, typer.Option(metavar="URL", help="s3://BUCKET[/PREFIX] for files; else a folder in DIR.")
+    ] = None,
+    s3_inputs: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="s3://BUCKET[/PREFIX] that every job may read inputs from; repeatable."),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(metavar="URL", help="sqlite:///FILE or postgresql+psycopg://…; else a file in DIR.")
+    ] = None,
+    open_join: Annotated[bool, typer.Option("--open", help="Let anyone join, without a token.")] = False,
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="Timing for a kind of network: lan, wan or test.", autocompletion=one_of("lan", "wan", "test")
+        ),
+    ] = "lan",
+) -> None:
+    """Start an orchestrator here, in the foreground.
+
+    Ctrl-C ends it; what runs on nodes goes on. The commands of this machine find it by themselves.
+
+    Examples:
+      holdfast up
+      holdfast up --http 0.0.0.0:7420 --listen 0.0.0.0:7421
+      holdfast up --blobs s3://bucket/holdfast --preset wan
+    """
+    import threading
+    from pathlib import Path
+
+    from holdfast.orchestrator.config import OrchestratorConfig, default_data
+    from holdfast.orchestrator.serve import run_orchestrator
+
+    data = Path(data_dir).expanduser().absolute() if data_dir else default_data()
+    config = OrchestratorConfig(
+        data=data,
+        store=store or "",
+        http=http,
+        nodes=listen,
+        files=files or "",
+        blobs=blobs or "",
+        s3_inputs=tuple(s3_inputs or ()),
+        open_join=open_join,
+        preset=preset,
+    )
+    threading.Thread(target=_announce, args=(data, listen), daemon=True).start()
+    raise typer.Exit(run_orchestrator(config))
+
+
+def _announce(data: "Path", listen: str) -> None:
+    """Once this process serves, say where, and how a node joins."""
+    import logging
+    import socket
+    import time
+
+    import msgspec
+
+    from holdfast.client import Client
+    from holdfast.errors import HoldfastError
+    from holdfast.identity.tokens import invitation
+
+    # This process's log is the orchestrator's; that it asked itself something is no news.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    path = data / "endpoint.json"
+    while True:
+        try:
+            endpoint = msgspec.json.decode(path.read_bytes())
+            if endpoint["pid"] == os.getpid():
+                break
+        except (OSError, msgspec.DecodeError):
+            # Not written yet: it appears when the first request can be served, or the process ends before.
+            pass
+        time.sleep(0.05)
+    nodes = str(endpoint["nodes"])
+    if listen.startswith(("0.0.0.0:", "[::]:")):
+        nodes = f"{socket.gethostname()}:{nodes.rpartition(':')[2]}"
+    join = f"holdfast node --orchestrator {nodes}"
+    if endpoint["open_join"]:
+        join += f" --token {invitation(endpoint['pin']).text}" if endpoint["pin"] else ""
+    elif not sys.stdout.isatty():
+        # What is printed ends in a journal or a file there, and whoever reads that could join.
+        join += " --token TOKEN\nwith a token made here by:\n  holdfast token new"
+    else:
+        try:
+            token = (data / endpoint["token_file"]).read_text().strip()
+            with Client(endpoint["url"], token, certificate=endpoint["certificate"]) as client:
+                join += f" --token {client.tokens.create(note='made by up').token}"
+        except (HoldfastError, OSError) as error:
+            typer.echo(f"no join token could be made: {error}", err=True)
+    used = _known_as_local(data)
+    aim = "" if used == "local" else " --context local"
+    typer.echo(f"Holdfast is up: {endpoint['url']}")
+    typer.echo(f"Join a machine with:\n  {join}\nSend work with:\n  holdfast run{aim} --no-folder -- echo hello")
+    if aim:
+        typer.echo(f"Commands go to the context {used}; to have them come here:\n  holdfast context use local")
+
+
+def _known_as_local(data: "Path") -> str:
+    """Let the commands of this machine find this orchestrator as `local`; which context they use now."""
+    from holdfast.client import contexts
+    from holdfast.client.endpoint import home
+    from holdfast.errors import HoldfastError
+
+    try:
+        # In its usual place it is found there; what else is written down then would lead away from it.
+        folder = "" if data == (home() / "orchestrator").absolute() else str(data)
+        known = contexts.read(home())
+        if known.get(contexts.LOCAL).folder != folder:
+            with contexts.changing(home()) as known:
+                known.contexts.pop(contexts.LOCAL, None)
+                if folder:
+                    known.contexts[contexts.LOCAL] = contexts.Context(folder=folder)
+        return os.environ.get("HOLDFAST_CONTEXT") or known.current or contexts.LOCAL
+    except (HoldfastError, OSError) as error:
+        typer.echo(f"it is not known as `local` to the commands of this machine: {error}", err=True)
+        return contexts.LOCAL
+
+
+@node_group.callback(invoke_without_command=True)
+def node(
+    context: typer.Context,
+    orchestrator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to join; else ORCHESTRATOR_ADDRESS.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(help="The join token; else HOLDFAST_TOKEN, which others on this machine cannot see.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="A name for people to read.")] = None,
+    site: Annotated[str | None, typer.Option(help="Failure domain: machines that fail together.")] = None,
+    home: Annotated[str | None, typer.Option(metavar="DIR", help="Where it keeps its key and its work.")] = None,
+    config: Annotated[str | None, typer.Option(metavar="FILE", help="A TOML file with these settings.")] = None,
+    cpu: Annotated[str | None, typer.Option(metavar="CORES", help="Cores to offer; else all.")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory to offer; else all.")] = None,
+    disk: Annotated[str | None, typer.Option(metavar="SIZE", help="Disk to offer; else what is free.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs to offer; else all.")] = None,
+    uuid: Annotated[str | None, typer.Option(help="Its identity; else PNODE_UUID, else made once and kept.")] = None,
+    port: Annotated[int | None, typer.Option(help="Loopback port of its local status; else PNODE_PORT.")] = None,
+    s3_bucket: Annotated[str | None, typer.Option(help="The object store's bucket; else S3_BUCKET.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="SOCKET", help="Container engine; else the usual one; `none`: no images.")
+    ] = None,
+    private_inputs: Annotated[
+        bool, typer.Option("--private-inputs", help="Jobs may fetch from addresses inside this machine's network.")
+    ] = False,
+    no_network: Annotated[
+        bool, typer.Option("--no-network", help="No job may use the network, also if it asks for it.")
+    ] = False,
+    hours: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WINDOW", help="When it offers itself, as 'Mon-Fri 19:00-07:00'; repeatable; else always."
+        ),
+    ] = None,
+    grace: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long work may finish when it is asked to leave.")
+    ] = None,
+    unsafe_process_runtime: Annotated[
+        bool, typer.Option("--unsafe-process-runtime", help="Run jobs with NO isolation where no sandbox works.")
+    ] = False,
+) -> None:
+    """Offer this machine to a network, or look after a node.
+
+    Without a command it joins, and hosts jobs until Ctrl-C or SIGTERM. Flags win over the environment, the environment
+    over the file. `show` and `drain` are for those who run the network, the others for those who run this machine.
+
+    Examples:
+      holdfast node --orchestrator holdfast.example:7421 --token hf1_…
+      holdfast node --name attic --cpu 2 --memory 4GiB
+      holdfast node status
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from holdfast.quantities import cpu_milli, duration_ms, size_mib
+
+    flags: dict[str, object | None] = {
+        "orchestrator": orchestrator,
+        "token": token,
+        "name": name,
+        "site": site,
+        "home": home,
+        "cpu_milli": cpu_milli(cpu) if cpu else None,
+        "memory_mib": size_mib(memory) if memory else None,
+        "disk_mib": size_mib(disk) if disk else None,
+        "gpus": gpus,
+        "uuid": uuid,
+        "port": port,
+        "s3_bucket": s3_bucket,
+        "engine": engine,
+        "private_inputs": private_inputs or None,
+        "network": False if no_network else None,
+        "hours": "; ".join(hours) if hours else None,
+        "grace_ms": duration_ms(grace) if grace else None,
+        "unsafe_process_runtime": unsafe_process_runtime or None,
+    }
+    serve_node(flags, config)
+
+
+def serve_node(flags: dict[str, object | None], config: str | None) -> None:
+    """Become a node, until it is asked to leave. Returns only by an error in its settings."""
+    from pathlib import Path
+
+    from holdfast.client.endpoint import home
+    from holdfast.node.config import load_config
+    from holdfast.node.handover import become_agent
+
+    usual = home() / "node"
+    settings = load_config(flags, {"HOLDFAST_NODE_HOME": str(usual), **os.environ}, Path(config) if config else None)
+    if sys.stderr.isatty():
+        _welcome(settings, usual)
+    become_agent(settings)
+
+
+def _welcome(settings: "NodeConfig", usual: "Path") -> None:
+    """What somebody who lends a machine wants to know first: where it goes, how to look at it, how it ends."""
+    import shlex
+
+    from holdfast.quantities import spoken_ms
+
+    its = "" if settings.home == usual.absolute() else f" --home {shlex.quote(str(settings.home))}"
+    grace = f"what runs may finish within {spoken_ms(settings.grace_ms)}" if settings.grace_ms else "what runs is moved"
+    typer.echo(f"This machine offers itself to {settings.orchestrator}, from the line `session … stands` on.", err=True)
+    typer.echo(f"Look at it from another terminal: holdfast node status{its} (or pause, resume, offer)", err=True)
+    typer.echo(f"Ctrl-C ends it: {grace}; a second one ends it at once.", err=True)
+
+
+@node_group.command("show")
+def show_node(node: NodeArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
+    """Show a node: how it is, what it offers, what it holds.
+
+    Also why it is as it is, and what happened to it.
+
+    Examples:
+      holdfast node show attic
+      holdfast node show node_8c --json
+    """
+    from holdfast.cli.render import jobs as render_jobs
+    from holdfast.cli.render import nodes as render_nodes
+
+    with connect(url, token_file) as client:
+        view = client.nodes.get(node)
+    render_jobs.print_json(view) if json else render_nodes.node(view)
+
+
+@node_group.command("drain")
+def drain_node(
+    node: NodeArg,
+    off: Annotated[bool, typer.Option("--off", help="Take it back into service.")] = False,
+    json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Give a node nothing new and move what it holds elsewhere.
+
+    Examples:
+      holdfast node drain attic
+      holdfast node drain attic --off
+    """
+    from holdfast.cli.render import jobs as render_jobs
+
+    with connect(url, token_file) as client:
+        view = client.nodes.drain(node, on=not off)
+    if json:
+        render_jobs.print_json(view)
+        return
+    from shlex import quote
+
+    from holdfast.cleaning import clean
+    from holdfast.quantities import counted
+
+    named = clean(view.name) or view.id
+    if off and view.draining:
+        typer.echo(f"{named} is no longer drained, but gets no work yet: {clean(view.draining_because)}")
+    elif off:
+        typer.echo(f"{named} is back in service")
+    elif view.attempts:
+        typer.echo(
+            f"{named} is draining: it gets nothing new, and still holds {counted(len(view.attempts), 'attempt')}"
+        )
+        typer.echo(f"`holdfast node show {quote(node)}` says how far it is; --off takes it back", err=True)
+    else:
+        back = f"holdfast node drain {quote(node)} --off"  # as it was typed: several may have the same name
+        typer.echo(f"{named} is drained: it holds nothing, and gets nothing until `{back}`")

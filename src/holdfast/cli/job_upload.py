@@ -1,0 +1,218 @@
+"""What goes along with a job: the folder, the files that it is built from, its inputs. Refuses what nobody can mean.
+
+Everything that can be said without asking anybody is said first; then it is sent. What becomes of it there is not
+known here.
+"""
+
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from holdfast.blobs import paths
+from holdfast.blobs.ignore import IGNORE_FILE, Ignore
+from holdfast.cli.render.progress_bars import Bar
+from holdfast.client import folders
+from holdfast.errors import Misuse
+from holdfast.quantities import counted, spoken_bytes
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.client.content import Sent
+    from holdfast.wire.http import InputRequest
+
+CHOICES = "Or send a certain folder, however large, with --folder DIR; or nothing at all with --no-folder."
+INDEX_KEEP_S = 60 * 86_400
+"""What was read of a folder is remembered for so long after it was last sent."""
+_INPUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class OnlyOne(Ignore):
+    """Leaves out everything but one file at the top."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(())
+        self._name = name
+
+    def leaves_out(self, path: str, folder: bool) -> bool:
+        return path != self._name
+
+
+class Given(NamedTuple):
+    """An input as it was typed."""
+
+    name: str
+    url: str = ""
+    sha256: str = ""
+    job: str = ""
+    path: Path | None = None
+
+
+class Packing:
+    """What goes along with one job, checked as far as it can be checked here."""
+
+    def __init__(
+        self,
+        folder: str | None,
+        no_folder: bool,
+        image: str | None,
+        dockerfile: str | None,
+        requirements: str | None,
+        inputs: list[str],
+    ) -> None:
+        if sum(word is not None for word in (image, dockerfile, requirements)) > 1:
+            raise Misuse(
+                "--image, --dockerfile and --requirements say the same thing in three ways",
+                hint="Give one of them. Requirements for an image belong into its Dockerfile.",
+            )
+        if folder is not None and no_folder:
+            raise Misuse("--folder and --no-folder contradict each other", hint="Give one of them.")
+        self.folder = None if no_folder else _chosen(folder)
+        self.built_from = {
+            flag: _inside(self.folder, flag, path)
+            for flag, path in (("dockerfile", dockerfile), ("requirements", requirements))
+            if path is not None
+        }
+        self.inputs = [given(text) for text in inputs]
+
+    def send(self, client: "Client") -> dict[str, Any]:
+        """Send it all; the fields of the job's request that say what was sent."""
+        fields: dict[str, Any] = dict(self.built_from)
+        # An empty folder is what a job gets anyway.
+        if self.folder is not None and any(self.folder.iterdir()):
+            fields["package"] = _send(client, self.folder).manifest
+        fields["inputs"] = [_brought(client, item) for item in self.inputs]
+        return fields
+
+
+# --- the folder ---
+
+
+def _chosen(named: str | None) -> Path:
+    folder = Path(named or ".").resolve()
+    if not folder.is_dir():
+        raise Misuse(f"{named} is no folder", hint="--folder takes a folder that is there.")
+    if named is None:
+        folders.check(folder, CHOICES)
+    folders.refuse_keys(folder)
+    return folder
+
+
+def going(folder: Path) -> folders.Going:
+    return folders.Going.of_folder(folder)
+
+
+def _inside(folder: Path | None, flag: str, path: str) -> str:
+    """A file as the job will find it: its path in the folder that goes along."""
+    if folder is None:
+        raise Misuse(f"--{flag} names a file of the folder, and --no-folder sends none", hint="Leave one of them out.")
+    place = Path(path).resolve()
+    if not place.is_file() and (folder / path).is_file():
+        place = (folder / path).resolve()
+    if not place.is_relative_to(folder):
+        raise Misuse(
+            f"--{flag} {path} lies outside of {folder}, the folder that is sent",
+            hint="Move it into that folder, or name a folder with --folder that holds it.",
+        )
+    if not place.is_file():
+        raise Misuse(f"--{flag} {path} is no file", hint=f"It is looked for here and in {folder}.")
+    inside = place.relative_to(folder)
+    ignore = going(folder)
+    parts = [(parent.as_posix(), True) for parent in reversed(inside.parents) if parent.name]
+    for name, is_folder in [*parts, (inside.as_posix(), False)]:
+        if ignore.leaves_out(name, is_folder):
+            if name in ignore.kept:
+                raise Misuse(
+                    f"--{flag} {path} is left out of what is sent: {name} {ignore.kept[name].why}",
+                    hint="Move it out of there.",
+                )
+            raise Misuse(
+                f"--{flag} {path} is left out of what is sent: {name} is ignored",
+                hint=f"Bring it back with a line `!{name}` in {folder / IGNORE_FILE}.",
+            )
+    return inside.as_posix()
+
+
+# --- inputs ---
+
+
+def given(text: str) -> Given:
+    """`NAME=WHAT`, understood."""
+    name, equals, what = text.partition("=")
+    if not equals or not what or not _INPUT_NAME.fullmatch(name):
+        raise Misuse(
+            f"{text!r} is no input",
+            hint="Write NAME=WHAT: a name of letters, digits, '.', '_', '-'; and an address, job:ID, file or folder.",
+        )
+    if what.startswith(("http://", "https://", "s3://")):
+        url, pinned, sha256 = what.partition("#sha256=")
+        if pinned and not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
+            raise Misuse(f"the hash of the input {name} is not 64 hex digits", hint="Write URL#sha256=HEX.")
+        return Given(name, url=url, sha256=sha256.lower())
+    if what.startswith("job:"):
+        if not what.removeprefix("job:"):
+            raise Misuse(f"the input {name} names no job", hint=f"Write {name}=job:ID.")
+        return Given(name, job=what.removeprefix("job:"))
+    if "://" in what:
+        raise Misuse(
+            f"the input {name} has the address {what!r}, of a kind that cannot be fetched",
+            hint="Addresses start with http://, https:// or s3://.",
+        )
+    path = Path(what).resolve()
+    if not path.exists():
+        raise Misuse(f"the input {name} is {what}, which is not there", hint="Name a file or a folder of this machine.")
+    folders.refuse_keys(path if path.is_dir() else path.parent)
+    return Given(name, path=path)
+
+
+def _brought(client: "Client", item: Given) -> "InputRequest":
+    from holdfast.wire.http import InputRequest
+
+    if item.path is None:
+        return InputRequest(item.name, url=item.url, sha256=item.sha256, job=item.job)
+    if item.path.is_dir():
+        sent = _send(client, item.path)
+    else:
+        sent = _send(client, item.path.parent, ignore=OnlyOne(item.path.name), what=item.path.name)
+    return InputRequest(item.name, manifest=sent.manifest)
+
+
+# --- sending ---
+
+
+def _send(client: "Client", folder: Path, *, ignore: Ignore | None = None, what: str = "") -> "Sent":
+    shown = what or f"{folder.name}/"
+    index = _index_of(folder, what)
+    with Bar("sending", shown) as bar:
+        sent = client.content.send(folder, index_file=index, ignore=ignore, told=bar.told, read=bar.read)
+    forget_old(index.parent)
+    for kept in sent.left_out:
+        typer.secho(f"-- {paths.shown(kept.path)} stays here: it {kept.why}", err=True, dim=True)
+    if sent.files:
+        new = "all there already" if not sent.moved else f"{spoken_bytes(sent.moved)} sent"
+        typer.secho(f"-- {shown}: {counted(sent.files, 'file')}, {spoken_bytes(sent.bytes)}; {new}", err=True, dim=True)
+    return sent
+
+
+def _index_of(folder: Path, what: str) -> Path:
+    """Where it is remembered what was read of a folder, so that it need not be read again."""
+    from hashlib import sha256
+
+    from holdfast.client.endpoint import home
+
+    name = sha256(os.fsencode(folder / what)).hexdigest()[:32]
+    return home() / "cache" / "folders" / f"{name}.index"
+
+
+def forget_old(indexes: Path) -> None:
+    """Delete what was remembered of folders that nobody has sent for long. At worst, one of them is read once more."""
+    since = time.time() - INDEX_KEEP_S
+    with contextlib.suppress(OSError):
+        for index in indexes.glob("*.index"):
+            with contextlib.suppress(OSError):
+                if index.stat().st_mtime < since:
+                    index.unlink()

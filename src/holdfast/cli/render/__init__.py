@@ -1,0 +1,1 @@
+"""How answers look: tables, timelines, bars, plots. Asks nobody anything."""

@@ -1,0 +1,246 @@
+"""How answers look to a person: tables, timelines, one-line verdicts. Asks nobody anything.
+
+What nodes and jobs say of themselves is cleaned before it reaches a terminal: a machine nobody controls must not be
+able to draw on the screen of whoever lists it.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cleaning import clean
+from holdfast.cli.render import estimate_text
+from holdfast.quantities import counted, spoken_bytes, spoken_cores, spoken_mib, spoken_ms
+from holdfast.wire.http import ArrayItem, EventView, ExplainView, FailureView, JobView
+
+WIDE = 240
+"""Columns when nobody's window is in the way: what is piped is not cut."""
+NARROW = 140
+"""Below this, a table of nodes says less."""
+TINY = 70
+"""Below this, jobs are listed without a table."""
+SHORT_ID = 13
+"""Of an id, where there is little room. Commands take the first letters of one."""
+
+STYLES = {
+    "ready": "green", "succeeded": "green", "running": "cyan", "probation": "yellow", "suspect": "yellow",
+    "quarantined": "red", "lost": "red", "failed": "red", "cancelled": "yellow", "queued": "yellow",
+    "away": "yellow", "draining": "yellow", "drained": "yellow", "paused": "yellow", "full": "green",
+}  # fmt: skip
+
+
+class _Screen(Console):
+    def on_broken_pipe(self) -> None:
+        """The front door knows what to do about it; by itself it would end the process as if something had failed."""
+        raise BrokenPipeError
+
+
+def console(*, err: bool = False) -> Console:
+    file = sys.stderr if err else sys.stdout
+    return _Screen(file=file, width=None if file.isatty() else WIDE, highlight=False, markup=False, emoji=False)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def styled(word: str) -> Text:
+    return Text(clean(word), style=STYLES.get(word, ""))
+
+
+def clock(at_ms: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000)) + f".{at_ms % 1000:03d}"
+
+
+def ago(at_ms: int) -> str:
+    return spoken_ms(max(0, round(time.time() * 1000) - at_ms))
+
+
+def failure_line(failure: FailureView) -> str:
+    detail = f" ({clean(failure.detail)})" if failure.detail else ""
+    free = "" if failure.billable else ", not billed"
+    return f"{failure.code}: {failure.says}{detail} [{failure.blame}'s{free}]"
+
+
+def verdict_line(job: JobView) -> str:
+    """How it ended, in one line."""
+    took = spoken_ms((job.ended_ms or job.submitted_ms) - job.submitted_ms)
+    tries = "1 attempt" if job.attempts_made == 1 else f"{job.attempts_made} attempts"
+    if job.verdict == "succeeded":
+        return f"{job.id} succeeded after {took}, {tries}; sha256 {job.result_sha256}"
+    if job.failure is not None:
+        return f"{job.id} {job.verdict} after {took}, {tries}: {failure_line(job.failure)}"
+    return f"{job.id} {job.verdict} after {took}, {tries}"
+
+
+def columns(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in names:
+        table.add_column(column, overflow="fold", no_wrap=column in {"id", "job", "attempt"})
+    return table
+
+
+def jobs(listed: Sequence[JobView]) -> None:
+    if not listed:
+        console().print("No jobs. Send one with: holdfast run -- echo hello")
+        return
+    wide = console().width >= NARROW
+    if console().width < TINY:
+        _jobs_briefly(listed)
+        return
+    table = columns("job", "name", "state", "node", "attempts" if wide else "tries", "age", "")
+    for job in listed:
+        why = failure_line(job.failure) if job.failure else clean(job.waiting)
+        why = "; ".join(filter(None, (why, estimate_text.short(job.estimate))))
+        state = styled(job.verdict or job.phase)
+        node = clean(job.node or "") if wide else clean(job.node or "")[:SHORT_ID]
+        table.add_row(
+            job.id,
+            _title(job),
+            state,
+            node,
+            str(job.attempts_made),
+            ago(job.submitted_ms),
+            why,
+        )
+    console().print(table)
+
+
+def _jobs_briefly(listed: Sequence[JobView]) -> None:
+    """Where hardly anything fits: a line each, with as much of the id as commands take."""
+    out = console()
+    for job in listed:
+        line = f"{job.id[:SHORT_ID]} {(job.verdict or job.phase)[:9]:<9} {ago(job.submitted_ms):>7} {_title(job)}"
+        out.print(Text(line[: max(1, out.width)]))
+
+
+def _title(job: JobView) -> str:
+    """Its name, or its command; of an item of an array, which."""
+    which = f"[{job.item}]" if job.array else ""
+    return clean(job.name or " ".join(job.argv))[: 32 - len(which)] + which
+
+
+def job(view: JobView) -> None:
+    out = console()
+    out.print(Text.assemble((view.id, "bold"), " ", styled(view.verdict or view.phase), " ", clean(view.name)))
+    facts = {
+        "command": clean(" ".join(view.argv)),
+        "owner": clean(view.owner),
+        "class": view.recovery,
+        "priority": str(view.priority),
+        "node": clean(view.node or ""),
+        "waiting for": clean(view.waiting),
+        "estimate": clean(estimate_text.line(view.estimate)) if view.estimate else "",
+        "moved": _moved(view),
+        "failure": failure_line(view.failure) if view.failure else "",
+        "result": f"sha256 {view.result_sha256}, {view.result_bytes} bytes" if view.result_sha256 else "",
+        "files": _files(view),
+        "checkpoint": _checkpoint(view),
+        "exit code": "" if view.exit_code is None else str(view.exit_code),
+    }
+    for name, value in facts.items():
+        if value:
+            out.print(f"  {name:<12} {value}")
+    if view.attempts:
+        table = columns("attempt", "node", "phase", "started", "ended", "")
+        for attempt in view.attempts:
+            why = attempt.failure or attempt.revoked
+            started = clock(attempt.started_ms) if attempt.started_ms else ""
+            ended = clock(attempt.ended_ms) if attempt.ended_ms else ""
+            table.add_row(
+                attempt.id,
+                clean(attempt.node) if out.width >= NARROW else clean(attempt.node)[:SHORT_ID],
+                attempt.phase,
+                started,
+                ended,
+                failure_line(why) if why else f"straggling: {attempt.straggling}" if attempt.straggling else "",
+            )
+        out.print(table)
+    for happened in view.events:
+        event(happened)
+
+
+def array(items: list[ArrayItem], texts: list[str], details: dict[str, JobView]) -> None:
+    """Items of an array, one to a row. `texts`: what they say, where that is known; `details`: of those that failed."""
+    table = columns("index", *(["item"] if texts else []), "job", "state", "")
+    for item in items:
+        text = [clean(texts[item.index])[:40] if item.index < len(texts) else ""] if texts else []
+        failure = details[item.job].failure if item.job in details else None
+        why = failure_line(failure) if failure else item.failure or ""
+        table.add_row(str(item.index), *text, item.job, styled(item.verdict or item.phase), why)
+    console().print(table)
+
+
+def move_line(view: JobView) -> str:
+    """How a move stands, in one line."""
+    move = view.move
+    if move is None:
+        return f"{view.id} stays where it is"
+    words = {
+        "waiting": f"waits for room on {move.to}",
+        "saving": f"saves its state, then starts on {move.to}",
+        "starting": f"starts on {move.to}; until it runs there it goes on where it is",
+        "done": f"is on {move.to}",
+        "failed": f"could not be moved to {move.to}: {move.says}",
+    }
+    return f"{view.id} {clean(words.get(move.state, move.state))}"
+
+
+def _moved(view: JobView) -> str:
+    if view.move is None:
+        return ""
+    why = f": {clean(view.move.says)}" if view.move.says else ""
+    return f"to {clean(view.move.to)}, {view.move.state}{why}"
+
+
+def _files(view: JobView) -> str:
+    if view.files is None:
+        return ""
+    where = "fetched" if view.files.received else f"get them with: holdfast results {view.id}"
+    return f"{counted(view.files.files, 'file')}, {spoken_bytes(view.files.bytes)}; {where}"
+
+
+def _checkpoint(view: JobView) -> str:
+    saved = view.checkpoint
+    return f"{spoken_bytes(saved.bytes)} of {clean(saved.attempt)}, {ago(saved.made_ms)} ago" if saved else ""
+
+
+def explanation(view: ExplainView) -> None:
+    out = console()
+    out.print(f"{view.job} is {view.phase}" + (f", waiting for {clean(view.waiting_for)}" if view.waiting_for else ""))
+    if view.until_ms:
+        left = view.until_ms - round(time.time() * 1000)
+        out.print(f"  at most until {clock(view.until_ms)} (in {spoken_ms(max(0, left))}), then: {clean(view.then)}")
+    if view.ahead:
+        out.print(f"  {view.ahead} job(s) would be placed before it")
+    if view.estimate is not None:
+        out.print(f"  estimate: {clean(estimate_text.line(view.estimate))}")
+    for gate, held_back in sorted(view.gates.items()):
+        out.print(f"  gate {gate}: holds back {held_back} node(s)")
+    if view.nearest:
+        out.print(f"  nearest miss: {clean(view.nearest)}")
+    for line in view.attempts:
+        out.print(f"  {clean(line)}")
+
+
+def amounts_line(amounts: dict[str, int]) -> str:
+    cores, memory, disk = (amounts.get(k, 0) for k in ("cpu_milli", "memory_mib", "disk_mib"))
+    gpus = amounts.get("gpus", 0)
+    return f"{spoken_cores(cores)} cores, {spoken_mib(memory)} memory, {spoken_mib(disk)} disk, {gpus} GPUs"
+
+
+def event(happened: EventView) -> None:
+    """One line; where the window is too narrow, the rest of the text stands below its beginning."""
+    line = Table.grid(padding=(0, 2))
+    line.add_column(style="dim", no_wrap=True)
+    line.add_column(min_width=19, no_wrap=True)
+    line.add_column(overflow="fold")
+    line.add_row(clock(happened.at_ms), clean(happened.kind), clean(happened.text))
+    console().print(line)

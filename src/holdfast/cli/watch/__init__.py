@@ -1,0 +1,1 @@
+"""Follows work on the screen until it ends or the person leaves."""

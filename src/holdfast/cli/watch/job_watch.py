@@ -1,0 +1,279 @@
+"""Follows one job on the screen: its output, what happens to it in words, and one live line with how it stands.
+
+Where nobody has a terminal there is no live line, and everything else is the same, in plain lines.
+"""
+
+import sys
+import threading
+import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.cli import connection_monitor, error_output
+from holdfast.cli.commands.logs import Printer
+from holdfast.cli.render.job_timeline import Tale
+from holdfast.cli.render.progress_bars import LINE_EVERY_S, Speed
+from holdfast.quantities import spoken_ms
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.wire.http import EventView, JobView, LogLine
+
+ASK_S = 0.5
+"""How often it is asked how far a job is that does not run yet, or no longer. Its output tells of one that does."""
+ASK_RUNNING_S = 5.0
+STAGES = {
+    ("preparing", "data"): "fetching what it reads",
+    ("preparing", "image"): "pulling its image",
+    ("preparing", "build"): "building what it runs in",
+    ("uploading", "files"): "sending what it made",
+}
+"""By the phase of the attempt and its stage there: what was last said of a phase that is over tells nothing."""
+
+
+class Happened(NamedTuple):
+    """An entry of the journal, with the name of its machine."""
+
+    event: "EventView"
+    node: str
+
+
+class JobWatch:
+    """Until the job has ended: output and what happens to the screen, how it stands in a status line.
+
+    Interrupted, it may be asked again: it goes on where it was.
+    """
+
+    def __init__(self, client: "Client", job: "JobView", *, aside: bool = False) -> None:
+        self._client = client
+        self._job = job.id
+        self._news: SimpleQueue[LogLine | Happened | JobView | None] = SimpleQueue()
+        self._ended: list[BaseException | None] = []
+        """That nothing more will come, and why. Not among the news: an interrupt may lose what is just being taken."""
+        self._printer = Printer(aside=aside)
+        self._status = StatusLine(job.name or job.id)
+        self._stages = Stages()
+        self._tale = Tale(job.recovery)
+        self._journal = PlatformEntries(client, job.id)
+        self._view = job
+        self._stage = ""
+        self._over = threading.Event()
+        self._screen = threading.RLock()
+        """Held by whoever writes there: that the network is silent is said from another thread."""
+        self._started = False
+
+    def until_ended(self) -> "JobView":
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._read, daemon=True).start()
+            threading.Thread(target=self._ask, daemon=True).start()
+        with connection_monitor.through(self._told_aside, f"{self._job} goes on; still asking"):
+            return self._watched()
+
+    def _watched(self) -> "JobView":
+        try:
+            while True:
+                news = None
+                with suppress(Empty):
+                    news = self._news.get(timeout=0.2)
+                if news is not None:
+                    self._show(news)
+                elif self._ended and self._news.empty():
+                    self._over.set()
+                    if self._ended[0] is not None:
+                        raise self._ended[0]
+                    return self._client.jobs.wait(self._job, check=False)
+                else:
+                    self._draw()
+        finally:
+            self._status.erase()
+
+    def _told_aside(self, text: str) -> None:
+        with self._screen:
+            self._status.erase()
+            self._printer.platform(text)
+
+    def _show(self, news: "LogLine | Happened | JobView") -> None:
+        with self._screen:
+            self._shown(news)
+
+    def _shown(self, news: "LogLine | Happened | JobView") -> None:
+        from holdfast.wire.http import LogLine
+
+        if isinstance(news, LogLine):
+            self._status.erase()
+            self._printer.put(news)
+        elif isinstance(news, Happened):
+            if text := self._tale.told(news.event, news.node):
+                self._status.erase()
+                self._printer.platform(text)
+        else:
+            self._view = news
+            self._stage = self._stages.told(news)
+            if self._stage and not self._status.live and self._stages.due():
+                self._printer.platform(self._stage)
+        self._draw()
+
+    def _draw(self) -> None:
+        standing = self._stage or self._standing(), foreseen(self._view, _now_ms())
+        if silence := connection_monitor.silent_s():
+            # What was last known of it is no longer what it does.
+            standing = f"no answer for {spoken_ms(round(silence * 1000))}", "it goes on"
+        with self._screen:
+            self._status.say(" · ".join(filter(None, standing)))
+            self._status.draw(self._printer.at_line_start)
+
+    def _standing(self) -> str:
+        """`running on bee`, with its last checkpoint; or what it waits for."""
+        tale, phase = self._tale, self._view.phase
+        if tale.running and phase != "uploading":
+            kept = f" · checkpoint {tale.saved.number}" if tale.saved else ""
+            return f"running on {tale.node}{kept}"
+        if phase == "queued":
+            return f"waiting: {self._view.waiting}" if self._view.waiting else "waiting for a machine"
+        if phase == "uploading":
+            return "its result is on its way"
+        return f"getting ready on {tale.node}" if tale.node else "waiting for a machine"
+
+    def _read(self) -> None:
+        try:
+            for line in self._client.jobs.logs(self._job, follow=True, pieces=True):
+                happened = self._journal.entry(line) if line.stream == "platform" else None
+                self._news.put(happened or line)
+            self._ended.append(None)
+        except BaseException as error:
+            self._ended.append(error)
+        self._news.put(None)
+
+    def _ask(self) -> None:
+        from holdfast.errors import HoldfastError
+
+        pause = ASK_S
+        while not self._over.wait(pause):
+            try:
+                view = self._client.jobs.get(self._job)
+            except HoldfastError:
+                # Only what is nice to know is asked here; the log says it if nobody answers any more.
+                continue
+            pause = ASK_RUNNING_S if view.phase == "running" else ASK_S
+            self._news.put(view)
+
+
+def foreseen(job: "JobView", now_ms: int) -> str:
+    """When it may start or be done, where the network dares a guess: `done in 40.0 s to 2 min`."""
+    if job.estimate is None:
+        return ""
+    word, span = ("done", job.estimate.end) if job.estimate.end else ("starts", job.estimate.start)
+    if span is None or span[1] <= now_ms:
+        return ""
+    early, late = (max(0, at_ms - now_ms) for at_ms in span)
+    return (
+        f"{word} within {spoken_ms(late)}"
+        if early < late // 10
+        else f"{word} in {spoken_ms(early)} to {spoken_ms(late)}"
+    )
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+class PlatformEntries:
+    """The entries behind the lines that the platform puts into a job's log: their kinds, and the machines' names."""
+
+    def __init__(self, client: "Client", job: str) -> None:
+        self._client = client
+        self._job = job
+        self._entries: dict[int, EventView] = {}
+        self._read_to = 0
+        self._names: dict[str, str] = {}
+
+    def entry(self, line: "LogLine") -> Happened | None:
+        """None: there is none, or it cannot be asked for now; then the line itself has to do."""
+        from holdfast.errors import HoldfastError
+
+        try:
+            if line.offset > self._read_to:
+                for event in self._client.events(job=self._job, after=max(self._read_to, line.offset - 1)):
+                    self._entries[event.seq] = event
+                    self._read_to = event.seq
+            event = self._entries.pop(line.offset, None)
+            if event is None or (event.attempt or "", event.at_ms) != (line.attempt, line.at_ms):
+                return None  # a line of its own that stands behind that entry
+            return Happened(event, self._name(event.node))
+        except HoldfastError:
+            return None
+
+    def _name(self, node: str | None) -> str:
+        if node is None:
+            return "a machine"
+        if node not in self._names:
+            self._names[node] = self._client.nodes.get(node).name or node
+        return self._names[node]
+
+
+class Stages:
+    """What an attempt does before and after its body runs, in words with numbers."""
+
+    def __init__(self) -> None:
+        self._at: tuple[str, str] = ("", "")
+        self._pace = Speed()
+        self._line_at = time.monotonic() + LINE_EVERY_S
+
+    def told(self, job: "JobView") -> str:
+        """The newest attempt's; empty where there is nothing to tell."""
+        phases = {attempt.id: attempt.phase for attempt in job.attempts}
+        known = [(p, words) for p in job.progress if (words := STAGES.get((phases.get(p.attempt, ""), p.stage)))]
+        if not known:
+            return ""
+        newest, words = known[-1]
+        if self._at != (newest.attempt, newest.stage):
+            self._at = (newest.attempt, newest.stage)
+            self._pace = Speed()
+        if newest.stage == "build":  # counted in steps, not in bytes
+            return f"{words}: step {newest.done} of {newest.total}" if newest.total else words
+        amount = self._pace.told(newest.done, newest.total)
+        return f"{words}: {amount}" if amount else words
+
+    def due(self) -> bool:
+        """Whether a line about it is due where there is no status line."""
+        if time.monotonic() < self._line_at:
+            return False
+        self._line_at = time.monotonic() + LINE_EVERY_S
+        return True
+
+
+class StatusLine:
+    """One line at the bottom of a terminal; nothing where there is no terminal."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._since = time.monotonic()
+        self._text = ""
+        self._shown = False
+        self.live = error_output.live(sys.stderr)
+
+    def say(self, text: str) -> None:
+        self._text = text
+
+    def erase(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False
+
+    def draw(self, at_line_start: bool) -> None:
+        if not self.live or not at_line_start:
+            return
+        import shutil
+
+        from holdfast.cli.render.jobs import clean
+
+        passed = spoken_ms(round((time.monotonic() - self._since) * 1000))
+        line = clean(f"{self._job[:24]} · {passed} · {self._text}")[: shutil.get_terminal_size().columns - 1]
+        # Dim alone is hard to read on many screens.
+        begin, end = ("\x1b[36m", "\x1b[0m") if error_output.coloured(sys.stderr) else ("", "")
+        sys.stderr.write(f"\r\x1b[K{begin}{line}{end}")
+        sys.stderr.flush()
+        self._shown = True

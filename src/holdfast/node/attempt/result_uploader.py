@@ -1,0 +1,196 @@
+"""Uploads what bodies produce: their result files at the end, and captures of their checkpoint folders (SPEC J6, J10).
+Uploads are complete; the orchestrator decides whether they count.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from holdfast.blobs import BlobCache, BlobIndex, Ignore, ManifestLimits, Scan, scan
+from holdfast.blobs.errors import BlobError, BlobMissing, FolderChanged
+from holdfast.model import Failure, FailureCode
+from holdfast.model.messages import Progress
+from holdfast.node.attempt.preparation import INPUTS, errno_name, recall_package
+from holdfast.node.attempt.transfer import ContentTransfer
+from holdfast.node.core.events import DeliveredFiles
+from holdfast.node.core.verdicts import spawn_failure
+from holdfast.node.node_files_client import AttemptAccess, DoorRefused, NodeFilesClient
+
+STASH = "checkpoint.stash"
+"""What a capture read, stored beside the folder: the body may overwrite it before it is sent."""
+STASH_BYTES_MAX = 1 << 40
+UNSTEADY_S = 0.5
+"""Delay before a folder that was being written to is scanned again."""
+
+log = logging.getLogger("holdfast.node")
+
+
+class Undelivered(Exception):
+    """The files of a body cannot be delivered, now or later."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.detail)
+        self.failure = failure
+
+
+class ResultUploader:
+    """Uploads the files of one attempt."""
+
+    def __init__(
+        self, at: AttemptAccess, folder: Path, disk_mib: int, carrier: ContentTransfer, door: NodeFilesClient
+    ) -> None:
+        self._at = at
+        self._folder = folder
+        self._limits = ManifestLimits(total_bytes=max(1, disk_mib) << 20)
+        self._carrier = carrier
+        self._door = door
+        self._index = BlobIndex()
+        self._kept = ""
+        """The last checkpoint that was stored."""
+        self._there: frozenset[str] = frozenset()
+        """The blobs of that checkpoint: the network has them."""
+        self._capturing = asyncio.Lock()
+
+    # --- result files ---
+
+    async def deliver(self, told: Callable[[Progress], None]) -> DeliveredFiles:
+        """Send what is new or different in `work/`. Raises Undelivered if that is hopeless."""
+        work = self._folder / "work"
+        try:
+            found = await asyncio.to_thread(self._made, work)
+            if not found.manifest.entries:
+                return DeliveredFiles()
+            carried = await self._carrier.send(
+                self._at, work, found, told=lambda done, total: told(Progress("files", done, total))
+            )
+        except DoorRefused as wrong:
+            raise Undelivered(Failure(FailureCode.DATA, f"the files were refused: {wrong.says}")) from None
+        except BlobError as wrong:
+            code = FailureCode.NETWORK if wrong.passing else FailureCode.DATA
+            raise Undelivered(Failure(code, f"the files could not be delivered: {wrong.says}")) from None
+        except OSError as wrong:
+            # If the disk is unreadable, this job loses its result, but the agent must not fail.
+            failure = spawn_failure(errno_name(wrong), f"the files could not be read: {wrong.strerror}")
+            raise Undelivered(failure) from None
+        return DeliveredFiles(carried.manifest, carried.files, carried.bytes)
+
+    def _made(self, work: Path) -> Scan:
+        package, index = recall_package(self._folder)
+        # Inputs come from elsewhere, and interpreter caches are not results.
+        ignore = Ignore([f"/{INPUTS}/", "__pycache__/", ".cache/"])
+        return scan(work, ignore=ignore, index=index, base=package, limits=self._limits)
+
+    # --- checkpoints ---
+
+    async def capture_every(self, period_ms: int) -> None:
+        """Capture periodically until cancelled, or until captures of this attempt no longer count."""
+        while True:
+            await asyncio.sleep(period_ms / 1000)
+            if not await self.capture():
+                return
+
+    async def capture(self) -> bool:
+        """Capture the checkpoint folder now, unless it is unchanged. Returns False if captures no longer count."""
+        async with self._capturing:
+            folder = self._folder / "checkpoint"
+            try:
+                found = await self._still(folder)
+                name = await asyncio.to_thread(lambda: found.manifest.name)
+                if name == self._kept or not found.manifest.entries:
+                    return True
+                stash = BlobCache(self._folder / STASH, STASH_BYTES_MAX)
+                self._there = frozenset()  # if this fails, the next capture stashes everything
+                carried = await self._carrier.send(self._at, folder, found, stash)
+                await self._door.save(self._at, carried.manifest)
+                self._kept, self._index = carried.manifest, found.index
+                self._there = frozenset(blob.sha for blob in found.manifest.blobs)
+                log.info(
+                    "%s: a checkpoint of %s bytes is kept (%s sent)", self._at.attempt, carried.bytes, carried.moved
+                )
+            except DoorRefused as wrong:
+                log.info("%s: no checkpoint: %s", self._at.attempt, wrong.says)
+                return wrong.code not in ("revoked", "not_found", "not_live")
+            except (FolderChanged, BlobMissing) as wrong:
+                log.info("%s: the checkpoint folder keeps changing: %s", self._at.attempt, wrong.says)
+            except (BlobError, OSError) as wrong:
+                log.warning("%s: the checkpoint could not be kept: %s", self._at.attempt, wrong)
+            finally:
+                await asyncio.to_thread(shutil.rmtree, self._folder / STASH, True)
+            return True
+
+    async def _still(self, folder: Path) -> Scan:
+        """Scan a consistent state of the folder: no file is half-written or open for writing."""
+        if await asyncio.to_thread(_open_for_writing, folder):
+            await asyncio.sleep(UNSTEADY_S)
+        if busy := await asyncio.to_thread(_open_for_writing, folder):
+            raise FolderChanged(f"{busy} is being written to")
+        stash = _Aside(BlobCache(self._folder / STASH, STASH_BYTES_MAX), self._there)
+        found = await asyncio.to_thread(
+            scan, folder, index=self._index, steady=True, stash=stash, limits=self._limits, ignore=_UNFINISHED
+        )
+        if busy := await asyncio.to_thread(_open_for_writing, folder):
+            raise FolderChanged(f"{busy} is being written to")
+        return found
+
+
+class _Aside:
+    """Stashes what a capture reads, except blobs that the network has: a large state with few changes is read again and
+    again, but only its new parts will be sent."""
+
+    def __init__(self, kept: BlobCache, there: Collection[str]) -> None:
+        self._kept = kept
+        self._there = there
+
+    def put(self, sha: str, data: bytes | bytearray | memoryview) -> None:
+        if sha not in self._there:
+            self._kept.put(sha, data)
+
+
+_UNFINISHED = Ignore(["*.tmp", "*.part", "*.partial", ".*.new"])
+"""Names that mark a file as incomplete."""
+
+
+def _open_for_writing(folder: Path) -> str:
+    """A file below the folder that some process has open for writing; empty: none. Sees only processes of this machine,
+    and only those that the kernel shows to this user."""
+    try:
+        device = os.stat(folder).st_dev
+        whole = [entry for entry in _files(folder) if not _UNFINISHED.leaves_out(entry.name, folder=False)]
+        inodes = {entry.stat(follow_symlinks=False).st_ino: entry.name for entry in whole}
+    except OSError:
+        return ""
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{name}/fd"):
+                with contextlib.suppress(OSError):
+                    status = os.stat(f"/proc/{name}/fd/{fd}")
+                    if status.st_dev == device and status.st_ino in inodes and _writes(name, fd):
+                        return inodes[status.st_ino]
+    return ""
+
+
+def _files(folder: Path) -> "list[os.DirEntry[str]]":
+    found: list[os.DirEntry[str]] = []
+    pending = [str(folder)]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    found.append(entry)
+    return found
+
+
+def _writes(pid: str, fd: str) -> bool:
+    with open(f"/proc/{pid}/fdinfo/{fd}") as file:
+        for line in file:
+            if line.startswith("flags:"):
+                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False

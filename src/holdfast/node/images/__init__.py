@@ -1,0 +1,1 @@
+"""Container images: named, pulled, built and kept within bounds."""

@@ -1,0 +1,228 @@
+"""Mounts the table of routes on Litestar: what an orchestrator serves to people. Reads requests, checks who asks,
+words what goes wrong, and writes the OpenAPI document; what is answered is up to the handlers.
+"""
+
+import inspect
+import logging
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+from litestar import HttpMethod, Litestar, Request, Response
+from litestar.connection import ASGIConnection
+from litestar.datastructures import State
+from litestar.exceptions import (
+    ClientException,
+    HTTPException,
+    MethodNotAllowedException,
+    NotFoundException,
+    ValidationException,
+)
+from litestar.handlers import HTTPRouteHandler, route
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.params import Parameter
+from litestar.response import Stream
+from litestar.types import ASGIApp, Receive, Send
+from litestar.types import Scope as AsgiScope
+
+import holdfast
+from holdfast.identity.admin import AdminToken
+from holdfast.orchestrator.api.call import (
+    ALL_SCOPES,
+    NO_SCOPES,
+    OWNER_HEADER,
+    STREAM_HEADERS,
+    ApiCall,
+    EventStream,
+    Principal,
+    Reply,
+    Scope,
+)
+from holdfast.orchestrator.api.context import ApiContext
+from holdfast.orchestrator.api.dispatch import JSON_TYPE, allowed, body_too_large, refused
+from holdfast.orchestrator.api.routes import BODY_BYTES_MAX, ROUTES, Route
+from holdfast.orchestrator.api_error import ApiError
+from holdfast.state import StoreError
+
+log = logging.getLogger("holdfast.http")
+
+BODY_MAX = "body_bytes_max"
+SCOPES = "holdfast.scopes"
+"""Where the guard notes what the caller may do."""
+
+
+# --- mounting ---
+
+
+def mounted(ours: Route, context: ApiContext) -> HTTPRouteHandler:
+    """A handler of Litestar's for a route of ours. It reads what the signature asks for."""
+
+    async def may(connection: ASGIConnection[Any, Any, Any, Any], _: object) -> None:
+        """Asked before the body is read."""
+        allowed(ours, _principal(connection))
+
+    async def run(request: Request[Any, Any, Any], **parameters: Any) -> Any:
+        call = ApiCall(context, _principal(request), request.headers)
+        return sent(await ours.handler(call, **parameters), ours)
+
+    kinds = {name: _litestars(one.kind) for name, one in ours.parameters.items()}
+    shown = [inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)]
+    for name, one in ours.parameters.items():
+        shown.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=kinds[name])
+        )
+    answer = {Reply: Response[bytes], EventStream: Stream}.get(ours.returns, ours.returns)
+    run.__signature__ = inspect.Signature(shown, return_annotation=answer)  # pyright: ignore
+    run.__annotations__ = {"request": Request, **kinds, "return": answer}
+    run.__name__, run.__doc__ = ours.handler.__name__, ours.handler.__doc__
+    return route(
+        ours.path.replace("}", ":str}"),
+        http_method=HttpMethod(ours.method),
+        status_code=ours.status,
+        media_type=ours.media_type,
+        request_max_body_size=ours.body_bytes_max,
+        opt={BODY_MAX: ours.body_bytes_max},
+        guards=[may],
+    )(run)
+
+
+def _principal(connection: ASGIConnection[Any, Any, Any, Any]) -> Principal:
+    scopes: frozenset[Scope] = connection.scope[SCOPES]  # pyright: ignore[reportGeneralTypeIssues]
+    return Principal(scopes, connection.headers.get(OWNER_HEADER))
+
+
+def _litestars(kind: Any) -> Any:
+    """Bounds as Litestar states them: around the whole, also where it may be left out."""
+    several = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    bounded = [one for one in several if get_origin(one) is Annotated]
+    if not bounded:
+        return kind
+    inner, *marks = get_args(bounded[0])
+    bounds = {word: value for mark in marks for word in ("ge", "le") if (value := getattr(mark, word)) is not None}
+    return Annotated[inner | None if len(several) > 1 else inner, Parameter(**bounds)]
+
+
+def sent(said: Any, ours: Route) -> Any:
+    match said:
+        case Reply():
+            return raw(said)
+        case EventStream():
+            return Stream(said.pieces, media_type=ours.media_type, headers=STREAM_HEADERS)
+        case _:
+            return said
+
+
+def raw(reply: Reply) -> Response[bytes]:
+    return Response(reply.content, status_code=reply.status, media_type=reply.media_type, headers=dict(reply.headers))
+
+
+# --- errors ---
+
+
+def worded(request: Request[Any, Any, Any], wrong: Exception) -> Response[bytes]:
+    error, status = _error(request, wrong), None
+    if isinstance(wrong, HTTPException) and error.code == "bad_request" and not isinstance(wrong, ValidationException):
+        status = wrong.status_code
+    return Response(
+        msgspec.json.encode(error.told),
+        status_code=status or error.status,
+        headers=dict(error.headers),
+        media_type=JSON_TYPE,
+    )
+
+
+def _error(request: Request[Any, Any, Any], wrong: Exception) -> ApiError:
+    if (error := refused(wrong)) is not None:
+        return error
+    path = request.url.path
+    match wrong:
+        case StoreError():
+            return ApiError("store_unavailable", wrong.says, wrong.hint)
+        case ValidationException():
+            return ApiError("bad_request", _what_is_wrong(wrong))
+        case MethodNotAllowedException():
+            return ApiError("method_not_allowed", f"{path} does not take {request.method}")
+        case NotFoundException():
+            return ApiError("not_found", f"there is nothing at {path[:200]}")
+        case HTTPException() if wrong.status_code == 413:
+            return body_too_large(request.route_handler.opt.get(BODY_MAX, BODY_BYTES_MAX))
+        case ClientException() | HTTPException() if wrong.status_code < 500:
+            return ApiError("bad_request", wrong.detail or "the request makes no sense")
+        case _:
+            log.error("%s %s failed", request.method, path, exc_info=wrong)
+            return ApiError("internal", "the orchestrator failed on this request", "Its log says more.")
+
+
+def _what_is_wrong(error: ValidationException) -> str:
+    """Each fault with its field, in one line."""
+    faults = error.extra if isinstance(error.extra, list) else []
+    lines = [
+        f"{fault.get('key', '')}: {fault.get('message', '')}".strip(": ") for fault in faults if isinstance(fault, dict)
+    ]
+    return "; ".join(filter(None, lines)) or "the request does not have the shape it should have"
+
+
+# --- the whole ---
+
+
+class Guard:
+    """Says who calls, and lets nobody through who needs a token and has none, whatever the path. Reads no body."""
+
+    def __init__(self, app: ASGIApp, token: AdminToken) -> None:
+        self._app = app
+        self._token = token
+        self._open = frozenset(one.path for one in ROUTES if one.scope is Scope.OPEN)
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scopes = self._scopes(scope)
+            if not scopes and scope["path"] not in self._open:
+                await self._turn_away(send)
+                return
+            scope[SCOPES] = scopes  # pyright: ignore[reportGeneralTypeIssues]
+        await self._app(scope, receive, send)
+
+    async def _turn_away(self, send: Send) -> None:
+        error = ApiError(
+            "not_allowed",
+            "the admin token is missing or wrong",
+            "It is the text of admin.token in the orchestrator's folder. Commands take it from --token-file FILE; "
+            "over HTTP, send `Authorization: Bearer <token>`.",
+        )
+        body = msgspec.json.encode(error.told)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"www-authenticate", b"Bearer"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})  # pyright: ignore
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _scopes(self, scope: AsgiScope) -> frozenset[Scope]:
+        """What the token that was sent allows; there is one, and it allows everything."""
+        for name, value in scope["headers"]:  # pyright: ignore[reportTypedDictNotRequiredAccess]
+            if name == b"authorization":
+                scheme, _, presented = value.decode("latin-1").partition(" ")
+                known = scheme.lower() == "bearer" and self._token.matches(presented.strip())
+                return ALL_SCOPES if known else NO_SCOPES
+        return NO_SCOPES
+
+
+def make_app(context: ApiContext, token: AdminToken) -> Guard:
+    app = Litestar(
+        route_handlers=[mounted(one, context) for one in ROUTES],
+        state=State({"context": context}),
+        exception_handlers={Exception: worded},
+        request_max_body_size=BODY_BYTES_MAX,
+        openapi_config=OpenAPIConfig(
+            title="Holdfast",
+            version=holdfast.__version__,
+            description="Runs work on machines nobody controls, and gets it finished.",
+            components=Components(security_schemes={"admin": SecurityScheme(type="http", scheme="bearer")}),
+            security=[{"admin": []}],
+        ),
+        logging_config=None,
+        debug=False,
+    )
+    return Guard(app, token)

@@ -1,0 +1,97 @@
+"""What a handler of the API gets and gives. Knows neither HTTP servers nor frameworks."""
+
+from collections.abc import AsyncGenerator, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from holdfast.orchestrator.api.job_requests import checked_owner
+from holdfast.orchestrator.queries import ADMIN
+
+if TYPE_CHECKING:
+    from holdfast.orchestrator.api.context import ApiContext
+
+OWNER_HEADER = "x-holdfast-owner"
+"""The admin acts for this owner: submits as them, and sees what they see."""
+KEY_HEADER = "idempotency-key"
+EVENTS_TYPE = "text/event-stream"
+NO_STORE = {"Cache-Control": "no-store"}
+STREAM_HEADERS = {**NO_STORE, "X-Accel-Buffering": "no"}
+
+
+class Scope(Enum):
+    """What a caller must be allowed to do."""
+
+    OPEN = "open"
+    """Nothing: no token is needed."""
+    READ = "read"
+    SUBMIT = "submit"
+    """Send, stop and move jobs, and send their files."""
+    OPERATE = "operate"
+    """Nodes and join tokens."""
+
+
+ALL_SCOPES = frozenset(Scope)
+NO_SCOPES: frozenset[Scope] = frozenset()
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who calls, and what they may do."""
+
+    scopes: frozenset[Scope]
+    acts_for: str | None = None
+    """As the caller names them; not yet checked."""
+
+    @property
+    def sees(self) -> str | None:
+        """The owner whose jobs are seen; None: everybody's. ApiError where no owner can have that name."""
+        return None if self.acts_for is None else checked_owner(self.acts_for)
+
+    @property
+    def name(self) -> str:
+        """The owner of what is submitted, and who is named as having asked."""
+        return self.sees or ADMIN
+
+
+class Headers(Protocol):
+    """By name in any case."""
+
+    def get(self, key: str, /) -> str | None: ...
+
+
+def admin(headers: Headers) -> Principal:
+    """The holder of the admin token."""
+    return Principal(ALL_SCOPES, headers.get(OWNER_HEADER))
+
+
+class ApiCall(msgspec.Struct, frozen=True):
+    """One request, as far as a handler needs it beside its parameters."""
+
+    context: "ApiContext"
+    principal: Principal
+    headers: Headers
+
+    def header(self, name: str) -> str:
+        """Empty where there is none."""
+        return self.headers.get(name) or ""
+
+    @property
+    def key(self) -> str:
+        """The idempotency key of the request; empty: none was given."""
+        return self.header(KEY_HEADER)
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An answer that is not a type of `wire/http.py`."""
+
+    content: bytes
+    media_type: str
+    headers: Mapping[str, str] = {}
+    status: int = 200
+
+
+class EventStream(msgspec.Struct, frozen=True):
+    """An answer that is sent as it comes to be. See `orchestrator/api/streams.py`."""
+
+    pieces: AsyncGenerator[bytes, None]

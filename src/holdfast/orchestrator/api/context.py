@@ -1,0 +1,178 @@
+"""What stands behind the handlers of the API, as far as they use it: the same in production and in a virtual network.
+
+Whatever waits, waits in here. Production waits in an event loop; a virtual network lets virtual time pass and returns,
+so that its handlers never suspend.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from holdfast.blobs.manifest import Blob, Manifest, ManifestLimits
+from holdfast.blobs.store import Accepted
+from holdfast.boottime import boottime_ms
+from holdfast.kernel.decision import Answer
+from holdfast.kernel.events import AnyEvent
+from holdfast.model import Attempt, Job, JobId, Settings
+from holdfast.model.messages import Load, Progress
+from holdfast.orchestrator.leader.clock import wall_ms
+from holdfast.orchestrator.nodes.probing import Probe
+from holdfast.orchestrator.queries import Queries
+from holdfast.wire.http import DoctorView
+
+if TYPE_CHECKING:
+    from holdfast.orchestrator.api.submissions import Submissions
+    from holdfast.orchestrator.api.tokens import TokenDesk
+
+
+class LeaderPort(Protocol):
+    """The leader: has the kernel decide, and answers once that is durable."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def trouble(self) -> str:
+        """Why nobody can be served right now; empty while leading."""
+        ...
+
+    @property
+    def question_s(self) -> Mapping[type, float]:
+        """What the last question of each kind took of the leader's time."""
+        ...
+
+    async def ask(self, event: AnyEvent) -> Answer: ...
+    async def ask_all(self, events: Sequence[AnyEvent]) -> tuple[list[Answer], dict[JobId, Job]]: ...
+    def turn(self, jobs: Set[JobId], /) -> AbstractAsyncContextManager[None]:
+        """Nobody else who asks for a turn submits any of these jobs meanwhile."""
+        ...
+
+
+class FleetPort(Protocol):
+    """What is known of nodes beside their rows."""
+
+    def attempts_of(self, job: Job) -> list[Attempt]: ...
+    def held_by(self, node: str) -> list[Attempt]: ...
+    def is_connected(self, node: str) -> bool: ...
+    def load_of(self, node: str) -> Load | None: ...
+    def silent_ms(self, node: str) -> int | None: ...
+    def progress_of(self, attempt: str) -> Progress | None: ...
+
+
+class OutputPort(Protocol):
+    def read(self, attempt: str, stream: str, offset: int, limit: int) -> bytes: ...
+
+
+class RetentionPort(Protocol):
+    def gone(self, job: Job) -> str: ...
+
+
+class InputsPort(Protocol):
+    """Objects in buckets of others."""
+
+    async def size_of(self, url: str) -> int | None: ...
+
+
+class ContentPort(Protocol):
+    """The network's content. See `orchestrator/content/service.py`."""
+
+    @property
+    def inputs(self) -> InputsPort: ...
+    async def missing(self, owner: str, uploader: str, blobs: Sequence[Blob]) -> list[str]: ...
+    async def places(self, uploader: str, blobs: Sequence[Blob]) -> dict[str, str]: ...
+    async def take(self, owner: str, uploader: str, name: str, limits: ManifestLimits | None = None) -> Accepted: ...
+    async def manifest(self, owner: str, name: str) -> Manifest: ...
+    async def links(self, owner: str, name: str, shas: Sequence[str]) -> dict[str, str]: ...
+    async def ready(self, owner: str, name: str) -> bool: ...
+    async def whole(self, owner: str, name: str) -> bool: ...
+    def may_name(self, owner: str, names: Iterable[str]) -> bool: ...
+
+
+class WakeupPort(Protocol):
+    """One reader's sign that something may have changed. Clear it, read, and only then wait."""
+
+    def clear(self) -> None: ...
+    async def rung(self, within_s: float, /) -> bool:
+        """False: nothing changed in time."""
+        ...
+
+    async def rung_or_idle(self, alive_s: float, /) -> bool:
+        """The same for a reader who has nothing to do meanwhile but show that it lives. Where no line can be cut there
+        is nobody to show that to, and the wait is as long as it takes. Raises NothingMore where that is for ever."""
+        ...
+
+
+class WakeupsPort(Protocol):
+    def listen(self, *topics: str) -> AbstractContextManager[WakeupPort]: ...
+
+
+class NothingMore(Exception):
+    """Nothing will happen any more. Only a virtual world can know."""
+
+
+class TurnsPort(Protocol):
+    """Bounds what checks cost the leader."""
+
+    watchers: int
+
+    def turn(self, cost_s: Callable[[], float]) -> AbstractAsyncContextManager[None]: ...
+
+
+class ProbesPort(Protocol):
+    """Asks nodes whether they are there."""
+
+    @property
+    def checks(self) -> TurnsPort: ...
+    async def ask(self, node: str, epoch: int) -> Probe: ...
+
+
+class MetricsPort(Protocol):
+    def text(self) -> bytes: ...
+
+
+class TimePort(Protocol):
+    def wall_ms(self) -> int: ...
+    def boottime_ms(self) -> int: ...
+    async def sleep(self, seconds: float, /) -> None: ...
+    def within(self, seconds: float, /) -> AbstractAsyncContextManager[Any]:
+        """TimeoutError where what is done inside takes longer."""
+        ...
+
+    async def together(self, *questions: Awaitable[Any]) -> list[Any]:
+        """What comes of each, asked at the same time where there is such a thing."""
+        ...
+
+
+class RealTime:
+    """The clocks of this machine, and the running event loop."""
+
+    wall_ms = staticmethod(wall_ms)
+    boottime_ms = staticmethod(boottime_ms)
+    sleep = staticmethod(asyncio.sleep)
+    within = staticmethod(asyncio.timeout)
+
+    async def together(self, *questions: Awaitable[Any]) -> list[Any]:
+        return await asyncio.gather(*questions)
+
+
+class ApiContext(msgspec.Struct):
+    leader: LeaderPort
+    queries: Queries
+    fleet: FleetPort
+    logs: OutputPort
+    log_retention: RetentionPort
+    content: ContentPort
+    wakeups: WakeupsPort
+    metrics: MetricsPort
+    probes: ProbesPort
+    submissions: "Submissions"
+    tokens: "TokenDesk"
+    self_check: Callable[[], Awaitable[DoctorView]]
+    pin: str
+    """Of the certificate that nodes see; empty: they see none."""
+    stopping: Callable[[], bool]
+    time: TimePort

@@ -1,0 +1,164 @@
+"""Answers a request by the table of routes, without a framework: for `holdfast.testing.Network`, and for checks that
+stand before any handler. Where Litestar reads a request its own way, this reads it the same way.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from holdfast.blobs.errors import BlobError
+from holdfast.orchestrator.api.call import STREAM_HEADERS, ApiCall, EventStream, Headers, Principal, Reply, Scope
+from holdfast.orchestrator.api.context import ApiContext
+from holdfast.orchestrator.api.routes import ROUTES, Route
+from holdfast.orchestrator.api_error import ApiError
+
+JSON_TYPE = "application/json"
+_AT = re.compile(r"`\$\.(.+)`$")
+"""Where in the body msgspec found a fault."""
+
+
+class ApiRequest(msgspec.Struct, frozen=True):
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    body: bytes
+
+
+class ApiResponse(msgspec.Struct, frozen=True):
+    status: int
+    media_type: str
+    headers: Mapping[str, str]
+    body: bytes | EventStream
+
+    @property
+    def content_type(self) -> str:
+        return f"{self.media_type}; charset=utf-8" if self.media_type.startswith("text/") else self.media_type
+
+
+def allowed(route: Route, principal: Principal) -> None:
+    """ApiError where the caller may not do this."""
+    if route.scope is not Scope.OPEN and route.scope not in principal.scopes:
+        raise ApiError("not_allowed", f"this needs the right to {route.scope.value}")
+
+
+def refused(error: Exception) -> ApiError | None:
+    """The answer that an error stands for; None where nobody foresaw it."""
+    match error:
+        case ApiError():
+            return error
+        case BlobError():
+            return ApiError(error.code, error.says, error.hint)
+        case _:
+            return None
+
+
+async def answered(
+    context: ApiContext, principal: Principal, request: ApiRequest, routes: Iterable[Route] = ROUTES
+) -> ApiResponse:
+    """Raises only what nobody foresaw."""
+    try:
+        route, words = found(request.method, request.path, tuple(routes))
+        allowed(route, principal)
+        parameters = read(route, words, request)
+        return _response(route, await route.handler(ApiCall(context, principal, request.headers), **parameters))
+    except Exception as wrong:
+        error = refused(wrong)
+        if error is None:
+            raise
+        return response_to(error)
+
+
+def response_to(error: ApiError) -> ApiResponse:
+    return ApiResponse(error.status, JSON_TYPE, error.headers, msgspec.json.encode(error.told))
+
+
+def _response(route: Route, said: Any) -> ApiResponse:
+    match said:
+        case Reply():
+            return ApiResponse(said.status, said.media_type, said.headers, said.content)
+        case EventStream():
+            return ApiResponse(route.status, route.media_type or "", STREAM_HEADERS, said)
+        case bytes():
+            return ApiResponse(route.status, route.media_type or JSON_TYPE, {}, said)
+        case _:
+            body = b"" if said is None else msgspec.json.encode(said)
+            return ApiResponse(route.status, route.media_type or JSON_TYPE, {}, body)
+
+
+# --- finding a route ---
+
+
+@cache
+def _patterns(routes: tuple[Route, ...]) -> list[tuple[re.Pattern[str], dict[str, Route]]]:
+    """What is spelt out comes before what is a parameter."""
+    methods: dict[str, dict[str, Route]] = {}
+    for route in routes:
+        methods.setdefault(route.path, {})[route.method] = route
+    ordered = sorted(methods, key=lambda path: path.count("{"))
+    return [(re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)), methods[path]) for path in ordered]
+
+
+def found(method: str, path: str, routes: tuple[Route, ...] = ROUTES) -> tuple[Route, dict[str, str]]:
+    """The route, and what its path names. ApiError where there is none."""
+    plain = re.sub("/+", "/", path).rstrip("/")
+    for pattern, methods in _patterns(routes):
+        if words := pattern.fullmatch(plain):
+            if method not in methods:
+                raise ApiError("method_not_allowed", f"{path} does not take {method}")
+            return methods[method], words.groupdict()
+    raise ApiError("not_found", f"there is nothing at {path[:200]}")
+
+
+# --- reading a request ---
+
+
+def read(route: Route, words: Mapping[str, str], request: ApiRequest) -> dict[str, Any]:
+    """The parameters of the handler. ApiError that names every one that is not what it should be."""
+    query = dict(parse_qsl(request.query, keep_blank_values=True))
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for name, parameter in route.parameters.items():
+        try:
+            if name == "data":
+                values[name] = _converted(_body(route, request.body), parameter.kind)
+            elif name in words:
+                values[name] = words[name]
+            elif name in query:
+                values[name] = _converted(query[name], parameter.kind)
+            elif parameter.required:
+                raise ApiError("bad_request", f"the query parameter {name!r} is missing")
+        except msgspec.ValidationError as wrong:
+            faults.append(_fault(name, str(wrong)))
+    if faults:
+        raise ApiError("bad_request", "; ".join(faults))
+    return values
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    return msgspec.convert(value, kind, strict=False, str_keys=True)
+
+
+def _body(route: Route, body: bytes) -> Any:
+    if len(body) > route.body_bytes_max:
+        raise body_too_large(route.body_bytes_max)
+    if not body:
+        raise ApiError("bad_request", "data: 'data'")
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as wrong:
+        raise ApiError("bad_request", str(wrong)) from None
+
+
+def _fault(name: str, says: str) -> str:
+    at = _AT.search(says)
+    key = name if at is None else at[1] if name == "data" else f"{name}.{at[1]}"
+    return f"{key}: {says.split(' - ', maxsplit=1)[0]}"
+
+
+def body_too_large(bytes_max: int) -> ApiError:
+    return ApiError("too_large", f"the body is larger than {bytes_max} bytes", "Send less at a time.")

@@ -1,0 +1,55 @@
+"""Streams that a caller follows: the journal, and the output of a job. What they hold is made by `streams.py`."""
+
+from typing import Annotated
+
+import msgspec
+
+from holdfast.model import Entry
+from holdfast.orchestrator.api import streams
+from holdfast.orchestrator.api.call import ApiCall, EventStream
+from holdfast.orchestrator.api_error import ApiError
+
+TAIL_MAX = 1_000
+_CHOICES = {"both": ("stdout", "stderr"), "stdout": ("stdout",), "stderr": ("stderr",)}
+
+
+async def follow_events(
+    call: ApiCall,
+    after: int = 0,
+    job: str | None = None,
+    node: str | None = None,
+    follow: bool = False,
+    tail: Annotated[int, msgspec.Meta(ge=0, le=TAIL_MAX)] | None = None,
+) -> EventStream:
+    context = call.context
+    queries, owner = context.queries, call.principal.sees
+    if tail is not None:
+        after = max(after, await queries.ask(queries.store.last_seq) - tail)
+    last = call.headers.get("last-event-id")
+    if last is not None:
+        if not last.isascii() or not last.isdigit() or len(last) > 18:
+            raise ApiError("bad_cursor", "Last-Event-ID is not one that this stream gave out")
+        after = int(last)
+    job_id = (await queries.job(job, owner)).id if job else None
+    node_id = (await queries.node(node)).id if node else None
+    owners: dict[str, str] = {}
+
+    async def shown(entry: Entry) -> bool:
+        """The admin sees all; who acts for an owner sees nothing of other owners' jobs."""
+        if owner is None or entry.job is None:
+            return True
+        if entry.job not in owners:
+            found = await queries.known_jobs([entry.job])
+            owners[entry.job] = found[entry.job].owner if entry.job in found else ""
+        return owners[entry.job] == owner
+
+    return EventStream(streams.events(context, max(0, after), job_id, node_id, follow, shown))
+
+
+async def follow_logs(call: ApiCall, job: str, stream: str = "both", follow: bool = False) -> EventStream:
+    chosen = _CHOICES.get(stream)
+    if chosen is None:
+        raise ApiError("bad_request", f"stream is {stream[:60]!r}; it can be stdout, stderr or both")
+    cursor = streams.Cursor(call.header("last-event-id"))
+    found = await call.context.queries.job(job, call.principal.sees)
+    return EventStream(streams.JobLog(call.context, found.id, chosen, cursor).follow(follow))

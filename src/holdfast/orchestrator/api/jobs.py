@@ -1,0 +1,206 @@
+"""Jobs: submit, list, show, explain, stop, move, run again. Requests become events, answers views."""
+
+import secrets
+from typing import Annotated
+
+import msgspec
+
+from holdfast.kernel.decision import Estimate, Explanation, Predicted, Rejected
+from holdfast.kernel.events import CancelAsked, EstimatesAsked, ExplainAsked, FilesReceived, MoveAsked, Submitted
+from holdfast.model import Attempt, Job, JobId, JobPhase, job_id, job_of
+from holdfast.orchestrator.api.call import NO_STORE, ApiCall, Reply
+from holdfast.orchestrator.api.context import ApiContext
+from holdfast.orchestrator.api.job_requests import checked_key, no_item
+from holdfast.orchestrator.api.refusals import decided, rejection
+from holdfast.orchestrator.api.request_files import need_again, resolved
+from holdfast.orchestrator.api.submissions import BATCH_MAX, Submission, asked_for, stands
+from holdfast.orchestrator.api.views import estimate_view, explain_view, job_view
+from holdfast.orchestrator.api_error import ApiError, Unavailable
+from holdfast.orchestrator.failpoints import failpoint
+from holdfast.orchestrator.logs.log_files import STREAMS, LogRefused
+from holdfast.wire.http import ErrorView, ExplainView, JobList, JobRequest, JobView, MoveRequest, ProgressView
+
+PAGE_MAX = 1_000
+ESTIMATES_S_MAX, ESTIMATES_MAX = 1.0, 200
+"""An extra of listings: of so many jobs, and only if it is there soon."""
+OUTPUT_BYTES_MAX = 1 << 20
+"""Of one piece of a job's output."""
+
+
+async def submit(call: ApiCall, data: JobRequest) -> JobView:
+    context = call.context
+    failpoint("submit.received")
+    key = call.key or data.key
+    owner = call.principal.name
+    asked = asked_for(await resolved(context, data, owner), owner, key, context.leader.settings)
+    view = (await context.submissions.submit(context, [asked]))[0]
+    return stands(view)
+
+
+async def submit_batch(call: ApiCall, data: list[JobRequest]) -> list[JobView | ErrorView]:
+    """Each stands or is refused by itself; the answers are in the order of the requests."""
+    context = call.context
+    if not 1 <= len(data) <= BATCH_MAX:
+        raise ApiError("bad_request", f"a batch has 1 to {BATCH_MAX} jobs; this one has {len(data)}")
+    owner = call.principal.name
+    views: list[JobView | ErrorView | None] = []
+    asked: list[Submission] = []
+    for one in data:
+        try:
+            asked.append(asked_for(await resolved(context, one, owner), owner, one.key, context.leader.settings))
+            views.append(None)
+        except Unavailable:
+            raise
+        except ApiError as bad:
+            views.append(bad.view)
+    submitted = iter(await context.submissions.submit(context, asked)) if asked else iter(())
+    return [view if view is not None else next(submitted) for view in views]
+
+
+async def list_jobs(
+    call: ApiCall,
+    owner: str | None = None,
+    phase: str | None = None,
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 50,
+    after: str | None = None,
+) -> JobList:
+    context = call.context
+    if phase is not None and phase not in set(JobPhase):
+        raise ApiError("bad_request", f"phase is {phase[:60]!r}; it can be {', '.join(JobPhase)}")
+    jobs = await context.queries.jobs(call.principal.sees or owner, phase, limit + 1, after)
+    more = len(jobs) > limit
+    page = jobs[:limit]
+    predicted = await estimates_of(context, [job for job in page if job.live])
+    views = [_with_estimate(_listed(context, job), predicted) for job in page]
+    return JobList(views, page[-1].id if more else None)
+
+
+def _listed(context: ApiContext, job: Job) -> JobView:
+    """As in a list: without its attempts, but with where it runs and how far it is."""
+    view = job_view(job)
+    attempts = context.fleet.attempts_of(job) if job.live else []
+    if not attempts:
+        return view
+    running = next((attempt.node for attempt in reversed(attempts) if attempt.may_win), None)
+    return msgspec.structs.replace(view, node=running, progress=_progress(context, attempts))
+
+
+def _progress(context: ApiContext, attempts: list[Attempt]) -> list[ProgressView]:
+    told = [(attempt.id, context.fleet.progress_of(attempt.id)) for attempt in attempts if attempt.live]
+    return [ProgressView(id, p.stage, p.done, p.total, p.cpu_ms, p.memory_mib) for id, p in told if p]
+
+
+async def show_job(call: ApiCall, job: str, estimate: bool = True, live: bool = False) -> JobView:
+    """`estimate`: with when it will start and end. Whoever asks again and again until it has ended needs none. `live`:
+    by a name, the one that has not ended; refused where several have not."""
+    context = call.context
+    found = await context.queries.job(job, call.principal.sees, live=live)
+    predicted = await estimates_of(context, [found] if found.live and estimate else [])
+    return _with_estimate(await _shown(context, found), predicted)
+
+
+async def estimates_of(context: ApiContext, jobs: list[Job]) -> dict[JobId, Estimate]:
+    """When these will start and end. An extra: where it cannot be had soon, there is none."""
+    if not jobs:
+        return {}
+    try:
+        async with context.time.within(ESTIMATES_S_MAX):
+            answer = await context.leader.ask(EstimatesAsked(tuple(job.id for job in jobs[:ESTIMATES_MAX])))
+    except (TimeoutError, Unavailable):
+        return {}
+    return answer.estimates if isinstance(answer, Predicted) else {}
+
+
+def _with_estimate(view: JobView, predicted: dict[JobId, Estimate]) -> JobView:
+    estimate = predicted.get(JobId(view.id))
+    return view if estimate is None else msgspec.structs.replace(view, estimate=estimate_view(estimate))
+
+
+async def explain_job(call: ApiCall, job: str) -> ExplainView:
+    context = call.context
+    found = await context.queries.job(job, call.principal.sees)
+    if found.live:
+        answer = await context.leader.ask(ExplainAsked(found.id))
+        if isinstance(answer, Explanation):
+            return explain_view(answer)
+        if isinstance(answer, Rejected) and answer.code != "not_live":
+            raise rejection(answer)
+        found = await context.queries.job(found.id, None)
+    verdict = found.verdict.value if found.verdict else "unknown"
+    return ExplainView(found.id, found.phase.value, "", None, f"nothing: it has ended ({verdict})", [], {}, "", 0)
+
+
+async def _meant(call: ApiCall, named: str) -> Job:
+    """The one job that something is to be done to."""
+    return no_item(named, await call.context.queries.job(named, call.principal.sees, live=True))
+
+
+async def stop_job(call: ApiCall, job: str) -> JobView:
+    """Stopping what has ended changes nothing and is no error: the caller wanted it stopped, and it is."""
+    context = call.context
+    found = await _meant(call, job)
+    if found.live:
+        answer = await context.leader.ask(CancelAsked(found.id, by=call.principal.name))
+        if isinstance(answer, Rejected) and answer.code != "not_live":
+            raise rejection(answer)
+    return await _shown(context, await context.queries.job(found.id, None))
+
+
+async def rerun_job(call: ApiCall, job: str) -> JobView:
+    """The same specification as a new job, of the same owner. Repeated under one key, it is one job."""
+    context = call.context
+    found = await context.queries.job(job, call.principal.sees)
+    await need_again(context, found)
+    key = checked_key(call.key or secrets.token_hex(16))
+    # Its own kind of key: one that the first submission used must not lead back to that one.
+    event = Submitted(job_id(found.owner, f"rerun:{found.id}:{key}"), found.owner, found.spec, found.spec_hash)
+    view = (await context.submissions.submit(context, [Submission(event, keyed=True)]))[0]
+    return stands(view)
+
+
+async def move_job(call: ApiCall, job: str, data: MoveRequest) -> JobView:
+    """Have a job run on a chosen node, and stop it where it is once it runs there. Asked again, nothing changes."""
+    context = call.context
+    found = await _meant(call, job)
+    node = await context.queries.node(data.to)
+    key = checked_key(call.key or data.key or secrets.token_hex(16))
+    decided(await context.leader.ask(MoveAsked(found.id, node.id, by=call.principal.name, key=key)))
+    return await _shown(context, await context.queries.job(found.id, None))
+
+
+async def output(
+    call: ApiCall,
+    job: str,
+    attempt: str,
+    stream: str,
+    offset: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0,
+) -> Reply:
+    """What one attempt printed, byte for byte from `offset`; empty behind the end of what has arrived."""
+    context = call.context
+    found = await context.queries.job(job, call.principal.sees)
+    if job_of(attempt) != found.id or stream not in STREAMS:
+        raise ApiError("not_found", f"{found.id} has no output {attempt[:40]!r} {stream[:20]!r}")
+    if gone := await context.queries.ask(context.log_retention.gone, found):
+        raise ApiError("output_gone", gone)
+    try:
+        data = await context.queries.ask(context.logs.read, attempt, stream, offset, OUTPUT_BYTES_MAX)
+    except LogRefused as wrong:
+        raise ApiError("not_found", str(wrong)) from None
+    return Reply(data, "application/octet-stream", NO_STORE)
+
+
+async def files_received(call: ApiCall, job: str) -> JobView:
+    """The files the job made have arrived. Saying so again changes nothing but for how long they are kept."""
+    context = call.context
+    found = await context.queries.job(job, call.principal.sees)
+    decided(await context.leader.ask(FilesReceived(found)))
+    return await _shown(context, found)
+
+
+async def _shown(context: ApiContext, job: Job) -> JobView:
+    attempts, entries = await context.queries.job_story(job)
+    view = job_view(job, attempts, entries)
+    if view.files is not None and await context.queries.received(job.id):
+        view = msgspec.structs.replace(view, files=msgspec.structs.replace(view.files, received=True))
+    under_way = _progress(context, attempts)
+    return msgspec.structs.replace(view, progress=under_way) if under_way else view

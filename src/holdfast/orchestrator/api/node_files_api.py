@@ -1,0 +1,172 @@
+"""The door for nodes' files: content of the attempts a session holds, and nothing else. The session's key proves who
+asks; the kernel decides what counts.
+
+    POST /node/v1/attempts/{attempt}/missing          BlobsRequest -> Missing
+    POST /node/v1/attempts/{attempt}/links            BlobsRequest -> Urls
+    POST /node/v1/attempts/{attempt}/manifests        TakeRequest -> ManifestView
+    GET  /node/v1/attempts/{attempt}/manifests/{name} -> bytes         only what the attempt was told to use
+    POST /node/v1/attempts/{attempt}/manifests/{name}/links   LinksRequest -> Urls
+    POST /node/v1/attempts/{attempt}/checkpoint       TakeRequest -> SavedView
+    POST /node/v1/attempts/{attempt}/inputs/{name}/link       -> Urls      of an input in S3, by the input's name
+
+Every call names the attempt's fence as `?fence=`.
+"""
+
+from typing import Any
+
+import msgspec
+from litestar import Litestar, Request, Response, get, post
+from litestar.datastructures import State
+
+from holdfast.blobs.manifest import ManifestLimits
+from holdfast.kernel.decision import Rejected
+from holdfast.kernel.events import Checkpointed
+from holdfast.model import Attempt, AttemptId, Job, job_of
+from holdfast.orchestrator.api.app import raw, worded
+from holdfast.orchestrator.api.content import blobs_of, manifest_answer, name_of, taken_view
+from holdfast.orchestrator.api.routes import BODY_BYTES_MAX
+from holdfast.orchestrator.api_error import ApiError, Unavailable
+from holdfast.orchestrator.content.s3_inputs import SCHEME
+from holdfast.orchestrator.content.service import ContentService
+from holdfast.orchestrator.leader.loop import Leader
+from holdfast.orchestrator.nodes.sessions import Session, Sessions
+from holdfast.orchestrator.queries import Queries
+from holdfast.wire.http import (
+    BlobsRequest,
+    LinksRequest,
+    ManifestView,
+    Missing,
+    SavedView,
+    TakeRequest,
+    Urls,
+)
+
+
+class NodeFilesApi(msgspec.Struct):
+    """The things behind the routes."""
+
+    leader: Leader
+    sessions: Sessions
+    queries: Queries
+    content: ContentService
+
+
+class Visit(msgspec.Struct, frozen=True):
+    """Somebody who may ask about an attempt."""
+
+    door: NodeFilesApi
+    session: Session
+    attempt: Attempt
+    job: Job
+
+    @property
+    def limits(self) -> ManifestLimits:
+        """Whatever a body made fitted on the disk it asked for."""
+        return ManifestLimits(total_bytes=max(1, self.job.spec.need.resources.disk_mib) << 20)
+
+    def readable(self, name: str) -> bool:
+        spec, resumed = self.job.spec, self.attempt.resumed
+        given = {spec.package, *(item.manifest for item in spec.inputs)}
+        return name in given or (resumed is not None and name == resumed.manifest)
+
+
+async def visit(request: Request[Any, Any, Any], attempt: str) -> Visit:
+    """The session's key, the attempt and its fence must all fit. ApiError where one does not."""
+    door: NodeFilesApi = request.app.state.door
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    session = door.sessions.of_bulk_key(key.strip()) if scheme.lower() == "bearer" else None
+    if session is None or not session.welcome:
+        raise ApiError("not_allowed", "no session has this key", "The next session brings another.")
+    fence = request.query_params.get("fence", "")
+    found, job = await door.queries.ask(_held, door.queries, attempt)
+    if found is None or job is None or str(found.fence) != fence or found.node != session.node or not found.live:
+        raise ApiError("not_found", f"{attempt[:64]} is not held by this node under fence {fence[:32]}")
+    if found.revoked is not None:
+        raise ApiError("revoked", f"{attempt} was revoked: {found.revoked.detail}")
+    return Visit(door, session, found, job)
+
+
+def _held(queries: Queries, attempt: str) -> tuple[Attempt | None, Job | None]:
+    job = job_of(AttemptId(attempt)) if attempt.startswith("att_") and len(attempt) < 64 else ""
+    if not job:
+        return None, None
+    found = next((a for a in queries.store.attempts(job) if a.id == attempt), None)
+    return found, queries.store.job(job)
+
+
+@post("/node/v1/attempts/{attempt:str}/missing", status_code=200)
+async def missing(attempt: str, data: BlobsRequest, request: Request) -> Missing:
+    guest = await visit(request, attempt)
+    return Missing(await guest.door.content.missing(guest.job.owner, attempt, blobs_of(data.blobs)))
+
+
+@post("/node/v1/attempts/{attempt:str}/links", status_code=200)
+async def places(attempt: str, data: BlobsRequest, request: Request) -> Urls:
+    guest = await visit(request, attempt)
+    return Urls(await guest.door.content.places(attempt, blobs_of(data.blobs)))
+
+
+@post("/node/v1/attempts/{attempt:str}/manifests", status_code=200)
+async def take(attempt: str, data: TakeRequest, request: Request) -> ManifestView:
+    guest = await visit(request, attempt)
+    name = name_of(data.manifest)
+    return taken_view(name, await guest.door.content.take(guest.job.owner, attempt, name, guest.limits))
+
+
+@get("/node/v1/attempts/{attempt:str}/manifests/{name:str}")
+async def manifest(attempt: str, name: str, request: Request) -> Response[bytes]:
+    guest = await visit(request, attempt)
+    found = await guest.door.content.manifest(guest.job.owner, _readable(guest, name))
+    return raw(manifest_answer(found.to_bytes()))
+
+
+@post("/node/v1/attempts/{attempt:str}/manifests/{name:str}/links", status_code=200)
+async def links(attempt: str, name: str, data: LinksRequest, request: Request) -> Urls:
+    guest = await visit(request, attempt)
+    return Urls(await guest.door.content.links(guest.job.owner, _readable(guest, name), data.blobs))
+
+
+@post("/node/v1/attempts/{attempt:str}/checkpoint", status_code=200)
+async def checkpoint(attempt: str, data: TakeRequest, request: Request) -> SavedView:
+    """What was sent is taken over first; then it may become where the job goes on from."""
+    guest = await visit(request, attempt)
+    name = name_of(data.manifest)
+    accepted = await guest.door.content.take(guest.job.owner, attempt, name, guest.limits)
+    if accepted.missing:
+        raise ApiError("incomplete", f"{len(accepted.missing)} blobs of the checkpoint are not there")
+    if not guest.door.content.may_name(guest.job.owner, [name]):
+        raise Unavailable("busy", "this orchestrator has only just begun to lead; nothing was done")
+    event = Checkpointed(guest.attempt.id, guest.attempt.fence, name, accepted.manifest.total_bytes)
+    answer = await guest.door.leader.ask(event)
+    if isinstance(answer, Rejected):
+        raise ApiError(answer.code, answer.says)
+    return SavedView(getattr(answer, "says", ""))
+
+
+@post("/node/v1/attempts/{attempt:str}/inputs/{name:str}/link", status_code=200)
+async def input_link(attempt: str, name: str, request: Request) -> Response[bytes]:
+    """Where an input in S3 can be fetched, by this attempt and for a few minutes. It is made now and kept nowhere."""
+    guest = await visit(request, attempt)
+    item = next((item for item in guest.job.spec.inputs if item.name == name), None)
+    if item is None or not item.url.startswith(SCHEME):
+        raise ApiError("not_found", f"{guest.attempt.id} has no input {name[:64]!r} in S3")
+    found = Urls({name: await guest.door.content.inputs.address(item.url)})
+    return Response(msgspec.json.encode(found), media_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def _readable(guest: Visit, name: str) -> str:
+    if not guest.readable(name_of(name)):
+        raise ApiError("not_found", f"{guest.attempt.id} was not told to use manifest {name[:64]}")
+    return name
+
+
+def make_data_app(door: NodeFilesApi) -> Litestar:
+    return Litestar(
+        route_handlers=[missing, places, take, manifest, links, checkpoint, input_link],
+        state=State({"door": door}),
+        exception_handlers={Exception: worded},
+        request_max_body_size=BODY_BYTES_MAX,
+        openapi_config=None,
+        logging_config=None,
+        debug=False,
+    )

@@ -1,0 +1,27 @@
+"""What becomes of an answer that is a refusal: the kernel's, or one that stands in a list of answers."""
+
+from typing import TypeVar
+
+from holdfast import codes
+from holdfast.kernel.decision import Rejected
+from holdfast.orchestrator.api.views import failure_view
+from holdfast.orchestrator.api_error import ApiError
+from holdfast.wire.http import ErrorView
+
+T = TypeVar("T")
+
+
+def refusal(view: ErrorView) -> ApiError:
+    return ApiError(view.code, view.says, view.hint, view.failure)
+
+
+def rejection(rejected: Rejected) -> ApiError:
+    """What the kernel decided against."""
+    return ApiError(rejected.code, rejected.says, codes.what_to_do(rejected.code), failure_view(rejected.failure))
+
+
+def decided(answer: T | Rejected) -> T:
+    """The kernel's answer. Raises where it is a refusal."""
+    if isinstance(answer, Rejected):
+        raise rejection(answer)
+    return answer

@@ -1,0 +1,99 @@
+"""The one table of the API. Adding an endpoint is adding its line here: Litestar serves it, and so does
+`holdfast.testing.Network`.
+"""
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from holdfast.orchestrator.api import arrays, checks, content, following, jobs, nodes, service, tokens
+from holdfast.orchestrator.api.call import EVENTS_TYPE, Scope
+
+BODY_BYTES_MAX = 16 * 1024 * 1024
+"""A full batch of ordinary jobs takes a tenth of this."""
+METRICS_TYPE = "text/plain; version=0.0.4"
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+class HandlerParameter(msgspec.Struct, frozen=True):
+    """One thing that a handler reads from a request."""
+
+    kind: Any
+    default: Any = inspect.Parameter.empty
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+class Route(msgspec.Struct, frozen=True, dict=True):
+    method: str
+    path: str
+    """`/v1/jobs/{job}`: what stands in braces is a parameter of the handler."""
+    handler: Handler
+    scope: Scope
+    status: int = 200
+    media_type: str | None = None
+    """None: JSON, or what a `Reply` says."""
+    body_bytes_max: int = BODY_BYTES_MAX
+
+    @cached_property
+    def parameters(self) -> dict[str, HandlerParameter]:
+        """Of the handler, but for its `ApiCall`."""
+        kinds = typing.get_type_hints(self.handler, include_extras=True)
+        named = list(inspect.signature(self.handler).parameters.values())[1:]
+        return {one.name: HandlerParameter(kinds[one.name], one.default) for one in named}
+
+    @cached_property
+    def returns(self) -> Any:
+        return typing.get_type_hints(self.handler)["return"]
+
+
+ROUTES = (
+    # --- jobs ---
+    Route("POST", "/v1/jobs", jobs.submit, Scope.SUBMIT, status=201),
+    Route("POST", "/v1/jobs/batch", jobs.submit_batch, Scope.SUBMIT),
+    Route("GET", "/v1/jobs", jobs.list_jobs, Scope.READ),
+    Route("GET", "/v1/jobs/{job}", jobs.show_job, Scope.READ),
+    Route("GET", "/v1/jobs/{job}/explain", jobs.explain_job, Scope.READ),
+    Route("POST", "/v1/jobs/{job}/stop", jobs.stop_job, Scope.SUBMIT),
+    Route("POST", "/v1/jobs/{job}/rerun", jobs.rerun_job, Scope.SUBMIT, status=201),
+    Route("POST", "/v1/jobs/{job}/move", jobs.move_job, Scope.SUBMIT),
+    Route("POST", "/v1/jobs/{job}/received", jobs.files_received, Scope.SUBMIT),
+    Route("GET", "/v1/jobs/{job}/output/{attempt}/{stream}", jobs.output, Scope.READ),
+    # --- checks ---
+    Route("POST", "/v1/check", checks.check, Scope.READ),
+    Route("POST", "/v1/check/watch", checks.watch, Scope.READ, media_type=EVENTS_TYPE),
+    Route("GET", "/v1/estimates", checks.estimates, Scope.READ),
+    # --- arrays ---
+    Route("POST", "/v1/arrays", arrays.submit_array, Scope.SUBMIT, status=201),
+    Route("GET", "/v1/arrays/{array}", arrays.show_array, Scope.READ),
+    Route("POST", "/v1/arrays/{array}/stop", arrays.stop_array, Scope.SUBMIT),
+    Route("POST", "/v1/arrays/{array}/retry", arrays.retry_array, Scope.SUBMIT),
+    # --- content ---
+    Route("POST", "/v1/blobs/missing", content.missing, Scope.SUBMIT),
+    Route("POST", "/v1/blobs/links", content.places, Scope.SUBMIT),
+    Route("POST", "/v1/manifests", content.take, Scope.SUBMIT),
+    Route("GET", "/v1/manifests/{name}", content.manifest, Scope.READ),
+    Route("POST", "/v1/manifests/{name}/links", content.links, Scope.READ),
+    # --- join tokens ---
+    Route("POST", "/v1/tokens", tokens.make_token, Scope.OPERATE, status=201),
+    Route("GET", "/v1/tokens", tokens.list_tokens, Scope.OPERATE),
+    Route("DELETE", "/v1/tokens/{token}", tokens.revoke_token, Scope.OPERATE, status=204),
+    # --- nodes ---
+    Route("GET", "/v1/nodes", nodes.list_nodes, Scope.READ),
+    Route("GET", "/v1/nodes/{node}", nodes.show_node, Scope.READ),
+    Route("POST", "/v1/nodes/{node}/drain", nodes.drain_node, Scope.OPERATE),
+    # --- streams ---
+    Route("GET", "/v1/events", following.follow_events, Scope.READ, media_type=EVENTS_TYPE),
+    Route("GET", "/v1/jobs/{job}/logs", following.follow_logs, Scope.READ, media_type=EVENTS_TYPE),
+    # --- the orchestrator itself ---
+    Route("GET", "/v1/doctor", service.doctor, Scope.READ),
+    Route("GET", "/healthz", service.healthz, Scope.OPEN, media_type="application/json"),
+    Route("GET", "/metrics", service.metrics, Scope.READ, media_type=METRICS_TYPE),
+)

@@ -1,0 +1,77 @@
+"""Whether the orchestrator is what it should be: memory equals the store, the store answers, the disk has room.
+
+It looks and says; it repairs nothing.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable
+from pathlib import Path
+
+from holdfast.kernel.kernel import Kernel
+from holdfast.orchestrator.api_error import Unavailable
+from holdfast.orchestrator.leader.loop import Leader
+from holdfast.orchestrator.leader.record import rebuilt
+from holdfast.orchestrator.queries import Queries
+from holdfast.state import StoreError
+from holdfast.wire.http import DoctorView, Finding
+
+DISK_FREE_MIB_MIN = 256
+
+
+async def examine(leader: Leader, queries: Queries, data: Path) -> DoctorView:
+    findings = [
+        _leads(leader),
+        await _store_answers(leader, queries),
+        await _rebuild_equals_memory(leader, queries),
+        *(await asyncio.to_thread(_disk, data)),
+    ]
+    return DoctorView(all(finding.ok for finding in findings), findings)
+
+
+def _leads(leader: Leader) -> Finding:
+    if leader.trouble:
+        return Finding("leads", False, f"nothing can be decided now: {leader.trouble}")
+    return Finding("leads", True, f"leading with epoch {leader.epoch}")
+
+
+async def _store_answers(leader: Leader, queries: Queries) -> Finding:
+    try:
+        seq = await queries.ask(leader.store.last_seq)
+    except StoreError as error:
+        return Finding("store answers", False, error.says)
+    return Finding("store answers", True, f"{seq} journal entries")
+
+
+async def _rebuild_equals_memory(leader: Leader, queries: Queries) -> Finding:
+    name = "rebuild equals memory"
+
+    def look(kernel: Kernel) -> Awaitable[tuple[str, str]]:
+        memory = kernel.digest()
+
+        async def compare() -> tuple[str, str]:
+            snapshot = await queries.ask(leader.store.load_live)
+            stored = await asyncio.to_thread(lambda: rebuilt(leader.settings, snapshot).digest())
+            return memory, stored
+
+        return compare()
+
+    try:
+        memory, stored = await leader.at_quiet_moment(look)
+    except TimeoutError:
+        return Finding(name, True, "not compared: there was no quiet moment within 5 s; ask again")
+    except (StoreError, Unavailable) as error:
+        return Finding(name, False, f"cannot be compared: {error}")
+    if memory != stored:
+        return Finding(name, False, f"memory is {memory[:12]}, the store gives {stored[:12]}: report this as a bug")
+    return Finding(name, True, f"both are {memory[:12]}")
+
+
+def _disk(data: Path) -> list[Finding]:
+    free_mib = shutil.disk_usage(data).free // (1024 * 1024)
+    writable = os.access(data, os.W_OK)
+    return [
+        Finding("disk has room", free_mib >= DISK_FREE_MIB_MIN, f"{free_mib} MiB free, {DISK_FREE_MIB_MIN} wanted"),
+        Finding("data folder is ours", writable, "it can be written" if writable else "it cannot be written"),
+    ]

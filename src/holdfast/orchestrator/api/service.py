@@ -1,0 +1,22 @@
+"""The orchestrator itself: whether it leads, whether it is well, and its numbers."""
+
+import msgspec
+
+from holdfast.orchestrator.api.call import ApiCall, Reply
+from holdfast.wire.http import DoctorView
+
+
+async def doctor(call: ApiCall) -> DoctorView:
+    return await call.context.self_check()
+
+
+async def healthz(call: ApiCall) -> Reply:
+    """200 while it leads, else 503 and why. Names no job, node or address, for it needs no token."""
+    leader = call.context.leader
+    says = "leading" if not leader.trouble else "not leading: the store cannot be used, or this is just starting"
+    body = {"ok": not leader.trouble, "epoch": leader.epoch, "says": says}
+    return Reply(msgspec.json.encode(body), "application/json", status=503 if leader.trouble else 200)
+
+
+async def metrics(call: ApiCall) -> bytes:
+    return call.context.metrics.text()

@@ -1,0 +1,184 @@
+"""Server-sent events: the journal, and the output of a job, each resumable from the id of the last event read.
+
+    id: <where to go on>
+    data: <EventView or LogLine>
+
+`event: end` says that nothing will follow; a stream that ends without it was cut, and its reader resumes. A comment
+every few seconds shows that the stream lives. With follow=false a stream ends where the present does.
+
+A job's output is merged as a story: each attempt's stdout and stderr as they were delivered, in the order of the
+attempts, and between them what the platform saw (stream `platform`), an attempt's end after its last output.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.model import Attempt, Entry, Job
+from holdfast.orchestrator.api.views import event_view
+from holdfast.orchestrator.api_error import ApiError
+from holdfast.orchestrator.wakeups import JOURNAL
+from holdfast.wire.http import LogLine
+
+if TYPE_CHECKING:
+    from holdfast.orchestrator.api.context import ApiContext
+
+ALIVE_S = 10.0
+PAGE = 500
+LOG_READ_BYTES = 64 * 1024
+_BEFORE_OUTPUT = frozenset({"job.assigned", "attempt.go", "attempt.running"})
+"""What happens to an attempt before it prints; everything else about it comes after what it printed."""
+
+
+def sse(data: Any, id: str) -> bytes:
+    return b"id: " + id.encode() + b"\ndata: " + msgspec.json.encode(data) + b"\n\n"
+
+
+END = b"event: end\ndata: {}\n\n"
+ALIVE = b": alive\n\n"
+
+
+async def events(
+    context: "ApiContext",
+    after: int,
+    job: str | None,
+    node: str | None,
+    follow: bool,
+    shown: Callable[[Entry], Awaitable[bool]],
+) -> AsyncGenerator[bytes, None]:
+    """The journal after a number. `shown`: whether this reader may see an entry."""
+    yield ALIVE
+    with context.wakeups.listen(JOURNAL) as bell:
+        while not context.stopping():
+            bell.clear()
+            page = await context.queries.entries(after, job, node, PAGE)
+            for entry in page:
+                after = entry.seq
+                if await shown(entry):
+                    yield sse(event_view(entry), str(entry.seq))
+            if len(page) == PAGE:
+                continue
+            if not follow:
+                yield END
+                return
+            if not await bell.rung_or_idle(ALIVE_S):
+                yield ALIVE
+
+
+class Cursor:
+    """Where a reader of a job's output stands: `<entry>|<attempt>:<stdout>:<stderr>,…`, as in an event's id."""
+
+    def __init__(self, text: str = "") -> None:
+        self.entry = 0
+        self.offsets: dict[int, dict[str, int]] = {}
+        if not text:
+            return
+        try:
+            entry, _, rest = text.partition("|")
+            self.entry = int(entry)
+            for part in filter(None, rest.split(",")):
+                number, stdout, stderr = (int(field) for field in part.split(":"))
+                self.offsets[number] = {"stdout": stdout, "stderr": stderr}
+            numbers = [self.entry, *(v for o in self.offsets.values() for v in o.values())]
+            if not all(0 <= number < 2**62 for number in numbers) or len(text) > 4096:
+                raise ValueError
+        except ValueError:
+            raise ApiError("bad_cursor", "Last-Event-ID is not one that this stream gave out") from None
+
+    def of(self, number: int) -> dict[str, int]:
+        return self.offsets.setdefault(number, {"stdout": 0, "stderr": 0})
+
+    def __str__(self) -> str:
+        parts = (f"{n}:{o['stdout']}:{o['stderr']}" for n, o in sorted(self.offsets.items()))
+        return f"{self.entry}|{','.join(parts)}"
+
+
+class JobLog:
+    """One reader of one job's output."""
+
+    def __init__(self, context: "ApiContext", job: str, streams: tuple[str, ...], cursor: Cursor) -> None:
+        self._context = context
+        self._queries = context.queries
+        self._job = job
+        self._streams = streams
+        self._cursor = cursor
+
+    async def follow(self, follow: bool) -> AsyncGenerator[bytes, None]:
+        yield ALIVE
+        with self._context.wakeups.listen(self._job) as bell:
+            while not self._context.stopping():
+                bell.clear()
+                # The state first, then the output: once the job has ended, no output is added to what is read after.
+                job, attempts, entries = await self._queries.ask(self._story)
+                for entry in entries:
+                    if entry.attempt is not None and entry.kind not in _BEFORE_OUTPUT:
+                        async for piece in self._output([a for a in attempts if a.id == entry.attempt]):
+                            yield piece
+                    elif entry.kind == "job.ended":
+                        async for piece in self._output(attempts):
+                            yield piece
+                    self._cursor.entry = entry.seq
+                    yield sse(
+                        LogLine(entry.attempt or "", "platform", entry.seq, entry.text, entry.at_ms), str(self._cursor)
+                    )
+                async for piece in self._output(attempts):
+                    yield piece
+                if len(entries) == PAGE:
+                    continue
+                if job is None or not job.live or not follow:
+                    if job is not None and (gone := await self._queries.ask(self._context.log_retention.gone, job)):
+                        now_ms = self._context.time.wall_ms()
+                        yield sse(LogLine("", "platform", self._cursor.entry, gone, now_ms), str(self._cursor))
+                    yield END
+                    return
+                if not await bell.rung_or_idle(ALIVE_S):
+                    yield ALIVE
+
+    def _story(self) -> tuple[Job | None, list[Attempt], list[Entry]]:
+        store = self._queries.store
+        job = store.job(self._job)
+        return job, store.attempts(self._job), store.entries(self._cursor.entry, self._job, None, PAGE)
+
+    async def _output(self, attempts: list[Attempt]) -> AsyncGenerator[bytes, None]:
+        """Everything not yet read of these attempts, in order."""
+        for attempt in attempts:
+            for stream in self._streams:
+                async for piece in self._stream(attempt, stream):
+                    yield piece
+
+    async def _stream(self, attempt: Attempt, stream: str) -> AsyncGenerator[bytes, None]:
+        at = self._cursor.of(_number(attempt))
+        while True:
+            raw = await self._queries.ask(self._context.logs.read, attempt.id, stream, at[stream], LOG_READ_BYTES)
+            text, size = whole_text(raw, final=not attempt.live and len(raw) < LOG_READ_BYTES)
+            if not size:
+                return
+            offset = at[stream]
+            at[stream] = offset + size
+            yield sse(LogLine(attempt.id, stream, offset, text), str(self._cursor))
+            if size == len(raw) < LOG_READ_BYTES:
+                return
+            await self._context.time.sleep(0)
+
+
+def _number(attempt: Attempt) -> int:
+    return int(attempt.id.rpartition(".")[2])
+
+
+def whole_text(raw: bytes, final: bool) -> tuple[str, int]:
+    """As much of the bytes as is whole characters, and how many bytes that is. Bytes that are no text are shown as �.
+
+    A character may be cut by the end of what has arrived; it waits for its rest, unless nothing more can come.
+    """
+    size = len(raw)
+    if not final:
+        for back in range(1, min(4, size) + 1):
+            lead = raw[-back]
+            if lead & 0xC0 == 0x80:
+                continue
+            need = 2 if lead & 0xE0 == 0xC0 else 3 if lead & 0xF0 == 0xE0 else 4 if lead & 0xF8 == 0xF0 else 1
+            if need > back:
+                size -= back
+            break
+    return raw[:size].decode("utf-8", "replace"), size

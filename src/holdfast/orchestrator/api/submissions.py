@@ -1,0 +1,82 @@
+"""Submitting jobs: one request under a key at a time, and what stands under the key afterwards."""
+
+import secrets
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.kernel.decision import Answer, Rejected, Taken
+from holdfast.kernel.events import Submitted
+from holdfast.model import Job, Settings
+from holdfast.orchestrator.api.job_requests import checked_key, submission
+from holdfast.orchestrator.api.refusals import refusal, rejection
+from holdfast.orchestrator.api.request_files import need_named
+from holdfast.orchestrator.api.views import job_view
+from holdfast.wire.http import ErrorView, JobRequest, JobView
+
+if TYPE_CHECKING:
+    from holdfast.orchestrator.api.context import ApiContext
+
+BATCH_MAX = 1_000
+
+
+class Submissions:
+    """Looks for a job in the store and then submits it, as one step; see `leader.dedupe`."""
+
+    async def submit(self, context: "ApiContext", asked: list["Submission"]) -> list[JobView | ErrorView]:
+        keyed = {one.event.job for one in asked if one.keyed}
+        if not keyed:
+            return await self._submit(context, asked, {})
+        async with context.leader.turn(keyed):
+            return await self._submit(context, asked, await context.queries.known_jobs(keyed))
+
+    async def _submit(
+        self, context: "ApiContext", asked: list["Submission"], known: dict[str, Job]
+    ) -> list[JobView | ErrorView]:
+        fresh = [one.event for one in asked if one.event.job not in known]
+        need_named(context.content, fresh)
+        said, taken = await context.leader.ask_all(fresh) if fresh else ([], {})
+        answers = iter(said)
+        return [
+            _outcome(event, known[event.job], again=True)
+            if event.job in known
+            else _answered(event, next(answers), taken.get(event.job))
+            for event, _ in asked
+        ]
+
+
+class Submission(NamedTuple):
+    """One submission. Without a key it is its own: nothing can be repeated by accident, or on purpose, and nobody
+    needs to look whether its job exists."""
+
+    event: Submitted
+    keyed: bool
+
+
+def asked_for(request: JobRequest, owner: str, key: str | None, settings: Settings) -> Submission:
+    checked = checked_key(key) if key else secrets.token_hex(16)
+    return Submission(submission(request, owner, checked, settings), keyed=bool(key))
+
+
+def _answered(event: Submitted, answer: Answer, job: Job | None) -> JobView | ErrorView:
+    if isinstance(answer, Rejected):
+        return rejection(answer).view
+    if job is None:
+        return ErrorView("store_unavailable", "the submission was not confirmed", "Send it again; that is safe.")
+    return _outcome(event, job, again=isinstance(answer, Taken) and answer.again)
+
+
+def _outcome(event: Submitted, job: Job, again: bool) -> JobView | ErrorView:
+    """The job that stands under the key, unless the key was used for something else."""
+    if job.spec_hash == event.spec_hash:
+        return job_view(job, again=again)
+    return ErrorView(
+        "key_reused",
+        f"the idempotency key was used before, for another job ({job.id})",
+        "Use a new key, or send exactly what was sent before.",
+    )
+
+
+def stands(view: JobView | ErrorView) -> JobView:
+    """The job. Raises where it was refused."""
+    if isinstance(view, ErrorView):
+        raise refusal(view)
+    return view

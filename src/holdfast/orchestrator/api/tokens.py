@@ -1,0 +1,69 @@
+"""Join tokens: make, list, revoke.
+
+A token's text is shown when it is made, and again to who repeats that call; never in a list.
+"""
+
+import asyncio
+
+from holdfast.identity import tokens
+from holdfast.identity.admin import AdminToken
+from holdfast.identity.tokens import Drawn
+from holdfast.kernel.events import TokenMade, TokenRevoked
+from holdfast.model import Instant, TokenId
+from holdfast.orchestrator.api.call import ApiCall
+from holdfast.orchestrator.api.context import ApiContext
+from holdfast.orchestrator.api.job_requests import checked_key, checked_token
+from holdfast.orchestrator.api.refusals import decided
+from holdfast.orchestrator.api.views import token_view
+from holdfast.orchestrator.api_error import ApiError
+from holdfast.wire.http import JoinTokenView, TokenRequest, TokenView
+
+
+class TokenDesk:
+    """Makes tokens, one at a time.
+
+    Only the hash of a token's secret is stored, so the text of an earlier answer cannot be looked up. Under an
+    idempotency key it is worked out again instead: id and secret follow from the key, from what was asked for, and from
+    the admin token, which nobody else has.
+    """
+
+    def __init__(self, admin: AdminToken) -> None:
+        self._admin = admin
+        self._one_at_a_time = asyncio.Lock()
+
+    def drawn(self, key: str, asked: TokenRequest) -> Drawn:
+        wanted = (str(asked.ttl_ms), str(asked.uses), asked.note)
+        return Drawn(self._admin.derived("token id", key), self._admin.derived("token secret", key, *wanted))
+
+    async def make(self, context: ApiContext, asked: TokenRequest, key: str | None) -> TokenView:
+        now = context.time.wall_ms()
+        drawn = None if key is None else self.drawn(key, asked)
+        ticket, row = tokens.make(context.pin, Instant(now), Instant(now + asked.ttl_ms), asked.uses, asked.note, drawn)
+        # Between the look and the commit nobody else may make the same one: the second would undo a revocation.
+        async with self._one_at_a_time:
+            known = None if key is None else await context.queries.token(row.id)
+            if known is None:
+                decided(await context.leader.ask(TokenMade(row)))
+                known = row
+        if known.secret_sha256 != ticket.secret_sha256:
+            raise ApiError("key_reused", f"the idempotency key was used before, for another token ({known.id})")
+        return TokenView(known.id, ticket.text, known.expires_ms, known.uses_left)
+
+
+async def make_token(call: ApiCall, data: TokenRequest) -> TokenView:
+    context = call.context
+    return await context.tokens.make(context, checked_token(data), checked_key(call.key) if call.key else None)
+
+
+async def list_tokens(call: ApiCall) -> list[JoinTokenView]:
+    context = call.context
+    now = context.time.wall_ms()
+    return [token_view(token, now) for token in await context.queries.tokens()]
+
+
+async def revoke_token(call: ApiCall, token: str) -> None:
+    context = call.context
+    known = await context.queries.token_named(token)
+    answer = await context.leader.ask(TokenRevoked(TokenId(known.id if known else token)))
+    if known is None:
+        decided(answer)

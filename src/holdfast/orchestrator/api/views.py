@@ -1,0 +1,214 @@
+"""Rows as people see them: the model turned into the public HTTP types. Reads nothing and decides nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from holdfast.kernel.decision import Estimate, Explanation
+from holdfast.model import Attempt, Entry, Failure, Job, JoinToken, Node, Resources, Score
+from holdfast.model.cause_text import draining_text
+from holdfast.model.messages import Load
+from holdfast.wire.http import (
+    AttemptView,
+    CheckpointView,
+    EstimateView,
+    EventView,
+    ExplainView,
+    FailureView,
+    FilesView,
+    JobView,
+    JoinTokenView,
+    MoveView,
+    NodeView,
+    ScoreView,
+)
+
+
+def failure_view(failure: Failure | None) -> FailureView | None:
+    if failure is None:
+        return None
+    meaning = failure.meaning
+    return FailureView(
+        code=failure.code.value,
+        says=meaning.says,
+        detail=failure.detail,
+        blame=meaning.blame.value,
+        retryable=meaning.retryable,
+        billable=meaning.billable,
+        exit_code=failure.exit_code,
+        signal=failure.signal,
+    )
+
+
+def attempt_view(attempt: Attempt) -> AttemptView:
+    return AttemptView(
+        id=attempt.id,
+        node=attempt.node,
+        phase=attempt.phase.value,
+        offered_ms=attempt.offered_ms,
+        started_ms=attempt.started_ms,
+        ended_ms=attempt.ended_ms,
+        revoked=failure_view(attempt.revoked),
+        failure=failure_view(attempt.failure),
+        purpose=attempt.purpose.value,
+        straggling=attempt.straggling if attempt.may_win else "",
+        straggle=attempt.straggle if attempt.may_win else None,
+        revoke_cause=attempt.revoke_cause,
+    )
+
+
+def event_view(entry: Entry) -> EventView:
+    facts = None if entry.facts is None else msgspec.to_builtins(entry.facts)
+    return EventView(entry.seq, entry.at_ms, entry.kind, entry.text, entry.job, entry.attempt, entry.node, facts)
+
+
+def job_view(job: Job, attempts: Sequence[Attempt] = (), events: Iterable[Entry] = (), again: bool = False) -> JobView:
+    exit_code = job.failure.exit_code if job.failure else job.result.exit_code if job.result else None
+    return JobView(
+        id=job.id,
+        name=job.spec.name,
+        owner=job.owner,
+        argv=list(job.spec.argv),
+        phase=job.phase.value,
+        waiting=job.waiting,
+        recovery=job.spec.recovery.value,
+        priority=job.spec.priority,
+        submitted_ms=job.submitted_ms,
+        ended_ms=job.ended_ms,
+        verdict=job.verdict.value if job.verdict else None,
+        failure=failure_view(job.failure),
+        result_sha256=job.result.stdout_sha256 if job.result else None,
+        result_bytes=job.result.stdout_bytes if job.result else None,
+        exit_code=exit_code,
+        attempts_made=job.attempts_made,
+        node=_where(job, attempts),
+        attempts=[attempt_view(attempt) for attempt in attempts],
+        events=[event_view(entry) for entry in events],
+        again=again,
+        files=_files(job),
+        checkpoint=_checkpoint(job),
+        accepted=job.accepted,
+        move=None if job.move is None else MoveView(job.move.to, job.move.state.value, job.move.says),
+        array=job.spec.array,
+        item=job.spec.item,
+        wait_reason=job.wait_reason,
+    )
+
+
+def _files(job: Job) -> FilesView | None:
+    result = job.result
+    return FilesView(result.manifest, result.files, result.files_bytes) if result and result.manifest else None
+
+
+def _checkpoint(job: Job) -> CheckpointView | None:
+    saved = job.checkpoint
+    if saved is None:
+        return None
+    return CheckpointView(saved.manifest, saved.attempt, saved.parent, saved.bytes, saved.made_ms)
+
+
+def _where(job: Job, attempts: Sequence[Attempt]) -> str | None:
+    """Where it runs, or ran to its accepted end: the accepted attempt's node, else the newest that may still win."""
+    for attempt in attempts:
+        if attempt.id == job.accepted:
+            return attempt.node
+    return next((attempt.node for attempt in reversed(attempts) if attempt.may_win), None)
+
+
+def resources_view(amount: Resources) -> dict[str, int]:
+    return {
+        "cpu_milli": amount.cpu_milli,
+        "memory_mib": amount.memory_mib,
+        "disk_mib": amount.disk_mib,
+        "gpus": amount.gpus,
+    }
+
+
+def node_view(
+    node: Node,
+    held: Iterable[Attempt],
+    connected: bool,
+    load: Load | None,
+    events: Iterable[Entry] = (),
+    silent_ms: int | None = None,
+) -> NodeView:
+    attempts = list(held)
+    free = node.offered
+    for attempt in attempts:
+        free = free - attempt.holds
+    hardware = node.hardware
+    return NodeView(
+        id=node.id,
+        name=node.name,
+        state=node.state.value,
+        cause=node.cause,
+        draining=node.draining,
+        connected=connected,
+        isolation=node.isolation,
+        version=node.version,
+        arch=hardware.arch,
+        cpu_model=hardware.cpu_model,
+        hostname=hardware.hostname,
+        site=node.site,
+        total=resources_view(hardware.total),
+        free=resources_view(free),
+        gpus=[f"{gpu.model} {gpu.memory_mib} MiB" for gpu in hardware.gpus],
+        attempts=[attempt.id for attempt in attempts],
+        load=_load(load),
+        joined_ms=node.joined_ms,
+        state_since_ms=node.state_since_ms,
+        events=[event_view(entry) for entry in events],
+        silent_ms=silent_ms,
+        offered=resources_view(node.offered),
+        drained=node.drained_by_network,
+        draining_because=draining_text(node),
+        cause_code=node.cause_code,
+        pause_cause=node.pause_cause,
+    )
+
+
+def token_view(token: JoinToken, now_ms: int) -> JoinTokenView:
+    state = "revoked" if token.revoked else "expired" if token.expires_ms <= now_ms else "good"
+    if state == "good" and token.uses_left == 0:
+        state = "used up"
+    return JoinTokenView(token.id, state, token.made_ms, token.expires_ms, token.uses_left, token.note)
+
+
+def estimate_view(estimate: Estimate | None) -> EstimateView | None:
+    if estimate is None:
+        return None
+    return EstimateView(estimate.start, estimate.end, estimate.runs, estimate.says, estimate.latest_ms)
+
+
+def scores_view(scores: Mapping[str, Score]) -> dict[str, ScoreView]:
+    return {
+        sort: ScoreView(score.right, score.early, score.late, score.right + score.early + score.late)
+        for sort, score in sorted(scores.items())
+    }
+
+
+def _load(load: Load | None) -> dict[str, int]:
+    if load is None:
+        return {}
+    return {
+        "cpu_permille": load.cpu_permille,
+        "memory_used_mib": load.memory_used_mib,
+        "disk_free_mib": load.disk_free_mib,
+    }
+
+
+def explain_view(explanation: Explanation) -> ExplainView:
+    return ExplainView(
+        job=explanation.job,
+        phase=explanation.phase,
+        waiting_for=explanation.waiting_for,
+        until_ms=explanation.until_ms,
+        then=explanation.then,
+        attempts=list(explanation.attempts),
+        gates=dict(explanation.gates),
+        nearest=explanation.nearest,
+        ahead=explanation.ahead,
+        estimate=estimate_view(explanation.estimate),
+        wait_reason=explanation.wait_reason,
+        gate_codes={gate.value: nodes for gate, nodes in explanation.gate_codes.items()},
+    )

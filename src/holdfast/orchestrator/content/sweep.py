@@ -1,0 +1,162 @@
+"""Lets go of what no job needs any more: reads what is referred to, lists the store, deletes what may be deleted.
+
+What may be is decided by `holdfast.blobs.garbage`, which is pure; its duties for a caller are kept here and in
+`content`. Only the leader sweeps, and a new one waits until the pledges of its predecessor have run out. A round is
+written down before its first request to delete is sent: docs/decisions/0014 says why, and what a death at each point
+leaves behind.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast.blobs.errors import BlobError
+from holdfast.blobs.garbage import ROUND_MS, Collector, Root
+from holdfast.blobs.keys import Stored, owner_hash
+from holdfast.boottime import boottime_ms
+from holdfast.orchestrator.api_error import ApiError, Unavailable
+from holdfast.orchestrator.content.service import ContentService
+from holdfast.orchestrator.leader.clock import wall_ms
+from holdfast.orchestrator.leader.loop import Leader
+from holdfast.state import Snapshot, Store, StoreError
+
+SWEEP_S = 1800.0
+"""Nothing is urgent here: what is collected was useless for hours."""
+BEAT_S = 60.0
+"""How often it is looked whether this process was frozen, and whether a round that ended badly is over."""
+NOTE = "deleting"
+"""What the note of a round is found under."""
+PREFIXES = ("incoming/", "owned/")
+
+log = logging.getLogger("holdfast.sweep")
+
+
+def roots_of(live: Snapshot, kept: Iterable[tuple[str, tuple[str, ...]]]) -> dict[Root, str]:
+    """Every manifest that something refers to, with the owner's name: live jobs, what their attempts started from, and
+    what is kept of ended ones."""
+    named: list[tuple[str, str]] = []
+    for job in live.jobs:
+        spec = job.spec
+        mine = [spec.package, *(item.manifest for item in spec.inputs)]
+        mine += [job.checkpoint.manifest] if job.checkpoint is not None else []
+        named += [(job.owner, manifest) for manifest in mine]
+    for attempt in live.attempts:
+        mine = [attempt.resumed.manifest] if attempt.resumed is not None else []
+        mine += [attempt.result.manifest] if attempt.result is not None else []
+        named += [(attempt.owner, manifest) for manifest in mine]
+    for owner, manifests in kept:
+        named += [(owner, manifest) for manifest in manifests]
+    return {Root(owner_hash(owner), manifest): owner for owner, manifest in named if manifest}
+
+
+def left_behind(live: Snapshot) -> list[str]:
+    """The keys that the leader before may still be deleting. A note that cannot be read is as bad as no store."""
+    return msgspec.json.decode(live.notes.get(NOTE, "[]"), type=list[str])
+
+
+class Sweeper:
+    def __init__(self, content: ContentService, store: Store, leader: Leader) -> None:
+        self._content = content
+        self._store = store
+        self._leader = leader
+        self._began = wall_ms(), boottime_ms()
+
+    async def run(self) -> None:
+        beating = asyncio.create_task(self._beat())
+        try:
+            await self._sweep_for_ever()
+        finally:
+            beating.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self._content.collector.awake(boottime_ms())
+            await asyncio.sleep(BEAT_S)
+
+    async def _sweep_for_ever(self) -> None:
+        swept_s = asyncio.get_running_loop().time()
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now_s = asyncio.get_running_loop().time()
+            if self._leader.trouble or (now_s - swept_s < SWEEP_S and not self._content.collector.condemned):
+                continue
+            try:
+                swept_s = now_s
+                deleted = await self.sweep()
+                if deleted:
+                    log.info("%s keys that nothing refers to were deleted", deleted)
+            except (BlobError, StoreError, OSError, Unavailable) as wrong:
+                log.warning("nothing was collected, or not all: %s", getattr(wrong, "says", wrong))
+
+    async def sweep(self) -> int:
+        """One round; how many keys were to go. A round that ended badly is ended first, as soon as that is safe."""
+        epoch, collector = self._leader.epoch, self._content.collector
+        if collector.condemned and not await self._end(collector, epoch):
+            return 0
+        if await self._content.store.deleting():
+            return 0  # or a backup is being made, for which nothing may go: nothing is condemned that must then wait
+        read_ms = boottime_ms()
+        live, kept = await asyncio.to_thread(self._referred)
+        roots = roots_of(live, kept)
+        named = await self._named(roots)
+        listing: list[Stored] = []
+        for prefix in PREFIXES:
+            async for batch in self._content.store.list(prefix):
+                listing += batch
+        uploading = {*(attempt.id for attempt in live.attempts), *self._content.uploading()}
+        doomed = collector.condemn(
+            listing, roots, named, uploading, roots_read_ms=read_ms, now_ms=boottime_ms(), store_ms=wall_ms()
+        )
+        if doomed:
+            await self._delete(collector, epoch, doomed)
+        return len(doomed)
+
+    async def _delete(self, collector: Collector, epoch: int, doomed: Sequence[str]) -> None:
+        # Where this fails the note may stand all the same: nothing was asked of the store yet, and the next sweep ends
+        # the round by striking it out.
+        await self._leader.leave_note(NOTE, msgspec.json.encode(doomed).decode(), epoch)
+        self._content.forget(doomed)
+
+        def may() -> bool:
+            # A process that was frozen since it decided must not act on it: another may have pledged these since.
+            return self._leader.epoch == epoch and not self._leader.trouble and collector.may_delete(boottime_ms())
+
+        try:
+            await self._content.store.delete_while(doomed, may, ROUND_MS // 1000)
+        except BaseException:
+            # Also when this task is cancelled: what was asked may still be done, by a thread or by the store.
+            collector.unsure(boottime_ms())
+            raise
+        finally:
+            self._content.forget(doomed)
+        await self._end(collector, epoch)
+
+    async def _end(self, collector: Collector, epoch: int) -> bool:
+        """Strike the note out and let go of the keys in it, if nobody can be deleting them any more."""
+        if not collector.may_bury(boottime_ms()) or await self._content.store.deleting():
+            return False
+        await self._leader.leave_note(NOTE, "[]", epoch)
+        return collector.buried(boottime_ms())
+
+    def _referred(self) -> tuple[Snapshot, list[tuple[str, tuple[str, ...]]]]:
+        """What lives first, then what is kept: a job that ends in between is found in one of the two, or in both."""
+        live = self._store.load_live()
+        kept = [(str(keep.owner), keep.manifests) for keep in self._store.keeps(self._time_ms())]
+        return live, kept
+
+    def _time_ms(self) -> int:
+        """The time that files are kept by. A wall clock that is set ahead while we run makes nothing older."""
+        wall, boot = self._began
+        return min(wall_ms(), wall + boottime_ms() - boot)
+
+    async def _named(self, roots: dict[Root, str]) -> dict[str, list[str]]:
+        named: dict[str, list[str]] = {}
+        for root, owner in roots.items():
+            try:
+                manifest = await self._content.manifest(owner, root.manifest)
+            except ApiError:
+                continue  # not there: then its owner loses nothing, as the collector sees to
+            named[root.manifest] = [blob.sha for blob in manifest.blobs]
+        return named

@@ -1,0 +1,79 @@
+"""Compares what an attempt delivered with what it declared. It finds out; the kernel decides what follows."""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from holdfast.blobs.errors import BlobError
+from holdfast.kernel.decision import Verify
+from holdfast.kernel.events import Verified
+from holdfast.orchestrator.api_error import Unavailable
+from holdfast.orchestrator.content.service import ContentService
+from holdfast.orchestrator.failpoints import failpoint
+from holdfast.orchestrator.leader.loop import Leader
+from holdfast.orchestrator.logs.log_files import LogStore
+from holdfast.state import StoreError
+
+log = logging.getLogger("holdfast.verify")
+
+
+AGAIN_S = 1.0
+"""Before a verification is tried again that our own disk made impossible."""
+
+
+class Verifier:
+    def __init__(self, logs: LogStore, content: ContentService) -> None:
+        self._logs = logs
+        self._content = content
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="verify")
+        self._running: set[asyncio.Task[None]] = set()
+
+    def begin(self, send: Verify, leader: Leader) -> None:
+        task = asyncio.get_running_loop().create_task(self._verify(send, leader))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _verify(self, send: Verify, leader: Leader) -> None:
+        failpoint("verify.before")
+        epoch = leader.epoch
+        while True:
+            try:
+                fault = await asyncio.get_running_loop().run_in_executor(self._threads, self._fault, send)
+                fault = fault or await self._missing_files(send)
+                break
+            except (OSError, BlobError, StoreError) as cause:
+                # The disk is ours, not the node's: no verdict, and the kernel asks only once.
+                log.error("%s cannot be verified yet: %s", send.attempt, cause)
+            await asyncio.sleep(AGAIN_S)
+            if leader.epoch != epoch:
+                return
+        failpoint("verify.compared")
+        if leader.epoch != epoch:
+            # The state was rebuilt meanwhile, and the node may have declared something else since: it is asked anew.
+            return
+        try:
+            leader.tell(Verified(send.attempt, send.fence, ok=not fault, detail=fault))
+        except Unavailable:
+            log.info("%s was verified for a leader that is gone", send.attempt)
+
+    async def _missing_files(self, send: Verify) -> str:
+        """The files were verified when they were taken over. Here: that they were, and are still there."""
+        if not send.result.manifest:
+            return ""
+        whole = await self._content.whole(send.owner, send.result.manifest)
+        return "" if whole else f"the files of manifest {send.result.manifest} were declared, but are not all there"
+
+    def _fault(self, send: Verify) -> str:
+        self._logs.seal(send.attempt)
+        size, digest = self._logs.digest(send.attempt)
+        declared = send.result
+        if size != declared.stdout_bytes:
+            return f"{declared.stdout_bytes} bytes of output were declared, {size} arrived"
+        if digest != declared.stdout_sha256:
+            return "the output that arrived is not the output that was declared: their hashes differ"
+        return ""
+
+    def close(self) -> None:
+        for task in self._running:
+            task.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)

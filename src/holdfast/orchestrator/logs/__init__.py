@@ -1,0 +1,1 @@
+"""What jobs printed: the files that hold it, and how long they are kept."""

@@ -1,0 +1,216 @@
+"""What jobs printed: one append-only file per attempt and stream, under `<data>/logs/<job>/<attempt>.<stream>`.
+Beside them, once the job has ended, `ended`: since when it is known to have.
+
+A piece names its offset. One that starts beyond the end is not stored (bytes would be missing), what overlaps is
+ignored (a node repeats what was not acknowledged), and nothing is acknowledged before it is on the disk.
+Everything here blocks, so it runs in threads: appends in one thread, which syncs many pieces together; reads and
+digests in any. It must not know who may write what: the session layer has checked that.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from holdfast.durable import sync_folder
+from holdfast.model import AttemptId, job_of
+from holdfast.orchestrator.failpoints import failpoint
+from holdfast.wire.convert import LogPiece
+
+STREAMS = ("stdout", "stderr")
+OPEN_FILES_MAX = 256
+DISK_RESERVE_BYTES = 512 << 20
+"""Logs are not taken below this much free disk (a tenth of a small one): nodes keep them, and deliver later."""
+SEALS_MAX = 100_000
+"""A seal matters while pieces of its attempt may be under way; older ones are refused as ended before they get here."""
+_ATTEMPT = re.compile(r"att_[0-9a-z]{4,40}\.[0-9]{1,9}")
+_JOB = re.compile(r"job_[0-9a-z]{4,40}")
+_ENDED = "ended"
+
+
+class LogRefused(Exception):
+    """No more of this attempt's logs can be taken, and why."""
+
+
+def need_log_name(attempt: str, stream: str) -> None:
+    if not _ATTEMPT.fullmatch(attempt) or stream not in STREAMS:
+        raise LogRefused(f"no such log: {attempt!r} {stream!r}")
+
+
+class LogStore:
+    def __init__(self, folder: Path, bytes_max: int) -> None:
+        self._folder = folder
+        self._bytes_max = bytes_max
+        self._open: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        """(attempt, stream) -> (descriptor, size); touched only by the writer thread."""
+        self._sealed: OrderedDict[str, None] = OrderedDict()
+        self._sealing = threading.Lock()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="logs")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def writer(self) -> ThreadPoolExecutor:
+        """The one thread in which `append` may be called."""
+        return self._writer
+
+    def close(self) -> None:
+        self._writer.shutdown(wait=True)
+        for descriptor, _ in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    # --- writing: in the writer thread ---
+
+    def append(self, pieces: list[LogPiece]) -> list[int | LogRefused]:
+        """Store pieces in order and sync each touched file once. For each piece: the size now durable, or why not."""
+        failpoint("logs.before_write")
+        self._spare_the_disk()
+        outcomes: list[int | LogRefused] = []
+        durable: dict[tuple[str, str], int] = {}
+        for piece in pieces:
+            try:
+                key = (piece.attempt, piece.stream)
+                durable.setdefault(key, self._opened(key)[1])
+                outcomes.append(self._append(piece))
+            except LogRefused as refused:
+                outcomes.append(refused)
+        failpoint("logs.before_sync")
+        for key in sorted(durable):
+            self._sync(key, durable[key])
+        failpoint("logs.before_ack")
+        return outcomes
+
+    def _spare_the_disk(self) -> None:
+        """The store may live on the same disk, and must be able to write when the logs no longer can."""
+        disk = os.statvfs(self._folder)
+        free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        if free < min(DISK_RESERVE_BYTES, total // 10):
+            raise OSError(errno.ENOSPC, f"{free >> 20} MiB are left on the disk; logs wait until there is more")
+
+    def _append(self, piece: LogPiece) -> int:
+        """The size now. A piece that would leave a gap is not stored: the size tells its sender where to go on."""
+        key = (piece.attempt, piece.stream)
+        with self._sealing:
+            descriptor, size = self._opened(key)
+            fresh = piece.data[size - piece.offset :] if piece.offset <= size else b""
+            if not fresh:
+                return size
+            if piece.attempt in self._sealed:
+                raise LogRefused(f"the log of {piece.attempt} is closed: its result is being verified")
+            if size + len(fresh) > self._bytes_max:
+                raise LogRefused(f"over the limit of {self._bytes_max} bytes per attempt and stream")
+            while fresh:
+                written = os.pwrite(descriptor, fresh, size)
+                size += written
+                fresh = fresh[written:]
+                self._open[key] = (descriptor, size)
+            return size
+
+    def _sync(self, key: tuple[str, str], durable: int) -> None:
+        descriptor, _ = self._opened(key)
+        try:
+            os.fdatasync(descriptor)
+        except OSError:
+            # After a failed sync the kernel may call lost pages clean: only what was synced before is sure.
+            os.ftruncate(descriptor, durable)
+            self._open.pop(key)
+            os.close(descriptor)
+            raise
+
+    def _opened(self, key: tuple[str, str]) -> tuple[int, int]:
+        if key in self._open:
+            self._open.move_to_end(key)
+            return self._open[key]
+        path = self._path(*key)
+        fresh_folder = not path.parent.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        size = os.fstat(descriptor).st_size
+        if size == 0:
+            # A new file's name is durable only once its folder is.
+            sync_folder(path.parent)
+            if fresh_folder:
+                sync_folder(self._folder)
+        self._open[key] = (descriptor, size)
+        while len(self._open) > OPEN_FILES_MAX:
+            _, (oldest, _) = self._open.popitem(last=False)
+            os.fdatasync(oldest)
+            os.close(oldest)
+        return descriptor, size
+
+    def delete(self, job: str) -> None:
+        """All that a job printed. In the writer thread, which may have its files open."""
+        for key in [key for key in self._open if job_of(AttemptId(key[0])) == job]:
+            os.close(self._open.pop(key)[0])
+        folder = self._folder_of(job)
+        # The mark goes last: what a crash leaves is deleted in the next round.
+        for path in sorted(folder.iterdir(), key=lambda path: path.name == _ENDED):
+            path.unlink()
+        folder.rmdir()
+
+    # --- how long it has been kept: in any thread ---
+
+    def jobs(self) -> Iterator[str]:
+        """Every job of which something is stored."""
+        with os.scandir(self._folder) as found:
+            yield from (one.name for one in found if _JOB.fullmatch(one.name))
+
+    def has(self, job: str) -> bool:
+        return self._folder_of(job).exists()
+
+    def mark(self, job: str, now_ms: int) -> None:
+        """The job has ended; `marked` says when that was seen."""
+        (self._folder_of(job) / _ENDED).write_text(str(now_ms))
+
+    def marked(self, job: str) -> int | None:
+        """None: not marked, or the mark was cut by a crash."""
+        try:
+            return int((self._folder_of(job) / _ENDED).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    # --- reading: in any thread ---
+
+    def size(self, attempt: str, stream: str) -> int:
+        try:
+            return self._path(attempt, stream).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def read(self, attempt: str, stream: str, offset: int, limit: int) -> bytes:
+        """Up to `limit` bytes from `offset`; empty where there is nothing (yet)."""
+        with contextlib.suppress(FileNotFoundError), self._path(attempt, stream).open("rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+        return b""
+
+    def seal(self, attempt: str) -> None:
+        """From now on nothing is added to this attempt's logs: what is verified is what stays."""
+        with self._sealing:
+            self._sealed[attempt] = None
+            if len(self._sealed) > SEALS_MAX:
+                self._sealed.popitem(last=False)
+
+    def digest(self, attempt: str, stream: str = "stdout") -> tuple[int, str]:
+        """(bytes, sha256) of what is stored."""
+        summed = hashlib.sha256()
+        size = 0
+        with contextlib.suppress(FileNotFoundError), self._path(attempt, stream).open("rb") as file:
+            while block := file.read(1 << 20):
+                summed.update(block)
+                size += len(block)
+        return size, summed.hexdigest()
+
+    def _path(self, attempt: str, stream: str) -> Path:
+        # The names come from a node: nothing but an attempt's id and a known stream may reach the file system.
+        need_log_name(attempt, stream)
+        return self._folder_of(job_of(AttemptId(attempt))) / f"{attempt}.{stream}"
+
+    def _folder_of(self, job: str) -> Path:
+        return self._folder / job

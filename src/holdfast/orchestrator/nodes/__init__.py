@@ -1,0 +1,1 @@
+"""What serves nodes: the gRPC service, sessions, the queue of handshakes, the logs that nodes deliver."""

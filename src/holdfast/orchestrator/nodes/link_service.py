@@ -1,0 +1,322 @@
+"""The door for nodes: gRPC streams turned into events and sessions. It proves who speaks; it judges nobody.
+
+Control: challenge, signed hello, `NodeJoined`; the kernel's answer comes back as a send like any other. Then every
+frame is an event, and the end of the stream is one, too. Bulk: pieces of logs, acknowledged when durable.
+
+A stranger may say anything here. Until the hello is proven, a stream is bounded in time and in number, in all
+and per address; after it, a node that talks too much is read more slowly, and one that talks nonsense is hung up on.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc.aio import EOF  # pyright: ignore[reportAttributeAccessIssue]
+
+import holdfast
+from holdfast.identity.proof import new_nonce, proven
+from holdfast.kernel.events import NodeBroke, NodeJoined, NodeSaid
+from holdfast.model import NodeId
+from holdfast.model.messages import Hello, Leaving, Pong, Refusal, Report
+from holdfast.orchestrator.api_error import Unavailable
+from holdfast.orchestrator.failpoints import failpoint
+from holdfast.orchestrator.leader.loop import Leader
+from holdfast.orchestrator.metrics import Metrics
+from holdfast.orchestrator.nodes.fleet import Fleet
+from holdfast.orchestrator.nodes.handshake_queue import HandshakeQueue, HandshakeQueueFull
+from holdfast.orchestrator.nodes.log_receiver import LogIntake, why_unwanted
+from holdfast.orchestrator.nodes.probing import probes
+from holdfast.orchestrator.nodes.sessions import SESSIONS_MAX, Session, Sessions
+from holdfast.wire import convert, limits, versions
+from holdfast.wire.checks import BadMessage, UnknownMessage
+from holdfast.wire.convert import LogDurable, LogPiece
+
+log = logging.getLogger("holdfast.nodes")
+
+HELLO_S_MAX = 5.0
+"""From the challenge to the hello: a node has its hello ready before it dials."""
+ANSWER_S_MAX = 30.0
+HANDSHAKES_MAX = 512
+HANDSHAKES_PER_ADDRESS_MAX = 128
+"""At once. Enough that one with a slow answer (200 ms there and back) holds up nobody; a single attacker cannot take
+every place."""
+WAITING_MAX = SESSIONS_MAX // 2
+WAITING_PER_ADDRESS_MAX = WAITING_MAX // 2
+"""A whole fleet, or a whole site behind one address, may come back at once. Who waits costs a connection, no more."""
+FRAMES_PER_SECOND_MAX = 200
+"""A node reports once a second and once per change; a full node that ends everything at once stays below this."""
+FLUSH_S_MAX = 2.0
+PIECES_IN_FLIGHT_MAX = 16
+UNWANTED_MAX = 64
+"""Pieces of attempts that are not the node's, before its bulk stream is closed."""
+
+
+class NodeLinkService:
+    """The servicer of NodeLink."""
+
+    def __init__(
+        self,
+        leader: Leader,
+        sessions: Sessions,
+        fleet: Fleet,
+        intake: LogIntake,
+        metrics: Metrics,
+        pin: str = "",
+    ) -> None:
+        """`pin`: of the certificate this door shows; empty without TLS."""
+        self._leader = leader
+        self._sessions = sessions
+        self._fleet = fleet
+        self._intake = intake
+        self._metrics = metrics
+        self._pin = pin
+        self._line = HandshakeQueue(HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX, WAITING_MAX, WAITING_PER_ADDRESS_MAX)
+
+    def crowded(self) -> bool:
+        """Whether nodes wait to be let in."""
+        return self._line.waiting > 0
+
+    # --- control ---
+
+    async def Control(self, request_iterator: Any, context: Any) -> None:
+        busy = Refusal("busy", "too many nodes are dialling in; try again soon", final=False)
+        if len(self._sessions) >= SESSIONS_MAX:
+            await self._refuse(context, busy)
+            return
+        try:
+            async with self._line.turn(_address(context.peer())):
+                hello = await self._prove(context)
+        except HandshakeQueueFull:
+            await self._refuse(context, busy)
+            return
+        if hello is not None:
+            await self._serve(hello, context)
+
+    async def _prove(self, context: Any) -> Hello | None:
+        """Ask who it is and check the answer. None: it was refused, or said nothing."""
+        nonce = new_nonce()
+        try:
+            async with asyncio.timeout(HELLO_S_MAX):
+                await context.write(convert.challenge_to_frame(nonce, holdfast.__version__))
+                frame = await _heard(context)
+            if frame is EOF:
+                return None
+            signed = convert.hello_from_frame(frame)
+        except TimeoutError:
+            await self._refuse(context, Refusal("too_slow", "no hello came in time", final=False))
+            return None
+        except BadMessage as bad:
+            await self._refuse(context, bad.refusal())
+            return None
+        hello = signed.hello
+        skewed = versions.skewed(hello.version, holdfast.__version__)
+        if skewed is not None:
+            await self._refuse(context, skewed)
+            return None
+        if not proven(hello.public_key, signed.signature, nonce, hello.node, hello.instance, self._pin):
+            says = "the signature does not prove the key: it was made for another challenge, or with another key"
+            await self._refuse(context, Refusal("bad_signature", says, final=True))
+            return None
+        return hello
+
+    async def _refuse(self, context: Any, refusal: Refusal) -> None:
+        self._metrics.handshakes_refused.labels(refusal.code).inc()
+        try:
+            async with asyncio.timeout(FLUSH_S_MAX):
+                await context.write(convert.orchestrator_to_frame(refusal))
+        except TimeoutError:
+            log.debug("a refused stream does not read")
+
+    async def _serve(self, hello: Hello, context: Any) -> None:
+        session = self._sessions.open(hello.node)
+        told = False
+        writer = asyncio.ensure_future(self._write(session, context))
+        reader = asyncio.ensure_future(self._read(session, hello.node, context))
+        try:
+            failpoint("session.before_joined")
+            self._leader.tell(NodeJoined(session.number, hello))
+            told = True
+            closed = asyncio.ensure_future(session.closed.wait())
+            await asyncio.wait({reader, writer, closed}, return_when="FIRST_COMPLETED")
+            if session.closed.is_set():
+                # What was said before closing (why it is refused) should still arrive.
+                await asyncio.wait({writer}, timeout=FLUSH_S_MAX)
+        except Unavailable as unavailable:
+            await self._refuse(context, Refusal(unavailable.code, unavailable.says, final=False))
+        finally:
+            for task in (reader, writer):
+                task.cancel()
+            self._end(session, hello.node, told, reader)
+            await asyncio.wait({writer})
+            if not writer.cancelled():
+                writer.exception()  # the end of the session says it
+
+    def _end(self, session: Session, node: NodeId, told: bool, reader: "asyncio.Future[str]") -> None:
+        stands = told and not session.by_us
+        ended = reader.result() if reader.done() and not reader.cancelled() and not reader.exception() else ""
+        why = session.why or ended or "the connection was lost"
+        self._sessions.forget(session)
+        if not stands or ended == GOODBYE:
+            return
+        failpoint("session.before_broke")
+        try:
+            self._leader.tell(NodeBroke(session.number, node, why))
+        except Unavailable:
+            log.debug("session %d ended with its leader", session.number)
+
+    async def _write(self, session: Session, context: Any) -> None:
+        while True:
+            frame = await session.outgoing.get()
+            if frame is None:
+                return
+            await _written(context, frame)
+
+    async def _read(self, session: Session, node: NodeId, context: Any) -> str:
+        """Turn frames into events until the stream ends; returns why it ended."""
+        async with asyncio.timeout(ANSWER_S_MAX):
+            await session.answered.wait()
+        pace = _Pace(FRAMES_PER_SECOND_MAX)
+        while not session.closed.is_set():
+            try:
+                frame = await _heard(context)
+                if frame is EOF:
+                    return "the node ended the stream"
+                message = convert.node_from_frame(frame)
+            except UnknownMessage:
+                await pace.wait()
+                continue
+            except BadMessage as bad:
+                session.push(convert.orchestrator_to_frame(bad.refusal()))
+                session.close(f"it sent something that cannot be meant: {bad.says}", by_us=False)
+                return session.why
+            self._sessions.heard(session, message)
+            if isinstance(message, Report):
+                self._fleet.said(node, message)
+            if isinstance(message, Pong) and probes(message.nonce):
+                # Somebody wanted to know whether it is there: what is believed of the node must not depend on that.
+                await pace.wait()
+                continue
+            try:
+                await self._leader.room()
+                self._leader.tell(NodeSaid(session.number, node, message))
+            except Unavailable as unavailable:
+                session.close(unavailable.says)
+                return session.why
+            if isinstance(message, Leaving) and message.done:
+                return GOODBYE
+            await pace.wait()
+        return session.why
+
+    # --- bulk ---
+
+    async def Bulk(self, request_iterator: Any, context: Any) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        session = self._sessions.of_bulk_key(str(metadata.get(limits.BULK_KEY_METADATA, "")))
+        if session is None or not session.welcome:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no session has this bulk key")
+            return
+        replaced = session.new_bulk()
+        acks: asyncio.Queue[asyncio.Future[LogDurable]] = asyncio.Queue(PIECES_IN_FLIGHT_MAX)
+        parts = [self._take(session, context, acks), self._acknowledge(context, acks)]
+        working = [asyncio.ensure_future(part) for part in (*parts, session.closed.wait(), replaced.wait())]
+        try:
+            await asyncio.wait(working, return_when="FIRST_COMPLETED")
+        finally:
+            for task in working:
+                task.cancel()
+            ended = await asyncio.gather(*working, return_exceptions=True)
+        if context.done():
+            return
+        match next((fault for fault in ended[:2] if isinstance(fault, Exception)), None):
+            case None if session.closed.is_set() or replaced.is_set():
+                await context.abort(grpc.StatusCode.ABORTED, "the session ended, or a newer stream took its place")
+            case None:
+                return
+            case BadMessage() as bad:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, bad.says)
+            case OSError():
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "logs cannot be stored now; try again")
+            case fault:
+                log.debug("a bulk stream was lost: %s", fault)
+                await context.abort(grpc.StatusCode.ABORTED, "the stream was lost")
+
+    async def _take(self, session: Session, context: Any, acks: "asyncio.Queue[asyncio.Future[LogDurable]]") -> None:
+        unwanted = 0
+        while True:
+            said = await _heard(context)
+            if said is EOF:
+                await acks.join()
+                return
+            piece = convert.chunk_from_wire(said)
+            why = await self._why_unwanted(session, piece)
+            if not why:
+                await acks.put(await self._intake.put(piece))
+                continue
+            unwanted += 1
+            if unwanted > UNWANTED_MAX:
+                raise BadMessage("unexpected", "too many logs of attempts that this node does not hold")
+            refused: asyncio.Future[LogDurable] = asyncio.get_running_loop().create_future()
+            refused.set_result(LogDurable(piece.attempt, piece.stream, 0, why))
+            await acks.put(refused)
+
+    async def _why_unwanted(self, session: Session, piece: LogPiece) -> str:
+        if session.holds.get(piece.attempt) == piece.fence:
+            return ""
+        why = await asyncio.to_thread(why_unwanted, self._leader.store, session, piece)
+        if not why:
+            session.holds[piece.attempt] = piece.fence
+        return why
+
+    async def _acknowledge(self, context: Any, acks: "asyncio.Queue[asyncio.Future[LogDurable]]") -> None:
+        while True:
+            durable = await acks.get()
+            await _written(context, convert.ack_to_wire(await durable))
+            acks.task_done()
+
+
+GOODBYE = "goodbye"
+
+
+class _Pace:
+    """Lets so many through in each second, and makes the rest wait for the next one."""
+
+    def __init__(self, per_second: int) -> None:
+        self._per_second = per_second
+        self._since = 0.0
+        self._count = 0
+
+    async def wait(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._since >= 1.0:
+            self._since, self._count = now, 0
+        self._count += 1
+        if self._count > self._per_second:
+            await asyncio.sleep(1.0 - (now - self._since))
+
+
+async def _heard(context: Any) -> Any:
+    """The next frame, or EOF. What is no frame at all is a bad message like any other, and not a fault of ours."""
+    try:
+        return await context.read()
+    except DecodeError:
+        raise BadMessage("bad_bytes", "what was sent cannot be read as a message") from None
+
+
+async def _written(context: Any, frame: Any) -> None:
+    """Send a frame. Whoever cancels this has to wait until it is out: gRPC ends no stream in the middle of a frame, it
+    forgets to, and the node would wait for that end for ever."""
+    writing = asyncio.ensure_future(context.write(frame))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait({writing}, timeout=FLUSH_S_MAX)
+        if writing.done() and not writing.cancelled():
+            writing.exception()  # of a node that was lost meanwhile: nobody is left to tell
+        raise
+
+
+def _address(peer: str) -> str:
+    """The address without its port: `ipv4:10.0.0.7:51234` -> `ipv4:10.0.0.7`."""
+    return peer.rpartition(":")[0] or peer

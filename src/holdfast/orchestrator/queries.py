@@ -1,0 +1,182 @@
+"""Questions answered from the store, in threads: only what is committed is ever shown.
+
+Names what a person pasted: an id, a unique beginning of one, or the name they gave a job or a node.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from holdfast.model import Attempt, Entry, Job, JoinToken, Keep, Node
+from holdfast.orchestrator.api_error import ApiError
+
+T = TypeVar("T")
+
+ADMIN = "admin"
+"""The owner of what is submitted for nobody else, and where a name is looked for that is given for nobody else."""
+READERS = 8
+JOURNAL_SHOWN = 200
+"""Entries in the view of one job or node; the rest is in the event stream."""
+_FULL_JOB = re.compile(r"job_[0-9a-z]{14}").fullmatch
+_FULL_NODE = re.compile(r"node_[0-9a-f]{32}").fullmatch
+
+
+class RowsPort(Protocol):
+    """What a store answers. See `state/store.py`, which says how."""
+
+    def job(self, id: str) -> Job | None: ...
+    def jobs_by_ids(self, ids: Sequence[str]) -> list[Job]: ...
+    def jobs(
+        self, owner: str | None = None, phase: str | None = None, limit: int = 50, after: str | None = None
+    ) -> list[Job]: ...
+    def job_ids_by_prefix(self, prefix: str, limit: int = 10, owner: str | None = None) -> list[str]: ...
+    def jobs_by_name(self, owner: str, name: str, limit: int = 10, *, live: bool = False) -> list[Job]: ...
+    def live_named(self, owner: str, name: str, limit: int = 10) -> list[str]: ...
+    def jobs_of_array(self, array: str) -> list[Job]: ...
+    def keep(self, job: str) -> Keep | None: ...
+    def attempts(self, job: str) -> list[Attempt]: ...
+    def node(self, id: str) -> Node | None: ...
+    def nodes(self) -> list[Node]: ...
+    def node_ids_by_prefix(self, prefix: str, limit: int = 10) -> list[str]: ...
+    def token(self, id: str) -> JoinToken | None: ...
+    def tokens(self) -> list[JoinToken]: ...
+    def entries(
+        self, after_seq: int = 0, job: str | None = None, node: str | None = None, limit: int = 1000
+    ) -> list[Entry]: ...
+    def last_seq(self) -> int: ...
+
+
+class Queries:
+    def __init__(self, store: RowsPort) -> None:
+        self.store = store
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="read")
+
+    async def ask(self, question: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, question, *args)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- jobs ---
+
+    async def job(self, named: str, owner: str | None, *, live: bool = False) -> Job:
+        return await self.ask(self._job, named, owner, live)
+
+    def _job(self, named: str, owner: str | None, live: bool) -> Job:
+        """`owner`: only this owner's jobs are found; None: everybody's. Another's job is as unknown as none. `live`: by
+        a name, what has not ended is meant; where that is several, nobody guesses which."""
+        store = self.store
+        if _FULL_JOB(named):
+            job = store.job(named)
+            if job is not None and owner in (None, job.owner):
+                return job
+        elif named.startswith("job_") and len(named) > 4:
+            ids = store.job_ids_by_prefix(named, owner=owner)
+            if len(ids) == 1 and (job := store.job(ids[0])) is not None:
+                return job
+            if ids:
+                raise _ambiguous("jobs", named, ids)
+        if live and (found := self._live_named(named, owner or ADMIN)) is not None:
+            return found
+        named_so = store.jobs_by_name(owner or ADMIN, named)
+        if named_so:
+            # A name may be used again; the newest is meant. Older ones are found by id.
+            return named_so[0]
+        raise ApiError("not_found", f"there is no job {named[:80]!r}", "`holdfast jobs` lists them.")
+
+    def _live_named(self, name: str, owner: str) -> Job | None:
+        """Of an array, one of its items that has not ended either: as an item that has, it would pass for all of it."""
+        ids = self.store.live_named(owner, name)
+        if len(ids) > 1:
+            hint = "Give the id of the one that is meant; `holdfast jobs` lists them."
+            raise _ambiguous("that have not ended", name, ids, hint)
+        live = self.store.jobs_by_name(owner, name, 1, live=True) if ids else []
+        return live[0] if live else None
+
+    async def job_story(self, job: Job) -> tuple[list[Attempt], list[Entry]]:
+        return await self.ask(lambda: (self.store.attempts(job.id), self.store.entries(0, job.id, None, JOURNAL_SHOWN)))
+
+    async def received(self, job: str) -> bool:
+        """Whether the owner has the files that an ended job made."""
+        keep = await self.ask(self.store.keep, job)
+        return keep is not None and keep.received
+
+    async def jobs(self, owner: str | None, phase: str | None, limit: int, after: str | None) -> list[Job]:
+        return await self.ask(self.store.jobs, owner, phase, limit, after)
+
+    async def known_jobs(self, ids: Iterable[str]) -> dict[str, Job]:
+        """Those of the ids that exist."""
+
+        found = await self.ask(self.store.jobs_by_ids, list(ids))
+        return {job.id: job for job in found}
+
+    # --- nodes ---
+
+    async def node(self, named: str) -> Node:
+        return await self.ask(self._node, named)
+
+    def _node(self, named: str) -> Node:
+        store = self.store
+        if _FULL_NODE(named):
+            node = store.node(named)
+            if node is not None:
+                return node
+        elif named.startswith("node_") and len(named) > 5:
+            ids = store.node_ids_by_prefix(named)
+            if named in ids:
+                # In a virtual network ids are short, and one may begin with another.
+                ids = [named]
+            if len(ids) == 1 and (node := store.node(ids[0])) is not None:
+                return node
+            if ids:
+                raise _ambiguous("nodes", named, ids)
+        named_so = [node for node in store.nodes() if node.name and node.name == named]
+        if len(named_so) == 1:
+            return named_so[0]
+        if named_so:
+            raise _ambiguous("nodes", named, [node.id for node in named_so])
+        raise ApiError("not_found", f"there is no node {named[:80]!r}", "`holdfast nodes` lists them.")
+
+    async def nodes(self) -> list[Node]:
+        return await self.ask(self.store.nodes)
+
+    async def token(self, id: str) -> JoinToken | None:
+        return await self.ask(self.store.token, id)
+
+    async def tokens(self) -> list[JoinToken]:
+        """Newest first."""
+        return sorted(await self.ask(self.store.tokens), key=lambda token: (-token.made_ms, token.id))
+
+    async def token_named(self, named: str) -> JoinToken | None:
+        """By its id, or by as much of it as no other begins with."""
+        if (known := await self.token(named)) is not None or len(named) <= len("tok_"):
+            return known
+        fits = [token for token in await self.tokens() if token.id.startswith(named)]
+        if len(fits) > 1:
+            raise _ambiguous("tokens", named, [token.id for token in fits])
+        return fits[0] if fits else None
+
+    # --- journal ---
+
+    async def entries(self, after: int, job: str | None, node: str | None, limit: int) -> list[Entry]:
+        return await self.ask(self.store.entries, after, job, node, limit)
+
+    async def recent_of_node(self, node: str) -> list[Entry]:
+        return await self.ask(self._recent_of_node, node)
+
+    def _recent_of_node(self, node: str) -> list[Entry]:
+        """The end of a node's journal, found by looking back over windows that double."""
+        last = self.store.last_seq()
+        window = 1_000
+        while True:
+            found = self.store.entries(max(0, last - window), None, node, window)
+            if len(found) >= JOURNAL_SHOWN or window >= last:
+                return found[-JOURNAL_SHOWN:]
+            window *= 4
+
+
+def _ambiguous(kind: str, named: str, ids: list[str], hint: str = "Give more letters of the id.") -> ApiError:
+    shown = ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")
+    return ApiError("ambiguous", f"{named[:80]!r} fits several {kind}: {shown}", hint)

@@ -1,0 +1,45 @@
+"""SPEC J8: over the whole life of a job, its checkpoint only moves forward, and every attempt of a job of class
+`resume` starts from the current one."""
+
+from holdfast.kernel.decision import Decision, Row
+from holdfast.kernel.events import AnyEvent
+from holdfast.model import Attempt, Checkpoint, Instant, Job, JobId, Recovery, job_of
+from holdfast.model.rows import row_key
+from holdfast.sim.watch import Rule, SceneView, View
+
+
+class CheckpointsForward(Rule):
+    def __init__(self, scene: SceneView) -> None:
+        super().__init__(scene)
+        self._kept: dict[JobId, Checkpoint] = {}
+
+    def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
+        for before, row in rows:
+            if isinstance(row, Attempt) and before is None and row.resumed is not None:
+                kept = self._kept.get(row.job)
+                if kept is not None and row.resumed.depth < kept.depth:
+                    self.fail(f"{row.id} starts from depth {row.resumed.depth}; depth {kept.depth} was kept before")
+        for _, row in rows:
+            if isinstance(row, Job):
+                self._moved_on(row)
+
+    def _moved_on(self, job: Job) -> None:
+        kept, now = self._kept.get(job.id), job.checkpoint
+        if kept is not None and (now is None or now.depth < kept.depth or now.made_ms < kept.made_ms):
+            self.fail(f"{job.id} kept {kept} and goes back to {now}")
+        if now is not None:
+            if job_of(now.attempt) != job.id or now.depth < 1:
+                self.fail(f"{job.id} goes on from {now}, which none of its attempts saved")
+            self._kept[job.id] = now
+
+    def decided(self, leader: str, event: AnyEvent, now: Instant, decision: Decision, view: View) -> None:
+        if not any(isinstance(row, Attempt) and ("attempt", row.id) not in view for row in decision.changes):
+            return
+        rows = dict(view)
+        for row in decision.changes:
+            job = rows.get(("job", row.job)) if isinstance(row, Attempt) and row_key(row) not in rows else None
+            if isinstance(row, Attempt) and isinstance(job, Job):
+                start = job.checkpoint if job.spec.recovery is Recovery.RESUME else None
+                if row.resumed != start:
+                    self.fail(f"{row.id} starts from {row.resumed}; {job.id} goes on from {start}")
+            rows[row_key(row)] = row

@@ -1,0 +1,188 @@
+"""What stands behind the API of a network for tests. Whoever waits in here lets virtual time pass, and returns."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from holdfast.identity.admin import AdminToken
+from holdfast.kernel.decision import Answer
+from holdfast.kernel.events import AnyEvent, Submitted
+from holdfast.model import Attempt, AttemptId, Job, JobId, Settings, attempt_id
+from holdfast.model.messages import Load, Progress
+from holdfast.orchestrator.api.context import ApiContext, NothingMore
+from holdfast.orchestrator.api.submissions import Submissions
+from holdfast.orchestrator.api.tokens import TokenDesk
+from holdfast.orchestrator.api_error import Unavailable
+from holdfast.orchestrator.logs.log_files import need_log_name
+from holdfast.orchestrator.metrics import Metrics
+from holdfast.orchestrator.nodes.probing import PROBE_S, Probe
+from holdfast.testing.network_content import VirtualContent
+from holdfast.testing.network_queries import VirtualQueries, VirtualRows
+from holdfast.wire.http import DoctorView, Finding
+
+if TYPE_CHECKING:
+    from holdfast.testing.network import Network
+
+
+def context_of(network: "Network", content: VirtualContent) -> ApiContext:
+    queries = VirtualQueries(network.store)
+    return ApiContext(
+        leader=VirtualLeader(network),
+        queries=queries,
+        fleet=VirtualFleet(network, queries.store),
+        logs=VirtualOutput(network),
+        log_retention=VirtualRetention(),
+        content=content,
+        wakeups=VirtualWakeups(network),
+        metrics=Metrics(),
+        probes=VirtualProbes(network),
+        submissions=Submissions(),
+        tokens=TokenDesk(AdminToken(f"the admin of network {network.seed}")),
+        self_check=_well,
+        pin="",
+        stopping=lambda: False,
+        time=VirtualTime(network),
+    )
+
+
+async def _well() -> DoctorView:
+    return DoctorView(True, [Finding("network for tests", True, "it is what the test made of it")])
+
+
+class VirtualLeader:
+    question_s: Mapping[type, float] = {}
+
+    def __init__(self, network: "Network") -> None:
+        self._network = network
+
+    @property
+    def settings(self) -> Settings:
+        return self._network.settings
+
+    @property
+    def epoch(self) -> int:
+        return self._network.store.epoch
+
+    @property
+    def trouble(self) -> str:
+        return "" if self._network.leads else "no orchestrator leads just now"
+
+    async def ask(self, event: AnyEvent) -> Answer:
+        return (await self.ask_all([event]))[0][0]
+
+    async def ask_all(self, events: Sequence[AnyEvent]) -> tuple[list[Answer], dict[JobId, Job]]:
+        answers = self._network.ask(events)
+        if answers is None:
+            raise Unavailable("store_unavailable", "the store did not confirm in time; asking again is safe", 5)
+        rows = self._network.store.rows
+        asked = {event.job for event in events if isinstance(event, Submitted)}
+        found = ((id, rows.get(("job", id))) for id in asked)
+        return answers, {id: job for id, job in found if isinstance(job, Job)}
+
+    @asynccontextmanager
+    async def turn(self, jobs: Set[JobId], /) -> AsyncIterator[None]:
+        """A virtual network answers one request at a time, so it is always this one's turn."""
+        yield
+
+
+class VirtualFleet:
+    def __init__(self, network: "Network", rows: VirtualRows) -> None:
+        self._network = network
+        self._rows = rows
+        self.held_by = rows.held_by
+        self.is_connected = network.is_connected
+
+    def attempts_of(self, job: Job) -> list[Attempt]:
+        rows = self._network.store.rows
+        found = (rows.get(("attempt", attempt_id(job.id, number))) for number in range(1, job.attempts_made + 1))
+        return [one for one in found if isinstance(one, Attempt) and one.live]
+
+    def load_of(self, node: str) -> Load | None:
+        return None
+
+    def silent_ms(self, node: str) -> int | None:
+        return 0 if self._network.is_connected(node) else None
+
+    def progress_of(self, attempt: str) -> Progress | None:
+        return None
+
+
+class VirtualOutput:
+    def __init__(self, network: "Network") -> None:
+        self._network = network
+
+    def read(self, attempt: str, stream: str, offset: int, limit: int) -> bytes:
+        """Everything once the attempt's logs were delivered, nothing before."""
+        need_log_name(attempt, stream)
+        arrived = AttemptId(attempt) in self._network.store.delivered
+        printed = self._network.belongings.printed.get((attempt, stream), b"") if arrived else b""
+        return printed[offset : offset + limit]
+
+
+class VirtualRetention:
+    def gone(self, job: Job) -> str:
+        """Nothing is ever deleted here."""
+        return ""
+
+
+class VirtualWakeups:
+    def __init__(self, network: "Network") -> None:
+        self._network = network
+
+    @contextmanager
+    def listen(self, *topics: str) -> "Iterator[VirtualWakeups]":
+        yield self
+
+    def clear(self) -> None: ...
+
+    async def rung(self, within_s: float, /) -> bool:
+        return self._network.wait_for_news(within_s)
+
+    async def rung_or_idle(self, alive_s: float, /) -> bool:
+        if not self._network.wait_for_news():
+            raise NothingMore
+        return True
+
+
+class VirtualTurns:
+    """Nobody else asks meanwhile, and no question takes any of the leader's time."""
+
+    watchers = 0
+
+    @asynccontextmanager
+    async def turn(self, cost_s: Callable[[], float]) -> AsyncIterator[None]:
+        yield
+
+
+class VirtualProbes:
+    def __init__(self, network: "Network") -> None:
+        self._network = network
+        self.checks = VirtualTurns()
+
+    async def ask(self, node: str, epoch: int) -> Probe:
+        if self._network.answers(node):
+            return Probe(True, 0, 0)
+        connected = self._network.is_connected(node)
+        self._network.pass_time(PROBE_S)
+        return Probe(False, None, round(1_000 * PROBE_S) if connected else None)
+
+
+class VirtualTime:
+    def __init__(self, network: "Network") -> None:
+        self._network = network
+
+    def wall_ms(self) -> int:
+        return self._network.wall_ms
+
+    def boottime_ms(self) -> int:
+        return round(1_000 * self._network.now_s)
+
+    async def sleep(self, seconds: float, /) -> None:
+        self._network.pass_time(seconds)
+
+    @asynccontextmanager
+    async def within(self, seconds: float, /) -> AsyncIterator[None]:
+        yield
+
+    async def together(self, *questions: Awaitable[Any]) -> list[Any]:
+        return [await one for one in questions]

@@ -1,0 +1,250 @@
+"""The door for nodes' files: it opens for the attempt that still counts, for what that was told to use, and no more."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from glue_house import EMPTY, HandNode, House, folder_of, story
+
+from holdfast.blobs import scan
+from holdfast.model import JobId
+from holdfast.model.messages import HeldPhase
+
+CHECKPOINTED = {"recovery": "resume", "checkpoint_ms": 600_000}
+PATHS = ("missing", "links", "manifests", "checkpoint")
+
+
+def code(answer: httpx.Response) -> str:
+    return answer.json()["code"] if answer.status_code >= 300 else "taken"
+
+
+def body_of(path: str, name: str = "0" * 64) -> dict[str, Any]:
+    return {"blobs": []} if path in ("missing", "links") else {"manifest": name}
+
+
+async def asked(node: HandNode, url: str, path: str, name: str = "0" * 64) -> str:
+    async with node.files() as http:
+        return code(await http.post(url, json=body_of(path, name)))
+
+
+@pytest.mark.spec("J5", "J6", "N5")
+def test_a_revoked_attempt_may_neither_send_files_nor_save(tmp_path: Path) -> None:
+    """Given an attempt whose node still holds it and whose job was stopped, then nothing of it is taken any more."""
+
+    async def tells(house: House) -> None:
+        node = await HandNode(house).join()
+        job = await house.submit("work", **CHECKPOINTED)
+        start = await node.started(job)
+        name = await node.sends(start, folder_of(tmp_path / "made", state="1"))
+        assert await asked(node, node.at(start, "missing"), "missing") == "taken"
+        # When it is revoked, before its node has let go of it
+        await house.people.post(f"/v1/jobs/{job}/stop")
+        await house.until(lambda: node.row(start).revoked is not None, "its revocation")
+        assert node.row(start).live
+        # Then every way is shut, and nothing that it sent is kept
+        for path in PATHS:
+            assert await asked(node, node.at(start, path), path, name) == "revoked", path
+        assert not await house.content.whole("ann", name)
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("N5", "J5")
+def test_only_the_node_that_holds_an_attempt_under_its_fence_is_served(tmp_path: Path) -> None:
+    async def tells(house: House) -> None:
+        node = await HandNode(house, "ant").join()
+        job = await house.submit("work")
+        start = await node.started(job)
+        stranger = await HandNode(house, "bee").join()
+        for path in PATHS:
+            # another fence, another node, another attempt, no fence
+            assert await asked(node, node.at(start, path) + "9", path) == "not_found", path
+            assert await asked(stranger, node.at(start, path), path) == "not_found", path
+            gone = node.at(start, path).replace(f"{start.attempt}/", f"{start.attempt[:-1]}9/")
+            assert await asked(node, gone, path) == "not_found", path
+            assert await asked(node, node.at(start, path).partition("?")[0], path) == "not_found", path
+        # and a key that no session has
+        async with house.http(house._files, "guessed") as http:
+            assert code(await http.post(node.at(start, "missing"), json={"blobs": []})) == "not_allowed"
+        async with node.files() as http:
+            http.headers["Authorization"] = f"Basic {node.session.bulk_key}"
+            assert code(await http.post(node.at(start, "missing"), json={"blobs": []})) == "not_allowed"
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("N5", "J5")
+def test_an_attempt_that_has_ended_is_served_no_more(tmp_path: Path) -> None:
+    async def tells(house: House) -> None:
+        node = await HandNode(house).join()
+        job = await house.submit("work")
+        start = await node.started(job)
+        node.declare(start, HeldPhase.FINISHED, EMPTY)
+        await house.ended(job)
+        await house.until(lambda: not node.row(start).live or node.listen()[-1:], "its end")
+        node.held.clear()
+        node.report()
+        await house.until(lambda: not node.row(start).live, "its end")
+        for path in PATHS:
+            assert await asked(node, node.at(start, path), path) in ("not_found", "revoked"), path
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("N5", "J10")
+def test_an_attempt_reads_what_it_was_told_to_use_and_nothing_else_of_its_owner(tmp_path: Path) -> None:
+    async def tells(house: House) -> None:
+        node = await HandNode(house).join()
+        maker = await house.submit("make")
+        start = await node.started(maker)
+        told, other = folder_of(tmp_path / "told", a="told"), folder_of(tmp_path / "other", b="other")
+        names = [await node.sends(start, folder) for folder in (told, other)]
+        for name in names:
+            assert await asked(node, node.at(start, "manifests"), "manifests", name) == "taken"
+        job = await house.submit("use", package=names[0])
+        use = await node.started(job)
+        (blob,) = scan(told).manifest.blobs
+        (secret,) = scan(other).manifest.blobs
+        async with node.files() as http:
+            assert (await http.get(node.at(use, f"manifests/{names[0]}"))).status_code == 200
+            links = await http.post(node.at(use, f"manifests/{names[0]}/links"), json={"blobs": [blob.sha]})
+            assert list(links.json()["urls"]) == [blob.sha]
+            # What belongs to the same owner and was not given to this job stays unseen
+            assert code(await http.get(node.at(use, f"manifests/{names[1]}"))) == "not_found"
+            links = await http.post(node.at(use, f"manifests/{names[1]}/links"), json={"blobs": [secret.sha]})
+            assert code(links) == "not_found"
+            # And no blob is linked to that is not in the manifest
+            links = await http.post(node.at(use, f"manifests/{names[0]}/links"), json={"blobs": [secret.sha]})
+            assert code(links) == "not_found"
+            # And no input is linked to that the job does not have
+            assert code(await http.post(node.at(use, "inputs/anything/link"))) == "not_found"
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("J10", "N13")
+@pytest.mark.parametrize("path", ["manifests", "checkpoint"])
+def test_no_attempt_leaves_more_than_the_disk_that_its_job_asked_for(tmp_path: Path, path: str) -> None:
+    async def tells(house: House) -> None:
+        node = await HandNode(house).join()
+        start = await node.started(await house.submit("work", disk_mib=1, **CHECKPOINTED))
+        large = await node.sends(start, folder_of(tmp_path / "large", f="x" * (1 << 20), g="y"))
+        fits = await node.sends(start, folder_of(tmp_path / "fits", f="x" * (1 << 20)))
+        assert await asked(node, node.at(start, path), path, large) == "manifest_refused"
+        assert not await house.content.whole("ann", large)
+        assert await asked(node, node.at(start, path), path, fits) == "taken"
+
+    story(tmp_path, tells)
+
+
+# --- checkpoints ---
+
+
+def saved(house: House, job: JobId) -> str:
+    checkpoint = house.job(job).checkpoint
+    return checkpoint.manifest if checkpoint is not None else ""
+
+
+@pytest.mark.spec("J6")
+def test_a_checkpoint_of_which_something_is_missing_is_none(tmp_path: Path) -> None:
+    async def tells(house: House) -> None:
+        node = await HandNode(house).join()
+        job = await house.submit("work", **CHECKPOINTED)
+        start = await node.started(job)
+        folder = folder_of(tmp_path / "made", state="1")
+        name = await node.sends(start, folder)
+        (blob,) = scan(folder).manifest.blobs
+        (stored,) = [path for path in (tmp_path / "data" / "blobs").rglob(f"*{blob.sha}*") if path.is_file()]
+        stored.unlink()
+        assert await asked(node, node.at(start, "checkpoint"), "checkpoint", name) == "incomplete"
+        assert saved(house, job) == ""
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("J6", "N13")
+def test_a_checkpoint_that_the_collector_no_longer_answers_for_is_not_named(tmp_path: Path) -> None:
+    """Given a leader that began anew while files were taken over, so that nobody knows of pledges for them, then no
+    row names them: they may be collected at any moment."""
+
+    async def tells(house: House) -> None:
+        node = await HandNode(house).join()
+        job = await house.submit("work", **CHECKPOINTED)
+        start = await node.started(job)
+        name = await node.sends(start, folder_of(tmp_path / "made", state="1"))
+        take = house.content.take
+
+        async def taking(*words: Any) -> Any:
+            house.content.led(house.leader.epoch + 7, [])
+            accepted = await take(*words)
+            house.content.led(house.leader.epoch + 9, [])
+            return accepted
+
+        house.content.take = taking
+        assert await asked(node, node.at(start, "checkpoint"), "checkpoint", name) == "busy"
+        assert saved(house, job) == ""
+        house.content.take = take
+        assert await asked(node, node.at(start, "checkpoint"), "checkpoint", name) == "taken"
+        assert saved(house, job) == name
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("J5", "J6")
+def test_what_is_revoked_while_its_checkpoint_is_taken_over_is_told_so(tmp_path: Path) -> None:
+    """The door looked before the files were taken over; the kernel has the last word, and the node hears it."""
+
+    async def tells(house: House) -> None:
+        node = await HandNode(house).join()
+        job = await house.submit("work", **CHECKPOINTED)
+        start = await node.started(job)
+        name = await node.sends(start, folder_of(tmp_path / "made", state="1"))
+        take = house.content.take
+
+        async def taking(*words: Any) -> Any:
+            await house.people.post(f"/v1/jobs/{job}/stop")
+            return await take(*words)
+
+        house.content.take = taking
+        assert await asked(node, node.at(start, "checkpoint"), "checkpoint", name) in ("revoked", "not_live")
+        assert saved(house, job) == ""
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("J5", "J6")
+def test_over_the_whole_story_of_a_job_its_checkpoint_never_goes_back(tmp_path: Path) -> None:
+    """Given a job that moved to another node and went on there, when the first node, that does not know it yet, saves
+    what it has, then at no moment does the job go on from that."""
+
+    async def tells(house: House) -> None:
+        first = await HandNode(house, "ant").join()
+        job = await house.submit("work", **CHECKPOINTED)
+        old = await first.started(job)
+        states = [folder_of(tmp_path / f"{n}", state=str(n)) for n in range(4)]
+        seen: list[int] = []
+        commit = house.store.commit
+
+        def noting(rows: Any, epoch: int) -> None:
+            commit(rows, epoch)
+            checkpoint = house.job(job).checkpoint
+            seen.append(checkpoint.depth if checkpoint is not None else 0)
+
+        house.store.commit = noting
+        for number in (0, 1):
+            name = await first.sends(old, states[number])
+            assert await asked(first, first.at(old, "checkpoint"), "checkpoint", name) == "taken"
+        late = await first.sends(old, states[3])
+        # When it runs elsewhere from there
+        second = await HandNode(house, "bee").join()
+        assert (await house.people.post(f"/v1/jobs/{job}/move", json={"to": second.id})).status_code == 200
+        new = await second.started(job)
+        await house.until(lambda: first.row(old).revoked is not None, "the first to be revoked")
+        name = await second.sends(new, states[2])
+        assert await asked(second, second.at(new, "checkpoint"), "checkpoint", name) == "taken"
+        assert await asked(first, first.at(old, "checkpoint"), "checkpoint", late) == "revoked"
+        # Then every committed state of the job was as far as the one before it, or further
+        assert seen == sorted(seen) and seen[-1] == 3 and saved(house, job) == name
+
+    story(tmp_path, tells)

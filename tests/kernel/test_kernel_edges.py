@@ -1,0 +1,190 @@
+"""Small rules of the kernel at their edges: forgiveness after a freeze, who had a turn, what the shell may ask."""
+
+import pytest
+from kernel_driver import SETTINGS, WHOLE, Network, seen, with_two_nodes
+from msgspec.structs import replace
+
+from holdfast.kernel import contenders, health
+from holdfast.kernel.events import DrainAsked, NodeBroke, NodeSaid, Tick
+from holdfast.kernel.kernel import Kernel
+from holdfast.model import Instant, NodeId, NodeState, Recovery
+from holdfast.model.messages import HeldPhase, Leaving, Load, Report
+
+NODE = NodeId("node_a")
+
+
+# --- after a freeze of our own ---
+
+
+@pytest.mark.spec("H2", "J14")
+@pytest.mark.parametrize(("short_ms", "forgives"), [(1, False), (0, True)])
+def test_a_freeze_of_twice_the_longest_silence_is_forgiven_for_a_while(short_ms: int, forgives: bool) -> None:
+    network = with_two_nodes()
+    s, w = network.settings, network.kernel._w
+    w.begin(Instant(network.now))
+
+    health.forgive(w, 2 * s.silence_ceiling_ms - short_ms)
+
+    until = w.patience + s.silence_ceiling_ms + 2 * s.keepalive_ms
+    kept = w.lifecycle.of(health.NodeHealth)
+    assert (kept.forgive_until_ms == until) is forgives
+    assert (kept.woke_ms == w.patience) is forgives
+
+
+@pytest.mark.spec("H2", "J14")
+@pytest.mark.parametrize(("after_ms", "state"), [(-1, NodeState.READY), (0, NodeState.SUSPECT)])
+def test_a_stream_that_breaks_while_we_are_forgiven_is_nobodys_fault(after_ms: int, state: NodeState) -> None:
+    network = with_two_nodes()
+    w = network.kernel._w
+    w.lifecycle.of(health.NodeHealth).forgive_until_ms = Instant(w.patience + 100)
+    network.now += 100 + after_ms
+    network.tell(NodeBroke(network.sessions["node_a"], NODE, "cut"))
+    assert network.node("node_a").state is state
+
+
+@pytest.mark.spec("H2")
+def test_a_node_that_never_heard_its_welcome_because_we_were_slow_is_excused_for_a_while() -> None:
+    """Given sessions that break before their first report while we are late, then the grace counts from the first."""
+    network = Network()
+    grace = network.settings.reconnect_grace_ms
+    states: list[NodeState] = []
+    for wait_ms in (0, grace - 1, 1):
+        network.now += wait_ms
+        session = max(network.sessions.values(), default=0) + 1
+        network.sessions["node_a"] = session
+        _dial(network, session)
+        network.now += 10
+        network.tell(Tick(10))
+        network.tell(NodeBroke(session, NODE, "cut"))
+        states.append(network.node("node_a").state)
+    assert states == [NodeState.READY, NodeState.READY, NodeState.SUSPECT]
+
+
+def _dial(network: Network, session: int) -> None:
+    from kernel_driver import ROOM
+
+    from holdfast.kernel.events import NodeJoined
+    from holdfast.model import Hardware
+    from holdfast.model.messages import Hello
+
+    hello = Hello(NODE, "first", "k" * 64, "0.1.0", Hardware(total=ROOM), ROOM, "none")
+    network.tell(NodeJoined(session, hello))
+
+
+@pytest.mark.spec("H2")
+@pytest.mark.parametrize(("reported", "late_ms"), [(True, 10), (False, 0)])
+def test_who_was_heard_or_whom_nobody_kept_waiting_is_not_excused(reported: bool, late_ms: int) -> None:
+    network = Network()
+    network.sessions["node_a"] = 1
+    _dial(network, 1)
+    if reported:
+        network.tell(NodeSaid(1, NODE, Report(1, True, ())))
+    network.tell(Tick(late_ms))
+    network.tell(NodeBroke(1, NODE, "cut"))
+    assert network.node("node_a").state is NodeState.SUSPECT
+
+
+@pytest.mark.spec("H2")
+def test_a_report_ends_the_excuse() -> None:
+    network = Network()
+    network.sessions["node_a"] = 1
+    _dial(network, 1)
+    network.tell(Tick(10))
+    network.tell(NodeBroke(1, NODE, "cut"))
+    _dial(network, 2)
+    network.tell(NodeSaid(2, NODE, Report(1, True, ())))
+    assert network.kernel._w.pulse(NODE).excused_ms is None
+
+
+# --- whose turn it is ---
+
+
+@pytest.mark.spec("J13", "J8")
+@pytest.mark.parametrize(
+    ("made", "felled", "had"), [(0, 0, False), (1, 0, True), (1, 1, True), (1, 2, False), (3, 3, False)]
+)
+def test_a_job_that_lost_its_machine_goes_first_unless_two_went_down_with_it(made: int, felled: int, had: bool) -> None:
+    network = with_two_nodes()
+    network.submit()
+    nodes = tuple(NodeId(f"node_{n}") for n in range(felled))
+    assert contenders.had_its_turn(replace(network.job(), attempts_made=made, felled=nodes)) is had
+
+
+@pytest.mark.spec("J8")
+@pytest.mark.parametrize(("short_ms", "forgiven"), [(1, False), (0, True)])
+def test_a_body_that_ran_on_for_long_enough_forgives_what_was_tried(short_ms: int, forgiven: bool) -> None:
+    network = with_two_nodes()
+    network.submit()
+    (attempt,) = network.attempts()
+    w = network.kernel._w
+    w.begin(Instant(network.now + network.settings.lasting_ms - short_ms))
+    job = replace(network.job(), tries=3, tried_ms=Instant(network.now))
+    started = replace(attempt, started_ms=Instant(network.now))
+    assert contenders.got_on(w, job, started).tries == (0 if forgiven else 3)
+    assert contenders.got_on(w, job, replace(attempt, started_ms=None)).tries == 3
+
+
+# --- what the shell may ask ---
+
+
+@pytest.mark.spec("J14")
+def test_the_shell_is_told_what_waits_what_is_at_stake_and_how_busy_a_node_is() -> None:
+    network = with_two_nodes()
+    kernel: Kernel = network.kernel
+    assert not kernel.at_stake and kernel.waiting == 0
+    assert kernel.load_of(NODE) == (True, Load())
+    assert kernel.load_of(NodeId("node_none")) == (False, None)
+    network.submit(recovery=Recovery.RESTART)
+    (attempt,) = network.attempts()
+    network.report(attempt.node, seen(attempt, HeldPhase.RUNNING))
+    assert kernel.at_stake
+    network.submit("large", need=replace(WHOLE, resources=replace(WHOLE.resources, memory_mib=4_096)))
+    network.submit("larger", need=replace(WHOLE, resources=replace(WHOLE.resources, memory_mib=4_096)))
+    assert kernel.waiting == 1
+    network.tell(Tick())
+    assert not kernel.changing
+    network.tell(NodeSaid(9_999, NODE, Report(1, True, ())))
+    assert not kernel.changing
+    network.leave("node_b" if attempt.node == "node_a" else "node_a")
+    assert kernel.changing
+    assert [kernel.load_of(NodeId(node))[0] for node in ("node_a", "node_b")].count(False) == 1
+
+
+@pytest.mark.spec("J14")
+def test_a_rebuilt_kernel_has_nothing_to_say_before_it_leads() -> None:
+    network = with_two_nodes()
+    network.submit()
+    network.restart(epoch=2)
+    assert len(network.attempts()) == 1 and network.job().live
+
+
+# --- draining, twice wished ---
+
+
+@pytest.mark.spec("N7")
+def test_a_node_drains_while_either_operator_wants_it_to() -> None:
+    network = with_two_nodes()
+    session = network.sessions["node_a"]
+    network.tell(DrainAsked(NODE, True))
+    network.tell(NodeSaid(session, NODE, Leaving(60_000)))
+    network.tell(DrainAsked(NODE, False))
+    node = network.node("node_a")
+    assert (node.draining, node.drained, node.leaving) == (True, False, True)
+    network.tell(NodeSaid(session, NODE, Leaving(0, done=True)))
+    answers = [network.tell(DrainAsked(NODE, on)).answer.__class__.__name__ for on in (True, False)]
+    assert answers == ["Rejected", "Rejected"]
+    assert network.node("node_a").state is NodeState.GONE
+
+
+@pytest.mark.spec("N7")
+def test_a_node_that_left_while_it_was_drained_can_be_taken_back() -> None:
+    network = with_two_nodes()
+    network.tell(DrainAsked(NODE, True))
+    network.tell(NodeSaid(network.sessions["node_a"], NODE, Leaving(0, done=True)))
+    assert type(network.tell(DrainAsked(NODE, True)).answer).__name__ == "Rejected"
+
+    assert type(network.tell(DrainAsked(NODE, False)).answer).__name__ == "Done"
+
+    node = network.node("node_a")
+    assert (node.draining, node.drained, node.leaving, node.leaving_why) == (False, False, False, "")
+    assert SETTINGS.drain_ms > 0

@@ -1,0 +1,325 @@
+"""What becomes of a job when an attempt is lost to it: what counts, what ends it, and what a deadline does."""
+
+from typing import Any
+
+import pytest
+from kernel_driver import GOOD, HALF, ROOM, SETTINGS, WHOLE, Network, seen, with_two_nodes
+from msgspec.structs import replace
+
+from holdfast.kernel import recovery
+from holdfast.kernel.events import Checkpointed, DrainAsked, NodeSaid
+from holdfast.kernel.poison import POISON_WINDOW_MS
+from holdfast.kernel.world import World
+from holdfast.model import (
+    Attempt,
+    AttemptId,
+    AttemptPhase,
+    Failure,
+    FailureCode,
+    Instant,
+    Job,
+    JobId,
+    NodeId,
+    NodeState,
+    Recovery,
+    Resources,
+)
+from holdfast.model.messages import HeldPhase, Offers, Save
+
+FAULT = Failure(FailureCode.RUNTIME_FAULT, "no fork")
+LOST = Failure(FailureCode.NODE_LOST, "it is gone")
+
+
+def running(recovery: Recovery = Recovery.RESTART, **more: Any) -> tuple[Network, World, Attempt]:
+    network = with_two_nodes(more.pop("settings", SETTINGS))
+    network.submit(recovery=recovery, **more)
+    (attempt,) = network.attempts()
+    if recovery is Recovery.NEVER:
+        network.report(attempt.node, seen(attempt, HeldPhase.READY))
+    network.report(attempt.node, seen(attempt, HeldPhase.RUNNING))
+    w = network.kernel._w
+    w.begin(Instant(network.now))
+    return network, w, network.attempts()[0]
+
+
+def two_running() -> tuple[Network, World, Attempt, Attempt]:
+    """The first one's node was away, and is back."""
+    network, w, first = running()
+    network.leave(first.node)
+    second = network.attempts()[1]
+    network.report(second.node, seen(second, HeldPhase.RUNNING))
+    network.join(first.node, held=(seen(first, HeldPhase.RUNNING),))
+    w.begin(Instant(network.now))
+    first, second = network.attempts()[:2]
+    assert first.may_win and second.may_win
+    return network, w, first, second
+
+
+def job_of(w: World, attempt: Attempt) -> Job | None:
+    return w.jobs.get(attempt.job)
+
+
+# --- what counts ---
+
+
+@pytest.mark.spec("J7", "J8")
+@pytest.mark.parametrize(
+    ("code", "counted"),
+    [(FailureCode.RUNTIME_FAULT, 1), (FailureCode.REFUSED, 0), (FailureCode.DRAINED, 0), (FailureCode.NODE_LOST, 1)],
+)
+def test_what_says_nothing_about_the_job_does_not_count(code: FailureCode, counted: int) -> None:
+    _, w, attempt = running()
+    recovery.attempt_failed(w, attempt, Failure(code, "so it was"), still_held=False)
+    job = job_of(w, attempt)
+    assert job is not None and job.failures == counted
+    assert job.not_before_ms > w.patience and job.avoid == (attempt.node,)
+
+
+@pytest.mark.spec("J7", "J8")
+def test_a_user_error_ends_the_job_and_is_no_fault_of_the_machine() -> None:
+    network, w, attempt = running()
+    recovery.attempt_failed(w, attempt, Failure(FailureCode.EXIT_CODE, "it exited with 3", 3), still_held=True)
+    assert job_of(w, attempt) is None
+    assert w.nodes[attempt.node].strikes == 0
+    assert network.job().id not in w.jobs
+
+
+@pytest.mark.spec("J7", "J8")
+def test_a_verdict_on_the_program_counts_only_from_the_last_one_standing() -> None:
+    _, w, first, second = two_running()
+    limit = Failure(FailureCode.TIME_LIMIT, "too long")
+    recovery.attempt_failed(w, first, limit, still_held=True)
+    assert job_of(w, second) is not None
+    recovery.attempt_failed(w, second, limit, still_held=True)
+    assert job_of(w, second) is None
+
+
+@pytest.mark.spec("J8")
+def test_a_job_is_not_given_up_while_a_rival_goes_on() -> None:
+    _, w, first, second = two_running()
+    job = job_of(w, first)
+    assert job is not None
+    w.put(replace(job, failures=SETTINGS.attempts_max - 1))
+    recovery.attempt_failed(w, first, FAULT, still_held=True)
+    assert job_of(w, second) is not None
+    recovery.attempt_failed(w, second, FAULT, still_held=True)
+    assert job_of(w, second) is None
+
+
+@pytest.mark.spec("J8")
+@pytest.mark.parametrize(("failures", "lives"), [(SETTINGS.attempts_max - 2, True), (SETTINGS.attempts_max - 1, False)])
+def test_the_last_failure_that_a_job_may_have_ends_it(failures: int, lives: bool) -> None:
+    _, w, attempt = running()
+    job = job_of(w, attempt)
+    assert job is not None
+    w.put(replace(job, failures=failures))
+    recovery.attempt_failed(w, attempt, FAULT, still_held=True)
+    assert (job_of(w, attempt) is not None) is lives
+
+
+@pytest.mark.spec("J5", "J8")
+def test_what_must_not_repeat_ends_with_its_attempt_whatever_the_failure() -> None:
+    _, w, attempt = running(Recovery.NEVER)
+    recovery.attempt_failed(w, attempt, FAULT, still_held=True)
+    assert job_of(w, attempt) is None
+
+
+def long_run(w: World, attempt: Attempt, saved: bool = True) -> Attempt:
+    """As if its body had begun long ago and saved something new since."""
+    begun = Instant(w.now - POISON_WINDOW_MS - 2)
+    saved_ms = w.now if saved else Instant(begun + 1)
+    attempt = replace(attempt, started_ms=begun, saved_ms=saved_ms)
+    w.put(attempt)
+    return attempt
+
+
+@pytest.mark.spec("J8", "J6")
+@pytest.mark.parametrize(
+    ("code", "saved", "own_limit", "was_away", "failures"),
+    [
+        (FailureCode.NODE_LOST, True, None, True, 0),
+        (FailureCode.NODE_LOST, True, None, False, 3),
+        (FailureCode.NODE_LOST, True, 5, True, 3),
+        (FailureCode.NODE_LOST, False, None, True, 3),
+        (FailureCode.OOM_NODE, True, None, True, 3),
+    ],
+)
+def test_a_long_job_that_saves_is_forgiven_for_machines_that_died(
+    code: FailureCode, saved: bool, own_limit: int | None, was_away: bool, failures: int
+) -> None:
+    _, w, attempt = running(Recovery.RESUME, checkpoint_ms=1_000, attempts_max=own_limit)
+    attempt = long_run(w, attempt, saved)
+    job = job_of(w, attempt)
+    assert job is not None
+    w.put(replace(job, failures=2))
+
+    recovery.attempt_failed(w, attempt, Failure(code, "so it was"), still_held=False, was_away=was_away)
+
+    after = job_of(w, attempt)
+    assert after is not None and after.failures == failures
+
+
+# --- deadlines ---
+
+
+@pytest.mark.spec("H6")
+def test_deadlines_of_what_is_gone_do_nothing() -> None:
+    _, w, attempt = running()
+    changes = len(w.changes)
+    recovery.phase_due(w, AttemptId("att_none.1"))
+    recovery.lease_due(w, AttemptId("att_none.1"))
+    recovery.lease_due(w, attempt.id)
+    recovery.job_due(w, JobId("job_none"))
+    recovery.drain_due(w, NodeId("node_none"))
+    recovery.drain_due(w, attempt.node)
+    assert len(w.changes) == changes and not w.sends
+
+
+@pytest.mark.spec("J5", "J8")
+def test_a_lease_ends_an_attempt_once_and_not_before_its_moment() -> None:
+    network, w, attempt = running(Recovery.NEVER)
+    over = network.settings.lease_ms * 11 // 10
+    w.begin(Instant(network.now + over - 1))
+    recovery.lease_due(w, attempt.id)
+    assert w.attempts[attempt.id].may_win
+    w.begin(Instant(network.now + over))
+    recovery.lease_due(w, attempt.id)
+    ended = w.attempts[attempt.id]
+    assert ended.revoked is not None and ended.revoked.code is FailureCode.LEASE_LOST
+    assert job_of(w, attempt) is None
+    changes = len(w.changes)
+    recovery.lease_due(w, attempt.id)
+    assert len(w.changes) == changes
+
+
+@pytest.mark.spec("J5")
+def test_a_body_that_has_ended_on_a_node_that_is_there_needs_no_lease() -> None:
+    network, w, attempt = running(Recovery.NEVER)
+    network.report(attempt.node, seen(attempt, HeldPhase.FINISHED, GOOD))
+    w.begin(Instant(network.now + 10 * network.settings.lease_ms))
+    assert w.attempts[attempt.id].phase is AttemptPhase.UPLOADING
+    recovery.lease_due(w, attempt.id)
+    assert w.attempts[attempt.id].may_win
+
+
+@pytest.mark.spec("H6", "H3")
+def test_a_body_that_runs_past_its_limit_is_stopped_and_its_machine_struck() -> None:
+    _, w, attempt = running(time_limit_ms=1_000)
+    w.begin(Instant(attempt.phase_until_ms - 1))
+    recovery.phase_due(w, attempt.id)
+    assert w.attempts[attempt.id].may_win
+    w.begin(attempt.phase_until_ms)
+    recovery.phase_due(w, attempt.id)
+    stopped = w.attempts[attempt.id].revoked
+    assert stopped is not None and stopped.code is FailureCode.TIME_LIMIT
+    assert w.nodes[attempt.node].strikes > 0
+
+
+@pytest.mark.spec("H6", "H2")
+@pytest.mark.parametrize("phase", [AttemptPhase.OFFERED, AttemptPhase.RUNNING])
+def test_the_deadline_of_an_attempt_waits_for_a_node_that_is_away(phase: AttemptPhase) -> None:
+    _, w, attempt = running()
+    w.put(replace(w.nodes[attempt.node], state=NodeState.SUSPECT))
+    w.pulse(attempt.node).session = None
+    w.put(replace(attempt, phase=phase, phase_until_ms=w.patience))
+    recovery.phase_due(w, attempt.id)
+    assert w.attempts[attempt.id].may_win
+
+
+@pytest.mark.spec("H6")
+def test_an_offer_to_a_node_that_is_lost_does_not_wait() -> None:
+    _, w, attempt = running()
+    w.put(replace(w.nodes[attempt.node], state=NodeState.LOST))
+    w.pulse(attempt.node).session = None
+    w.put(replace(attempt, phase=AttemptPhase.OFFERED, phase_until_ms=w.patience))
+    recovery.phase_due(w, attempt.id)
+    assert not w.attempts[attempt.id].may_win
+
+
+@pytest.mark.spec("J13")
+@pytest.mark.parametrize(("early_ms", "lives"), [(1, True), (0, False)])
+def test_a_job_waits_to_the_end_of_its_limit(early_ms: int, lives: bool) -> None:
+    network = with_two_nodes()
+    for key in ("one", "two", "three"):
+        network.submit(key, need=WHOLE)
+    job = network.job("three")
+    w = network.kernel._w
+    w.begin(Instant(job.queue_until_ms - early_ms))
+    recovery.job_due(w, job.id)
+    assert (job.id in w.jobs) is lives
+
+
+@pytest.mark.spec("J13")
+def test_a_limit_on_waiting_ends_nothing_that_runs() -> None:
+    network, w, attempt = running()
+    w.begin(Instant(network.job().queue_until_ms + 1))
+    recovery.job_due(w, attempt.job)
+    assert attempt.job in w.jobs
+
+
+# --- draining, and offering less ---
+
+
+@pytest.mark.spec("N7", "J5")
+@pytest.mark.parametrize(("kind", "stays"), [(Recovery.RESTART, False), (Recovery.NEVER, True)])
+def test_after_its_grace_a_draining_node_keeps_only_what_must_not_repeat(kind: Recovery, stays: bool) -> None:
+    network, w, attempt = running(kind)
+    network.tell(DrainAsked(attempt.node, True))
+    until = w.nodes[attempt.node].drain_until_ms
+    w.begin(Instant(until - 1))
+    recovery.drain_due(w, attempt.node)
+    assert w.attempts[attempt.id].may_win
+    w.begin(until)
+    recovery.drain_due(w, attempt.node)
+    assert w.attempts[attempt.id].may_win is stays
+
+
+@pytest.mark.spec("N7", "J6")
+def test_a_body_that_saves_is_asked_once_more_before_it_is_moved() -> None:
+    network, w, attempt = running(Recovery.RESUME, checkpoint_ms=1_000)
+    network.tell(Checkpointed(attempt.id, attempt.fence, "11" * 32, 5))
+    network.tell(DrainAsked(attempt.node, True))
+    until = w.nodes[attempt.node].drain_until_ms
+    last = until + network.settings.save_ms_max
+    for now, asked in ((until, True), (last - 1, True), (last, False)):
+        w.begin(Instant(now))
+        recovery.drain_due(w, attempt.node)
+        assert w.attempts[attempt.id].may_win is asked
+        assert bool([s for s in w.sends if isinstance(getattr(s, "message", None), Save)]) is asked
+
+
+@pytest.mark.spec("N7", "J6")
+def test_a_body_that_saved_after_its_grace_is_moved_at_once() -> None:
+    network, w, attempt = running(Recovery.RESUME, checkpoint_ms=1_000)
+    network.tell(DrainAsked(attempt.node, True))
+    network.now = w.nodes[attempt.node].drain_until_ms
+    network.tell(Checkpointed(attempt.id, attempt.fence, "11" * 32, 5))
+    assert not network.attempts()[0].may_win
+
+
+@pytest.mark.spec("N10", "J5")
+def test_what_no_longer_fits_moves_the_youngest_first_and_what_must_not_repeat_stays() -> None:
+    network = Network(replace(SETTINGS, suspect_ms_max=60_000))
+    network.join("node_a")
+    for key, kind in (("old", Recovery.RESTART), ("young", Recovery.RESTART)):
+        network.submit(key, recovery=kind, need=HALF)
+    held = [seen(network.attempts(key)[0], HeldPhase.RUNNING) for key in ("old", "young")]
+    network.report("node_a", *held)
+
+    def offer(cpu: int) -> list[bool]:
+        offers = Offers(replace(ROOM, cpu_milli=cpu))
+        network.tell(NodeSaid(network.sessions["node_a"], NodeId("node_a"), offers))
+        return [network.attempts(key)[0].may_win for key in ("old", "young")]
+
+    assert offer(4_000) == [True, True]
+    assert offer(3_999) == [True, False]
+    assert offer(2_000) == [True, False]
+    assert offer(1_999) == [False, False]
+
+
+@pytest.mark.spec("N10", "J5")
+def test_an_offer_that_shrinks_takes_nothing_that_must_not_repeat() -> None:
+    network, _, attempt = running(Recovery.NEVER)
+    offers = Offers(Resources(1, 1, 1, 0))
+    network.tell(NodeSaid(network.sessions[attempt.node], attempt.node, offers))
+    assert network.attempts()[0].may_win
