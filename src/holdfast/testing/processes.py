@@ -523,11 +523,11 @@ class LocalNetwork:
 
 
 def end(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL these and wait until they are gone."""
+    """SIGKILL these and wait until none of them runs. They may remain as zombies: the process that reaps them may be
+    slow (a machine's first process takes seconds here and there) or stopped."""
     listed = list(processes)
     _signal(listed, signal.SIGKILL)
-    _, waiting = psutil.wait_procs(listed, timeout=5)
-    wait_for(lambda: not any(_lives(process) for process in waiting), "killed processes to be gone")
+    wait_for(lambda: not any(_lives(process) for process in listed), "killed processes to be gone", every_s=0.005)
 
 
 def _lives(process: psutil.Process) -> bool:

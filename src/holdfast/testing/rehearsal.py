@@ -32,7 +32,7 @@ from holdfast.node.attempt import attempt_folders
 from holdfast.node.runtimes import trials
 from holdfast.quantities import counted, spoken_ms
 from holdfast.testing.processes import LocalNetwork, NodeProcesses, NotInTime, wait_for
-from holdfast.wire.http import FailureView, JobRequest, JobView
+from holdfast.wire.http import AttemptView, FailureView, JobRequest, JobView
 
 SPARE = 1
 """Machines beside those that will be killed."""
@@ -109,6 +109,7 @@ class Rehearsal:
         self._chance = chance or random.Random()
         self._preset = preset
         self._nodes = 0
+        self._killed: set[str] = set()
         self._ending = contextlib.ExitStack()
         self.network: LocalNetwork
 
@@ -215,25 +216,20 @@ class Rehearsal:
     def _kill(self, job: str, span: float) -> Kill | None:
         """Kill the machine that runs the job, `span` seconds after its body began. None: the job was quicker."""
 
-        def running() -> JobView | None:
-            view = self.client.jobs.get(job)
-            under_way = [a for a in view.attempts if a.phase == "running" and not a.revoked and a.started_ms]
-            return view if under_way or view.phase == "ended" else None
-
-        view = wait_for(running, f"{job} to run", PATIENCE_S)
-        assert view is not None
-        if view.phase == "ended":
+        attempt = self._under_way(job)
+        if attempt is None:
             return None
-        attempt = [a for a in view.attempts if a.phase == "running" and not a.revoked][-1]
         due = (attempt.started_ms or 0) / 1000 + span
         if due - time.time() > QUIET_S:
             self._told(f"its machine is killed {spoken_ms(round(span * 1000))} into the work")
         if self._until_ended(job, due - time.time()):
             return None
-        node = self._machine_of(job)
-        if node is None:
+        attempt = self._under_way(job)
+        if attempt is None:
             return None
+        node = self._machine(attempt.node)
         self._told(f"kill -9: all of {node.name}, {span:.1f} s into the work")
+        self._killed.add(attempt.node)
         killed = time.time()
         node.kill_tree()
 
@@ -254,21 +250,27 @@ class Rehearsal:
             self._told(f"it runs again elsewhere, {recovered:.2f} s later")
         return Kill(node.name, span, recovered)
 
-    def _machine_of(self, job: str) -> NodeProcesses | None:
-        """The one that works on it now. None: the job ended before one was seen to, as a short one may."""
+    def _under_way(self, job: str) -> AttemptView | None:
+        """Wait until an attempt runs on a live machine; the newest one. None: the job ended first."""
 
-        def at_work() -> tuple[NodeProcesses | None] | None:
+        def found() -> tuple[AttemptView | None] | None:
             view = self.client.jobs.get(job)
             if view.phase == "ended":
                 return (None,)
-            under_way = [a.node for a in view.attempts if a.phase == "running" and not a.revoked]
-            names = {node.id: node.name for node in self.client.nodes.list()}
-            found = self.network.nodes.get(names.get(under_way[-1], "")) if under_way else None
-            return (found,) if found is not None else None
+            # An attempt on a killed machine counts as running until the orchestrator revokes it.
+            running = [
+                a for a in view.attempts
+                if a.phase == "running" and not a.revoked and a.started_ms and a.node not in self._killed
+            ]  # fmt: skip
+            return (running[-1],) if running else None
 
-        found = wait_for(at_work, f"{job} to run on some machine, or to end", PATIENCE_S)
-        assert found is not None
-        return found[0]
+        attempt = wait_for(found, f"{job} to run on a machine, or to end", PATIENCE_S)
+        assert attempt is not None
+        return attempt[0]
+
+    def _machine(self, node: str) -> NodeProcesses:
+        names = {view.id: view.name for view in self.client.nodes.list()}
+        return self.network.nodes[names[node]]
 
     def _ended(self, job: str) -> bool:
         return self.client.jobs.get(job).phase == "ended"
