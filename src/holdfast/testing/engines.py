@@ -33,7 +33,7 @@ import psutil
 from holdfast.node import linux
 from holdfast.node.runtimes import scratch
 from holdfast.node.runtimes.engine_api import Engine, EngineError, EngineGone, query
-from holdfast.testing.processes import free_port, wait_for
+from holdfast.testing.processes import end, free_port, wait_for
 
 READY_S = 90.0
 STOP_S = 90.0
@@ -119,11 +119,7 @@ class Service:
     def close(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.stop()
-        left = self.leftovers()
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(left, timeout=30)
+        end(self.leftovers())
         for place in scratch.mounts_below(str(self.folder)):
             with contextlib.suppress(OSError):
                 linux.unmount(place)
