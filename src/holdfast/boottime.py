@@ -5,5 +5,5 @@ import time
 
 
 def boottime_ms() -> int:
-    """Now."""
+    """The current time of this clock, in milliseconds."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

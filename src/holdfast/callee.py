@@ -42,8 +42,8 @@ _MARK = "$"
 
 
 class NotAValue(TypeError):
-    """Something in it cannot be stored, or the stored data is not a valid value. The message says where and what to
-    do."""
+    """A value holds something that cannot be stored, or the stored data is not a valid value. The message says where,
+    and what to do."""
 
 
 # --- writing ---
@@ -63,7 +63,7 @@ def check(value: Any) -> None:
 
 
 class _Writer:
-    """Without a folder nothing is written."""
+    """Converts values to JSON. Without a folder it writes nothing."""
 
     def __init__(self, folder: str, own_module: str) -> None:
         self._folder = folder
@@ -209,7 +209,7 @@ class _Reader:
         from numpy.lib import format as npy
 
         with open(self._place(name), "rb") as file:
-            # Its header could claim more than the file has, and that much memory would be allocated.
+            # The header can claim more data than the file holds, and that much memory would be allocated.
             header = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
             shape, _, dtype = header(file)
             if dtype.hasobject or math.prod(shape) * dtype.itemsize != os.path.getsize(file.name) - file.tell():
@@ -231,8 +231,7 @@ class _Reader:
         return made
 
     def _own_class(self, name: str) -> Any:
-        """A dataclass of the function's own file, by its name: nothing that the file imports, and nothing by other
-        paths."""
+        """A dataclass of the function's own file, by its qualified name. Imported classes and aliases are refused."""
         names: Any = self._own
         place: Any = None
         for part in name.split("."):
@@ -247,8 +246,8 @@ class _Reader:
 
 
 def _why_not_filled(kind: Any) -> str:
-    """Why a dataclass cannot be set field by field; empty: it can. Used by writer and reader alike, so that nothing is
-    sent that would be refused."""
+    """Why a dataclass cannot be set field by field; empty if it can. The writer and the reader both use this, so that
+    nothing is sent that the reader would refuse."""
     try:
         object.__new__(kind)
     except TypeError as wrong:  # an exception, a dict, … has more than its fields; or it is abstract

@@ -136,7 +136,8 @@ _told = False
 
 
 def _due(every_s: float) -> Path | None:
-    """Where to save now, without remains of an earlier unfinished save; None: not now, or nowhere."""
+    """The folder to save to now, with remains of an unfinished save removed. None: it is too early, or there is no
+    folder."""
     global _told
     place = folder()
     if place is None:
@@ -168,7 +169,7 @@ def _next(place: Path) -> str:
 
 
 def _put(draft: Path, path: Path) -> None:
-    """Rename it to its final name, then remove what it replaces."""
+    """Rename a draft to its final name, then remove the states that it replaces."""
     global _last_s
     older = _saved(path.parent)
     draft.rename(path)

@@ -1,7 +1,7 @@
 """Makes untrusted text safe for a terminal: the one rule for errors, tables, logs and notebooks.
 
 A node's name, a job's output and an orchestrator's messages may come from an untrusted machine. They must not be able
-to control the reader's terminal, nor to show characters in another order than they have. Fast to import.
+to control the reader's terminal or to show characters in another order. Fast to import.
 """
 
 KEPT = "\t"

@@ -130,7 +130,7 @@ class JobCancelled(JobError):
 
 class JobFailed(JobError):
     values: list[Any] | None = None
-    """If it was one call of several (`Function.map`): the return values of the others."""
+    """For one call of several (`Function.map`): the return values of the others."""
 
     def __init__(self, job: JobView) -> None:
         failure = job.failure

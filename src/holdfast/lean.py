@@ -7,7 +7,7 @@ import sys
 
 
 def spare_imports() -> None:
-    """Call it before any other import. HTTPX comes with a command line of its own, which imports renderers for tables
-    and source code: a fifth of the start time of the agent and of every command. HTTPX works without it if it is not
-    installed; this simulates that."""
+    """Call this before any other import. HTTPX comes with its own command line, which imports renderers for tables and
+    source code: a fifth of the start time of the agent and of every command. HTTPX works if that command line is not
+    installed; this function simulates that."""
     sys.modules["httpx._main"] = None  # type: ignore[assignment]

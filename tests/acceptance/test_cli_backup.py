@@ -37,9 +37,9 @@ def test_a_backup_says_what_it_holds_and_what_to_do_with_it(network: LocalNetwor
     (left / "backup.json").write_text("{}")
     again = network.cli("backup", str(target), check=73)
     warning, advice, refused, *_ = again.stderr.splitlines()
-    assert warning == f"-- unfinished in {tmp_path}: sunday.part. If no backup is just being written"
-    assert advice.endswith("delete that: it may hold the admin token, and nothing else clears it away.")
-    assert refused.startswith(f"error: {target} is there already [in_the_way]")
+    assert warning == f"-- unfinished in {tmp_path}: sunday.part. If no backup is being written"
+    assert advice.endswith("delete that: it may hold the admin token, and nothing else removes it.")
+    assert refused.startswith(f"error: {target} already exists [in_the_way]")
 
 
 def test_a_backup_is_told_to_programs(network: LocalNetwork, tmp_path: Path) -> None:
@@ -80,5 +80,5 @@ def test_with_postgresql_the_order_is_said_and_no_password(capsys: pytest.Captur
     made = Backup("/mnt/monday", "0.1.0", 1, blobs=3, bytes=2048, left_out=("database",))
     _tell(made, "postgresql+psycopg://holdfast:secret@db/holdfast", "")
     told = capsys.readouterr().out
-    assert "It belongs to a dump of the database that was made before it." in told and "pg_dump" in told
+    assert "Keep it with a dump of the database that was made before it." in told and "pg_dump" in told
     assert "--store postgresql+psycopg://holdfast:***@db/holdfast" in told and "secret" not in told

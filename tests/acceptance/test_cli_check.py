@@ -65,7 +65,7 @@ def test_a_job_that_would_run_now_is_told_where_why_and_for_how_long(network: Lo
         ran += 1
         idle(network)
         told = well(network, "check", "--cpu", "0.5", *like, "--name", "nap", "--", "true")
-        return told if ran >= 3 and "meant: 4 of 5" in told else ""
+        return told if ran >= 3 and "target: 4 of 5" in told else ""
 
     # then the machine is named, asked, and the estimate says from what it comes and how often such were right
     told = wait_for(judged, "an estimate to be judged")

@@ -120,7 +120,7 @@ def test_what_nobody_means_is_refused_with_what_to_do(network: LocalNetwork, tmp
         assert all(way in done.stderr for way in ("--folder", "--no-folder"))
     assert ".holdfastignore" in large.stderr  # which would not help with a home
     assert "outside" in outside.stderr
-    assert "Dockerfile is no file" in missing.stderr
+    assert "Dockerfile is not a file" in missing.stderr
     assert "NAME=WHAT" in inputs.stderr
     for done in (home, large, outside, missing, inputs):
         assert "Traceback" not in done.stderr

@@ -223,5 +223,5 @@ def test_a_flag_overrules_what_contradicts_it_in_the_file(folder: Path) -> None:
 
     # and a file without a command is refused
     (folder / "holdfast.toml").write_text("cpu = 1\n")
-    with pytest.raises(HoldfastError, match="says no command"):
+    with pytest.raises(HoldfastError, match="has no command"):
         run.make_context("run", [])

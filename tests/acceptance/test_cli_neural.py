@@ -148,7 +148,7 @@ def test_a_training_that_is_interrupted_or_killed_goes_on_and_ends_in_the_same_w
         rest, said = training.communicate(timeout=60)
         assert training.returncode == 130, said
     done = 1 + len(rest.splitlines())
-    assert f"interrupted after step {done}; {kept} has it: --steps {100_000 - done} goes on" in said
+    assert f"interrupted after step {done}; {kept} holds it: --steps {100_000 - done} continues" in said
 
     # and when it is killed on its way, it goes on from what was kept
     with started(*words, "--until", "100000", "--json") as training:

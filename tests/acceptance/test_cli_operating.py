@@ -162,6 +162,6 @@ def test_a_node_offers_itself_in_its_hours_and_its_work_is_moved_outside_of_them
 
     # until they begin, or it has none any more; and what nobody can mean changes nothing
     wrong = network.cli("node", "offer", "--hours", "late", "--home", str(owl.home))
-    assert wrong.returncode == 2 and "is no window" in wrong.stderr and "Traceback" not in wrong.stderr
+    assert wrong.returncode == 2 and "is not a window" in wrong.stderr and "Traceback" not in wrong.stderr
     network.cli("node", "offer", "--hours", "always", "--home", str(owl.home))
     network.wait_for(lambda: not client.nodes.get(owl.id).draining, "it to take work again")

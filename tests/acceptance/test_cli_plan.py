@@ -71,10 +71,10 @@ def test_churn_is_said_in_several_ways() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--nodes", "3"), "how often do nodes go?"),
+        (("--nodes", "3"), "how often do nodes go down?"),
         (("--churn", "none"), "how many nodes?"),
-        (("--nodes", "3", "--churn", "often"), "'often' is no churn"),
-        (("--nodes", "3", "--churn", "none", "--preset", "moon"), "no settings are called 'moon'"),
+        (("--nodes", "3", "--churn", "often"), "'often' is not a churn rate"),
+        (("--nodes", "3", "--churn", "none", "--preset", "moon"), "there are no settings called 'moon'"),
         (("--nodes", "999999", "--churn", "none"), "--nodes 999999 is more than"),
         (("--nodes", "100", "--churn", "none", "--jobs", "100000"), "this cannot be planned"),
     ],

@@ -187,7 +187,7 @@ def test_a_second_ctrl_c_leaves_the_job_running(network: LocalNetwork, desk: Pat
 @pytest.mark.spec("J1")
 def test_ctrl_c_at_a_question_of_init_writes_nothing(network: LocalNetwork, desk: Path) -> None:
     with contextlib.closing(Terminal(network, "init", cwd=desk)) as terminal:
-        terminal.sees("Which command shall run [echo hello]: ")
+        terminal.sees("Which command should run [echo hello]: ")
         terminal.presses(b"\x03")
         assert terminal.ends() == 130
     assert "interrupted" in terminal.text and "internal" not in terminal.text

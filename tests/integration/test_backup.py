@@ -348,15 +348,15 @@ def test_a_backup_replaces_nothing(data: Path, clock: Clock, tmp_path: Path) -> 
     config = config_of(data)
     # neither what is there, nor what somebody calls as a draft would be called
     (tmp_path / "mine").mkdir()
-    with pytest.raises(InTheWay, match="is there already"):
+    with pytest.raises(InTheWay, match="already exists"):
         back_up(config, tmp_path / "mine")
     (tmp_path / "other.part").mkdir()
     (tmp_path / "other.part" / "thesis.txt").write_text("years of work")
-    with pytest.raises(InTheWay, match="no unfinished backup"):
+    with pytest.raises(InTheWay, match="not an unfinished backup"):
         back_up(config, tmp_path / "other")
     assert (tmp_path / "other.part" / "thesis.txt").exists()
     # nor the draft of another that is at work
-    with module._draft(tmp_path / "busy") as draft, pytest.raises(InTheWay, match="just being written"):
+    with module._draft(tmp_path / "busy") as draft, pytest.raises(InTheWay, match="is being written"):
         back_up(config, tmp_path / "busy")
     assert draft.exists()
     # nor does it go where it would be a part of itself, or from where nothing is

@@ -396,8 +396,8 @@ def test_an_order_survives_its_file(args: list[str], env: dict[str, str], fence:
         ({"argv": "ls"}, "argv is of the wrong type"),
         ({"argv": ["a\0b"]}, "NUL"),
         ({"argv": ["x" * 200_000]}, "at most"),
-        ({"attempt": "../../etc"}, "is no name"),
-        ({"attempt": ".hidden"}, "is no name"),
+        ({"attempt": "../../etc"}, "is not a valid name"),
+        ({"attempt": ".hidden"}, "is not a valid name"),
         ({"fence": -1}, "fence is -1"),
         ({"fence": True}, "fence is of the wrong type"),
         ({"fence": "1"}, "fence is of the wrong type"),
@@ -410,7 +410,7 @@ def test_an_order_survives_its_file(args: list[str], env: dict[str, str], fence:
         ({"resources": {"moon": 1}}, "resources may hold"),
         ({"wait_for_go": True}, "wait_for_go needs a lease"),
         ({"shell": True}, "no field 'shell'"),
-        ({"runtime": "a/b"}, "is no name"),
+        ({"runtime": "a/b"}, "is not a valid name"),
     ],
 )
 def test_an_order_that_cannot_be_trusted_is_refused_by_name(change: dict[str, object], says: str) -> None:

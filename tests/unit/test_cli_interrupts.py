@@ -26,7 +26,7 @@ def test_a_network_that_falls_silent_ends_the_watching_and_not_the_work() -> Non
     with pytest.raises(Unreachable) as caught:
         seen_through("job_1", raising(Unreachable("nobody there")), lambda: None, LATER)
     assert caught.value.hint.splitlines() == [
-        "job_1 goes on all the same. When somebody answers there again:",
+        "job_1 goes on all the same. When the network answers again:",
         "  follow it:  holdfast logs -f job_1",
     ]
     assert caught.value.exit_code == 69
@@ -52,5 +52,5 @@ def test_a_stop_that_nobody_confirmed_is_not_called_one(
     # then they are not told that it stops
     assert caught.value.exit_code == 130
     said = capsys.readouterr().err
-    assert "nobody has confirmed yet that job_1 is stopped: it may go on" in said
+    assert "the network has not confirmed yet that job_1 is stopped: it may go on" in said
     assert "is being stopped" not in said

@@ -140,7 +140,7 @@ def test_a_network_that_was_started_in_the_folder_stays_here_and_that_is_said(
         ({"requirements": "sub"}, "no file"),
         ({"requirements": "secret/r.txt"}, "secret is ignored"),
         ({"requirements": "r.txt", "no_folder": True}, "--no-folder"),
-        ({"requirements": "r.txt", "image": "debian"}, "three ways"),
+        ({"requirements": "r.txt", "image": "debian"}, "exclude each other"),
         ({"folder": "r.txt"}, "no folder"),
         ({"folder": ".", "no_folder": True}, "contradict"),
     ],

@@ -43,7 +43,7 @@ OWNER, NETWORK = "paused by its own operator", "drained by the network's operato
         ({"draining": True, "draining_because": f"{NETWORK} and {OWNER}", "drained": True}, "drained",
          f"{NETWORK} and {OWNER}"),
         ({"draining": True}, "drained", ""),  # as an orchestrator of 0.1 says it
-        ({"connected": False}, "away", "not connected; it is waited for"),
+        ({"connected": False}, "away", "not connected; expected back"),
         ({"state": "probation", "cause": "it came back"}, "probation", "for 5 d: it came back"),
         ({"state": "suspect", "cause": "its connection broke", "connected": False}, "suspect",
          "for 5 d: its connection broke"),
@@ -131,7 +131,7 @@ def test_the_status_of_a_node_says_that_the_network_drained_it(capsys: pytest.Ca
     render_nodes.node_status({"node": "node_1", "connected": True, "drained": True, "paused": True})
     told = capsys.readouterr().out
     assert "connected, paused, drained" in told
-    assert "no new work  drained by the network's operator; only they take it back" in told
+    assert "no new work  drained by the network's operator; only they can undo it" in told
     render_nodes.node_status({"node": "node_1", "connected": True, "drained": False, "trouble": "refused"})
     told = capsys.readouterr().out
     assert "drained" not in told and "refused" not in told

@@ -77,8 +77,8 @@ def test_stages_are_told_of_the_newest_attempt() -> None:
     assert stages.told(job()) == ""
     assert stages.told(job(first, phase="running")) == "", "of a body that runs, its output tells"
     assert stages.told(job(first, second)) == "pulling its image: 10.0 MiB of 40.0 MiB (25 %)"
-    assert stages.told(job(building)) == "building what it runs in: step 2 of 5"
-    assert stages.told(job(last, phase="uploading")) == "sending what it made"
+    assert stages.told(job(building)) == "building its environment: step 2 of 5"
+    assert stages.told(job(last, phase="uploading")) == "sending its results"
 
 
 def test_amounts_are_said_shortly() -> None:

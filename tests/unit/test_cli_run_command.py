@@ -165,7 +165,7 @@ def test_ctrl_c_while_results_come_says_how_to_go_on_in_the_same_folder(
     with pytest.raises(typer.Exit) as caught:
         (arrays if array else results).bring(client, "it", "a folder")  # type: ignore[arg-type]
     assert caught.value.exit_code == 130
-    assert "go on with: holdfast results it --to 'a folder'\n" in capsys.readouterr().err
+    assert "continue with: holdfast results it --to 'a folder'\n" in capsys.readouterr().err
 
 
 @pytest.mark.spec("J1", "J12")

@@ -34,7 +34,7 @@ def test_a_home_and_what_has_it_inside_are_refused_and_what_is_in_it_is_not(home
     with Network(nodes=1) as network:
         client = network.client()
         for folder in (home, home / "letters" / "..", home.parent, Path("/")):
-            with pytest.raises(FolderRefused, match="would be sent: surely not all of that is meant") as caught:
+            with pytest.raises(FolderRefused, match="would be sent, which is surely a mistake") as caught:
                 client.jobs.submit(["true"], folder=folder)
             assert caught.value.code == "folder_is_home"
             assert "client.content.send(folder)" in caught.value.hint

@@ -146,7 +146,7 @@ def texts(lines: list[LogLine], stream: tuple[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("after", ["not a place", "1| x", 7, Piece("a", "stdout", 0, "x\n")])
 def test_what_is_no_place_is_refused(after: Any) -> None:
-    with pytest.raises(Misuse, match="no line to continue after"):
+    with pytest.raises(Misuse, match="not a line to continue after"):
         Lines(after)
 
 

@@ -160,7 +160,7 @@ def test_inputs_are_addresses_jobs_and_what_was_sent() -> None:
     [
         ("echo hi", {}, "one string"),
         (b"echo hi", {}, "one string"),
-        (None, {}, "None is no command"),
+        (None, {}, "None is not a command"),
         ([], {}, "no command"),
         (["echo", None], {}, "word 2 of the command is None"),
         (["x"], {"cpus": 2}, "no option 'cpus'"),
@@ -216,7 +216,7 @@ def test_editors_are_shown_every_wish_and_what_it_can_be() -> None:
     [
         (lambda asked: asked.jobs.run(["x"], timeout_s="5s"), "timeout_s is '5s'"),
         (lambda asked: asked.jobs.wait("job_1", timeout_s=True), "timeout_s is True"),
-        (lambda asked: asked.arrays.submit(["x"], "ab"), "'ab' is no list of items"),
+        (lambda asked: asked.arrays.submit(["x"], "ab"), "'ab' is not a list of items"),
         (lambda asked: asked.arrays.submit(["x"], ["a", None]), "item 1 of the array is None"),
     ],
 )
@@ -233,7 +233,7 @@ def test_numbers_and_paths_are_items_as_they_are_written() -> None:
 def test_a_job_is_as_good_as_its_id_and_what_is_no_id_is_said_to_be_none() -> None:
     assert requests.segment(bound(Job, JOB, None)) == "job_1"
     for wrong in ("", ".", "..", None, 7):
-        with pytest.raises(Misuse, match="is no id"):
+        with pytest.raises(Misuse, match="is not an id"):
             requests.segment(wrong)
 
 

@@ -169,7 +169,7 @@ def test_this_machines_own_network_is_not_said_to_be_forgotten(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
     nothing = CliRunner().invoke(app, ["context", "remove", "local"])
-    assert isinstance(nothing.exception, Misuse) and "nothing is kept" in str(nothing.exception)
+    assert isinstance(nothing.exception, Misuse) and "nothing to remove" in str(nothing.exception)
     assert find(environ=environ).context == "local"
 
     # but where `up` wrote down another folder, that is forgotten

@@ -62,7 +62,7 @@ def test_a_function_that_is_one_already_keeps_its_wishes_and_gets_these_on_top()
     assert (request.cpu_milli, request.memory_mib, request.time_limit_ms) == (2000, 2048, None)
     assert once._options.request("it").memory_mib == 1024
     assert twice(3) == 3
-    with pytest.raises(Misuse, match="is no function"):
+    with pytest.raises(Misuse, match="is not a function"):
         holdfast.function(cpu=1)(3)  # type: ignore[arg-type]
 
 

@@ -66,19 +66,19 @@ def test_no_hours_are_all_hours(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("20:00", "no window"),
-        ("20-08", "no window"),
-        ("20:00-08:00 Mon", "no window"),
-        ("Mo 20:00-08:00", "no day"),
-        ("Mon- 20:00-08:00", "no day"),
-        ("Mon;20:00-08:00", "no window"),
-        ("20:60-08:00", "no time of day"),
-        ("20:00-24:01", "no time of day"),
-        ("25:00-26:00", "no time of day"),
+        ("20:00", "not a window"),
+        ("20-08", "not a window"),
+        ("20:00-08:00 Mon", "not a window"),
+        ("Mo 20:00-08:00", "not a day"),
+        ("Mon- 20:00-08:00", "not a day"),
+        ("Mon;20:00-08:00", "not a window"),
+        ("20:60-08:00", "not a time of day"),
+        ("20:00-24:01", "not a time of day"),
+        ("25:00-26:00", "not a time of day"),
         ("08:00-08:00", "no length"),
         ("24:00-08:00", "no length"),
-        ("always; 20:00-08:00", "no window"),
-        ("٢٠:٠٠-٠٨:٠٠", "no window"),
+        ("always; 20:00-08:00", "not a window"),
+        ("٢٠:٠٠-٠٨:٠٠", "not a window"),
         ("; ".join(["20:00-08:00"] * 33), "33 windows"),
     ],
 )
@@ -180,7 +180,7 @@ def test_hours_come_from_flag_environment_and_file_in_this_order(tmp_path: Path)
     assert load_config({"hours": "20:00-08:00"}, environ, file).hours == "20:00-08:00"
     assert load_config({}, environ, file).hours == "21:00-22:00"
     assert load_config({}, {}, file).hours == "Mon,Tue,Wed,Thu,Fri 19:00-07:00; Sat,Sun 00:00-24:00"
-    with pytest.raises(Misconfigured, match=r"--hours sets hours to an invalid value: .*no window"):
+    with pytest.raises(Misconfigured, match=r"--hours sets hours to an invalid value: .*not a window"):
         load_config({"hours": "at night"}, environ, file)
 
 
@@ -252,7 +252,7 @@ def test_hours_that_were_set_outlive_the_agent_and_always_ends_them(
     answer = machine.do(do="offer", hours="Mon 13:00-14:00")
     assert answer["hours"]["says"] == "outside its hours, back at Mon 13:00"
     assert [event.paused for event in machine.told] == [True]
-    assert "no day" in machine.do(do="offer", hours="Day 13:00-14:00")["error"]
+    assert "not a day" in machine.do(do="offer", hours="Day 13:00-14:00")["error"]
     again = Machine(tmp_path, monkeypatch, hours="")
     assert again.at(12) == [(True, 7_000)]
     again.do(do="offer", hours="always", cpu_milli=500)

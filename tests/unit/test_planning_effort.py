@@ -67,9 +67,9 @@ def test_what_a_person_must_know_of_how_little_was_simulated_is_said() -> None:
     (part,) = said_of_effort(replace(plan, question=replace(QUESTION, nodes=1_000), played_nodes=10))
     assert "simulated as 10 nodes and 1 job" in part and "roughly" not in part
     (late,) = said_of_effort(replace(plan, runs_meant=24, stopped="time"))
-    assert "24 runs were meant" in late and "--runs 24" in late
+    assert "24 runs were planned" in late and "--runs 24" in late
     (enough,) = said_of_effort(replace(plan, runs_meant=24, stopped="interrupted"))
-    assert "24 runs were meant" in enough and "you stopped it" in enough
+    assert "24 runs were planned" in enough and "you stopped it" in enough
     # all runs are done, and only other intervals were not tried any more
     (tried,) = said_of_effort(replace(plan, stopped="interrupted"))
     assert "intervals" in tried and "you stopped it" in tried and "runs" not in tried

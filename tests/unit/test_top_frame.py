@@ -131,8 +131,8 @@ def test_estimates_in_words(estimate: EstimateView, words: str):
 
 def test_the_score_says_how_often_it_was_right_and_how_often_it_should_be():
     score = {"start": ScoreView(8, 1, 1, 10), "end": ScoreView(0, 0, 0, 0)}
-    assert estimate_text.scores(score) == "right so far: starts 8 of 10; meant: 4 of 5"
-    assert estimate_text.scores({}) == "none was judged so far"
+    assert estimate_text.scores(score) == "right so far: starts 8 of 10; target: 4 of 5"
+    assert estimate_text.scores({}) == "none has been judged so far"
 
 
 @pytest.mark.parametrize(("more", "title"), [(False, "running (3) "), (True, "running (3+) ")])

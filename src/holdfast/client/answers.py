@@ -225,7 +225,7 @@ def checked(endpoint: Endpoint) -> Endpoint:
         url = httpx.URL()
     if url.scheme not in ("http", "https") or not url.host:
         raise Misconfigured(
-            f"{endpoint.url[:200]!r} is no address of an orchestrator",
+            f"{endpoint.url[:200]!r} is not the address of an orchestrator",
             hint="Write it like http://127.0.0.1:7420.",
         )
     return guarded(endpoint, url.host)

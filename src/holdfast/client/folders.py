@@ -150,7 +150,7 @@ def check(folder: Path, instead: str) -> None:
     if own is not None and own.is_relative_to(place):
         what = "your home folder" if place == own else f"{place}, which has your home folder in it"
         raise FolderRefused(
-            f"all of {what} would be sent: surely not all of that is meant",
+            f"all of {what} would be sent, which is surely a mistake",
             hint=f"Put what the job needs into a folder of its own. {instead}",
             code="folder_is_home",
         )

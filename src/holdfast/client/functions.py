@@ -237,7 +237,7 @@ def function(body: Any = None, /, *, client: "Client | None" = None, **options: 
         if isinstance(given, Function):
             return given.with_options(client=client, **options)  # already a Function: these options are added
         if not callable(given):
-            raise Misuse(f"{given!r:.60} is no function", hint="Write `@holdfast.function` above one.")
+            raise Misuse(f"{given!r:.60} is not a function", hint="Write `@holdfast.function` above one.")
         return Function(given, wanted, client)
 
     return made if body is None else made(body)
@@ -268,7 +268,7 @@ def home_of(body: Callable[..., Any], options: Options, calls: Calls = ()) -> Ho
         )
     for kind, asks in _NO_VALUE.items():
         if asks(body):
-            raise Misuse(f"{name} is {kind}: it returns no value that could travel", hint="Use `def` and `return`.")
+            raise Misuse(f"{name} is {kind}: it returns no value that can be sent", hint="Use `def` and `return`.")
     module = sys.modules.get(body.__module__)
     place = getattr(module, "__file__", None)
     if module is None or place is None or not os.path.exists(place):
@@ -358,7 +358,7 @@ def _result(job: str, own: dict[str, Any], timeout_s: float | None) -> Steps[Any
 
 def _value_of(view: JobView, own: dict[str, Any]) -> Steps[Any]:
     if view.files is None:
-        raise Garbled(f"{view.id} ended well, but left no value")
+        raise Garbled(f"{view.id} succeeded, but returned no value")
     with tempfile.TemporaryDirectory(prefix="holdfast-value-") as folder:
         yield from content.fetch(view.files.manifest, folder, only=callee.RETURNED)
         try:

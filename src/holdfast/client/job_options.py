@@ -130,7 +130,7 @@ def _words(command: Any) -> list[str]:
         )
     words = list(command) if isinstance(command, Sequence) else []
     if not words:
-        raise Misuse(f"{command!r:.60} is no command", hint='A command is a list of words: ["echo", "hi"].')
+        raise Misuse(f"{command!r:.60} is not a command", hint='A command is a list of words: ["echo", "hi"].')
     for number, word in enumerate(words, start=1):
         if isinstance(word, bool) or not isinstance(word, str | int | float | os.PathLike):
             raise Misuse(f"word {number} of the command is {word!r:.60}", hint="Words are text, numbers or paths.")

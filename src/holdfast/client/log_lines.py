@@ -44,7 +44,7 @@ class Lines:
         self._shows_platform = stream == "both"
         place = after.cursor if isinstance(after, LogLine) else after or ""
         if not isinstance(place, str) or not _PLACE.fullmatch(place):
-            raise Misuse(f"{after!r:.60} is no line to continue after", hint="Give a whole line that `logs` returned.")
+            raise Misuse(f"{after!r:.60} is not a line to continue after", hint="Give a line that `logs` returned.")
         self.begin, *seen = place.split(" ")
         """The server's position to start at."""
         self._from = self._heard_to = self.begin

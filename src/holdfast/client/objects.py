@@ -36,7 +36,7 @@ def asker(of: msgspec.Struct) -> Any:
     """The client that returned it."""
     client = of.__dict__.get("client")
     if client is None:
-        raise Misuse(f"no client returned this {type(of).__name__}", hint="Ask one for it: `client.jobs.get(id)`.")
+        raise Misuse(f"no client returned this {type(of).__name__}", hint="Use a client: `client.jobs.get(id)`.")
     return client
 
 

@@ -308,7 +308,7 @@ def logs_path(job: str) -> str:
 def _items(items: Any) -> list[str]:
     """The items of an array. A single string is rejected: it is not a list of its characters."""
     if isinstance(items, str | bytes):
-        raise Misuse(f"{items!r:.60} is no list of items", hint='Give them one by one: ["a", "b"].')
+        raise Misuse(f"{items!r:.60} is not a list of items", hint='Give them one by one: ["a", "b"].')
     each = list(items)
     for place, item in enumerate(each):
         if isinstance(item, bool) or not isinstance(item, str | int | float | PathLike):
@@ -327,5 +327,5 @@ def segment(identifier: Any) -> str:
     text = getattr(identifier, "id", identifier)
     # Dots would be taken as path steps, even if they are percent-encoded.
     if not isinstance(text, str) or text in ("", ".", ".."):
-        raise Misuse(f"{identifier!r:.60} is no id", hint="Give the id, the beginning of it, or the name.")
+        raise Misuse(f"{identifier!r:.60} is not an id", hint="Give the id, the beginning of it, or the name.")
     return quote(text, safe="")

@@ -200,7 +200,7 @@ class Results:
             draft.unlink(missing_ok=True)  # perhaps of something else, or damaged here
             output = yield from self._appended(attempt, stream, draft, name)
             if output.sha256 != expected:
-                raise Mismatch(f"what came as {stream} of {self._job.id} has not the hash {expected} of its result")
+                raise Mismatch(f"the {stream} of {self._job.id} does not have the hash {expected} of its result")
         draft.replace(folder / name)
         return output
 

@@ -1,7 +1,7 @@
-"""What would become of a job that were submitted now (SPEC H5). Reads the world and changes nothing.
+"""Says what would happen to a job if it were submitted now (SPEC H5). Reads the world and changes nothing.
 
-A submission asks the same functions, so the answer is what would happen in the same moment; a moment later somebody
-else may have the room.
+A submission uses the same functions, so the answer is correct at this moment; a moment later another job may have taken
+the room.
 """
 
 from holdfast.kernel.contenders import room_now
@@ -19,7 +19,7 @@ _NOBODY = JobId("job_checked")
 
 
 def refusal(w: World, owner: Owner) -> Rejected | None:
-    """Why nothing more is taken of this owner, or of anybody."""
+    """Why no more jobs are taken from this owner, or from any owner; None if they are."""
     s = w.settings
     if w.live_of.get(owner, 0) >= s.owner_live_jobs_max:
         return Rejected("owner_limit", f"{owner} already has {s.owner_live_jobs_max} jobs that have not ended.")
@@ -84,7 +84,7 @@ def _goes_to(w: World, job: Job, lane: LaneKey, member: Member) -> Checked:
 
 
 def _not_on(w: World, job: Job, lane: LaneKey, node_id: NodeId) -> Checked:
-    """Why a node that was asked for would not take the job now, and whether it ever could."""
+    """Why the requested node would not take the job now, and whether it ever could."""
     node = w.nodes[node_id]
     member = w.fleet[node_id]
     never = shortfall(node, node.offered, lane[0])

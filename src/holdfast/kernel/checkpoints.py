@@ -1,8 +1,8 @@
-"""Decides which saved state a job goes on from, and when a running attempt is asked to save one.
+"""Decides which checkpoint a job resumes from, and asks running attempts to save one.
 
-A checkpoint is captured whole and delivered before the kernel hears of it; here only its hash counts. It belongs to
-the attempt that wrote it. Two contenders may both save: the one that lies deeper, counted in captures from the
-job's beginning, stands, so a contender that started further back never takes the job back with it.
+A checkpoint is captured and delivered completely before the kernel learns of it; the kernel sees only its hash. It
+belongs to the attempt that wrote it. If two contenders save, the deeper checkpoint is kept, counted in captures from
+the beginning of the job. So a contender that started further back never sets the job back.
 """
 
 from msgspec.structs import replace
@@ -17,13 +17,13 @@ _SAVING = (AttemptPhase.RUNNING, AttemptPhase.UPLOADING)
 
 
 def keep(w: World, event: Checkpointed) -> Answer:
-    """Take a delivered checkpoint for the job's. Never from an attempt that can no longer win."""
+    """Make a delivered checkpoint the job's. An attempt that can no longer win is rejected."""
     attempt = w.attempts.get(event.attempt)
     if attempt is None or attempt.fence != event.fence:
         return Rejected("not_live", f"{event.attempt} is not held under fence {event.fence}")
     if not attempt.may_win or attempt.phase not in _SAVING:
         why = attempt.revoked.detail if attempt.revoked else f"it is {attempt.phase.value}"
-        return Rejected("revoked", f"{event.attempt} can save nothing any more: {why}")
+        return Rejected("revoked", f"{event.attempt} can no longer save: {why}")
     job = w.jobs[attempt.job]
     start = attempt.resumed
     made = Checkpoint(
@@ -35,7 +35,7 @@ def keep(w: World, event: Checkpointed) -> Answer:
         made_ms=w.now,
     )
     behind = job.checkpoint is not None and made.depth < job.checkpoint.depth
-    # A body that goes on from a state and gets nowhere is captured as well, once, with that state.
+    # A body that resumes and makes no progress is also captured once, with the state it resumed from.
     new = not behind and (job.checkpoint is None or made.manifest != job.checkpoint.manifest)
     saved_ms = w.now if new else attempt.saved_ms
     w.put(replace(attempt, captures=attempt.captures + 1, saved_ms=saved_ms))
@@ -52,23 +52,23 @@ def start_of(job: Job) -> Checkpoint | None:
 
 
 def got_far(job: Job, attempt: Attempt, at_least_ms: int) -> bool:
-    """Whether the attempt saved something new so long after its body began, and the job goes on from what is saved.
+    """Whether the attempt saved something new more than `at_least_ms` after its body began, for a job that can resume.
 
-    What it saved last is proof that it ran until then; when it was lost is not known so well."""
+    The last checkpoint proves that the body ran until then; the moment of its loss is less certain."""
     if job.spec.recovery is not Recovery.RESUME or attempt.started_ms is None or attempt.saved_ms is None:
         return False
     return attempt.saved_ms - attempt.started_ms > at_least_ms
 
 
 def may_save(w: World, attempt: Attempt) -> bool:
-    """Whether its body is at work and has a checkpoint folder."""
+    """Whether its body is running and has a checkpoint folder."""
     job = w.jobs.get(attempt.job)
     running = attempt.may_win and attempt.phase is AttemptPhase.RUNNING
     return running and job is not None and job.spec.checkpoint_ms > 0
 
 
 def saved_since(w: World, attempt: Attempt, moment: Instant) -> bool:
-    """Whether the job goes on from what this attempt saved after a moment of the patience clock."""
+    """Whether the job's checkpoint is from this attempt, saved at or after `moment` on the patience clock."""
     checkpoint = w.jobs[attempt.job].checkpoint
     if checkpoint is None or checkpoint.attempt != attempt.id:
         return False
@@ -76,7 +76,7 @@ def saved_since(w: World, attempt: Attempt, moment: Instant) -> bool:
 
 
 def ask_to_save(w: World, attempt: Attempt) -> None:
-    """Its machine is about to be emptied: what it saves now is not lost."""
+    """Ask the attempt to save its state, because it is about to leave its machine."""
     session = w.pulse(attempt.node).session
     if session is not None:
         w.send(ToSession(session, attempt.node, Save(w.meta.epoch, attempt.id, attempt.fence)))

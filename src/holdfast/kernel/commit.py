@@ -1,4 +1,4 @@
-"""Commit, then act: the loop that stands between deciding and doing, without the doing.
+"""Commit, then act: holds back the effects of decisions until the decisions are durable.
 
 Events are applied to the kernel as they come; their changes gather into a batch. One batch at a time is
 being committed; meanwhile the next one gathers (group commit). Only when a batch is durable are its
@@ -56,7 +56,7 @@ class CommitLoop:
 
     @property
     def waiting(self) -> int:
-        """Events applied and not yet handed to a commit: the bound for backpressure."""
+        """Events applied but not yet handed to a commit. Backpressure is based on this number."""
         return self._gathering.events
 
     def next_batch(self) -> CommitBatch | None:
@@ -71,11 +71,11 @@ class CommitLoop:
     def committed(self, batch: CommitBatch) -> CommitBatch:
         """The batch is durable: its sends and answers may go out now."""
         if batch is not self._in_flight:
-            raise AssertionError("a batch was called committed that was not in flight")
+            raise AssertionError("the batch to mark as committed is not in flight")
         self._in_flight = None
         return batch
 
     def unanswered(self) -> list[Hashable]:
-        """Tickets that got no answer: what to refuse when this loop is dropped."""
+        """Tickets without an answer. They are refused when this loop is dropped."""
         batches = [b for b in (self._in_flight, self._gathering) if b is not None]
         return [ticket for batch in batches for ticket, _ in batch.answers]

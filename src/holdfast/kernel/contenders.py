@@ -56,11 +56,11 @@ _JOB_PHASE = {
 _ORDER = [JobPhase.QUEUED, JobPhase.ASSIGNED, JobPhase.PREPARING, JobPhase.RUNNING, JobPhase.UPLOADING]
 
 TRIES_PER_FAILURE = 4
-"""Takeovers cost no failure, but a job never makes more than this many attempts for each failure it may have, without
-one of them lasting."""
+"""Attempts that a job may make for each failure it may have, unless one of them lasts. This bounds takeovers, which do
+not count as failures."""
 
 MADE_MAX = 1_000
-"""Attempts of a job in its whole life, however well they went on: weeks on machines that die every few hours."""
+"""Most attempts of a job in its life, however far they get: enough for weeks on machines that die every few hours."""
 
 
 # --- looking ---
@@ -88,8 +88,8 @@ def used_up(w: World, job: Job) -> bool:
 
 
 def got_on(w: World, job: Job, attempt: Attempt) -> Job:
-    """The job as it stands when an attempt is lost to it: if the body ran on for `lasting_ms` since the last attempt
-    was made, the job got somewhere, and what was tried before is forgiven."""
+    """The job row after the loss of an attempt. If the body ran for `lasting_ms` since the last attempt was made, the
+    job made progress, and its earlier tries are forgiven."""
     if attempt.started_ms is None or w.now - max(attempt.started_ms, job.tried_ms) < w.settings.lasting_ms:
         return job
     return replace(job, tries=0)
@@ -103,9 +103,9 @@ def lane_of(w: World, job: Job) -> LaneKey:
 
 
 def seek(w: World, job_id: JobId, rebuilding: bool = False) -> None:
-    """See to it that something healthy works on the job, or that it waits its turn for that.
+    """Make sure that a healthy attempt works on the job, or that the job waits in the queue for one.
 
-    `rebuilding`: no row may change, so a job that is out of attempts is left to its first deadline."""
+    `rebuilding`: no row may change, so a job that is out of attempts ends at its first deadline."""
     job = w.jobs.get(job_id)
     if job is None:
         return
@@ -132,14 +132,14 @@ def wait_in_line(w: World, job: Job, lane: LaneKey) -> None:
 
 
 def had_its_turn(job: Job) -> bool:
-    """Whether the job had a machine and stands before those of its owner that had none (docs/decisions/0017). How often
-    that can be is bounded by its attempts. One machine that died soon after it began may be chance; a job under which
-    two did waits behind all others."""
+    """Whether the job had a machine and goes before jobs of its owner that had none (docs/decisions/0017). The limit on
+    its attempts bounds how often it does. One machine that died soon after the job began there may be chance; after two
+    the job queues behind the others."""
     return job.attempts_made > 0 and len(job.felled) < 2
 
 
 def serve_queue(w: World) -> None:
-    """Give out what room there is, fairly, until nobody who waits fits anywhere."""
+    """Give out free room fairly, until no waiting job fits anywhere."""
     while w.queue.waiting:
         held = held_free(w)
         for node_id in [n for n in w.freed if n in held]:
@@ -149,13 +149,13 @@ def serve_queue(w: World) -> None:
         rooms = [m for m in map(w.fleet.__getitem__, w.freed) if m.cell is not None]
         w.freed.clear()
         _serve_lanes(w, rooms)
-        if not w.freed:  # a node that was held free, and is not any more
+        if not w.freed:  # not empty: a node is no longer held free
             return
     w.freed.clear()
 
 
 def _serve_lanes(w: World, rooms: list[Member]) -> None:
-    """Try whoever may be tried; `rooms`: where room appeared since the others were."""
+    """Try the jobs of all lanes that are not stuck. `rooms`: where room appeared since the stuck lanes were tried."""
     loosened: list[LaneKey] = []
     if rooms:
         loosened = w.queue.free_up(lambda need: _fits_one(need, rooms), lambda lane: _serves_one(lane, rooms))
@@ -174,7 +174,7 @@ def _serve_lanes(w: World, rooms: list[Member]) -> None:
 
 
 def _still_served(w: World, lanes: list[LaneKey], rooms: list[Member]) -> list[LaneKey]:
-    """Those of the lanes let out for these rooms that still find one; the others go back untried."""
+    """Those of the lanes freed for these rooms that still fit one. The others are stuck again without being tried."""
     fits = {need: _fits_one(need, rooms) for need in {lane[0] for lane in lanes}}
     left: list[LaneKey] = []
     for lane in lanes:
@@ -197,8 +197,8 @@ def _serves_one(lane: LaneKey, rooms: list[Member]) -> bool:
 
 
 def room_now(w: World, job: Job, lane: LaneKey, asking: bool = False) -> Member | None:
-    """Where a job that comes now goes at once, if anywhere. `asking`: nobody comes; somebody wants to know."""
-    # Whoever waits already does so because nothing free serves their lane: taking room now passes nobody over.
+    """The node that a new job is placed on at once, or None. `asking`: this is only a question."""
+    # Waiting jobs wait because no free room serves their lane, so taking room now passes none of them over.
     if w.queue.waiting and w.queue.stuck(lane):
         return room_held(w, job, lane)
     return choose(w, job, lane, asking)
@@ -234,7 +234,7 @@ def choose(w: World, job: Job, lane: LaneKey, asking: bool = False) -> Member | 
 
 
 def _chosen(w: World, job: Job, lane: LaneKey, only: NodeId) -> Member | None:
-    """The node that somebody chose for the job, if it has room."""
+    """The node that a person chose for the job, if it has room."""
     member = w.fleet.get(only)
     if member is None or member.cell is None or only in lane[1]:
         return room_held(w, job, lane) if only in held_free(w) else None
@@ -242,7 +242,7 @@ def _chosen(w: World, job: Job, lane: LaneKey, only: NodeId) -> Member | None:
 
 
 def offer(w: World, job: Job, member: Member, purpose: Purpose = Purpose.PLACED) -> None:
-    """A new contender on a node."""
+    """Create a contender on a node and send it the offer."""
     number = job.attempts_made + 1
     node_id = member.node
     attempt = Attempt(
@@ -270,7 +270,7 @@ def offer(w: World, job: Job, member: Member, purpose: Purpose = Purpose.PLACED)
 
 
 def send_start(w: World, attempt: Attempt, job: Job) -> None:
-    """Say an offer again."""
+    """Send an offer again."""
     w.claim(attempt).sent_ms = w.patience
     w.deadlines.add(w.soon(w.settings.resend_ms), "attempt", attempt.id)
     _say_start(w, attempt, job, w.pulse(attempt.node).session)
@@ -288,7 +288,7 @@ def _say_start(w: World, attempt: Attempt, job: Job, session: int | None) -> Non
 
 
 def grant_go(w: World, attempt: Attempt, seq: int) -> None:
-    """Class `never`: let the body start. `seq`: the report that said READY, from which the node counts."""
+    """Class `never`: let the body start. `seq`: the report that said READY; the node counts the lease from it."""
     if not attempt.go:
         rivals = [a for a in w.attempts_of(attempt.job) if a.id != attempt.id and a.go]
         if rivals:
@@ -304,13 +304,13 @@ def grant_go(w: World, attempt: Attempt, seq: int) -> None:
 
 
 def renew_lease(w: World, attempt: Attempt) -> None:
-    """Count the lease anew, from this answer."""
+    """Restart the lease from this answer."""
     w.claim(attempt).lease_from_ms = w.patience
     w.deadlines.add(lease_over_ms(w, attempt), "lease", attempt.id)
 
 
 def lease_over_ms(w: World, attempt: Attempt) -> Instant:
-    """When the body is certainly dead if nothing was heard since."""
+    """When the body is certainly dead if the lease is not renewed."""
     start = w.claim(attempt).lease_from_ms
     return Instant((w.patience if start is None else start) + orchestrator_part_ms(w.settings.lease_ms))
 
@@ -327,7 +327,7 @@ def advance(w: World, attempt: Attempt, phase: AttemptPhase, bound_ms: int, **ch
 
 
 def refresh(w: World, job_id: JobId) -> None:
-    """Show the job in the phase of its most advanced contender."""
+    """Set the job's phase to that of its most advanced contender."""
     job = w.jobs.get(job_id)
     if job is None:
         return
@@ -348,7 +348,7 @@ def refresh(w: World, job_id: JobId) -> None:
 
 
 def waits_for(job: Job, reason: WaitReason | None, label: str = "") -> Job:
-    """The job with what it waits for: as a code, and in words for one more release."""
+    """The job with the reason why it waits: as a code, and for one more release also in words."""
     words = "" if reason is None else wait_text(reason, Facts(label=label))
     return replace(job, wait_reason=reason, waiting=words)
 
@@ -357,7 +357,7 @@ def waits_for(job: Job, reason: WaitReason | None, label: str = "") -> Job:
 
 
 def revoke(w: World, attempt: Attempt, why: Facts) -> Attempt:
-    """From now on nothing this attempt says can be accepted. It holds its room until its node says GONE."""
+    """From now on nothing from this attempt is accepted. It holds its room until its node reports GONE."""
     if attempt.revoked is not None:
         return attempt
     bound = 4 * w.settings.stop_grace_ms + w.settings.offer_ms_max
@@ -378,14 +378,14 @@ def send_discard(w: World, attempt: Attempt, failure: Failure, accepted: bool = 
 
 
 def close_attempt(w: World, attempt: Attempt, failure: Failure | None) -> None:
-    """The attempt is over: its node holds nothing of it any more, or never will be asked again."""
+    """End the attempt: its node no longer holds it, or is not asked about it again."""
     w.put(replace(attempt, phase=AttemptPhase.ENDED, failure=failure, ended_ms=w.now, phase_until_ms=Instant(0)))
     if attempt.job in w.queue:
         seek(w, attempt.job)  # its node is no longer ruled out
 
 
 def accept(w: World, attempt: Attempt) -> bool:
-    """The one step that makes a result the job's result. Compare and set: none yet, and not revoked."""
+    """The one step that makes a result the job's result. Compare and set: no result yet, and not revoked."""
     job = w.jobs.get(attempt.job)
     if job is None or job.accepted is not None or attempt.revoked is not None or attempt.result is None:
         return False
@@ -401,7 +401,7 @@ def end_job(
     w: World, job_id: JobId, verdict: Verdict, failure: Failure | None,
     winner: Attempt | None = None, result: Result | None = None, why: Facts | None = None,
 ) -> None:  # fmt: skip
-    """Terminal, and never changed again. Whatever still runs for it is revoked and told why."""
+    """End the job; this is never changed again. Its live attempts are revoked, and their nodes are told why."""
     if winner is not None:
         why = Facts(revoke=RevokeCause.OTHER_WON, attempt=winner.id)
     elif why is None:

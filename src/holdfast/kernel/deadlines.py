@@ -1,11 +1,11 @@
-"""When something is due, on the patience clock. An entry is a hint: what fires is checked against its row.
+"""Deadlines on the patience clock. An entry is a hint: when it fires, the row is checked.
 
-Each subject has at most one entry, its earliest. A deadline that moved to later keeps the early entry; when that one
-comes up, the row says "later" and it is entered anew. So moving a deadline costs nothing, which matters for nodes heard
-every second. What has ended is taken out at once.
+Each subject has at most one entry, its earliest. When a deadline moves to a later time, the early entry stays; when it
+fires, the row gives the later time, and a new entry is added. So postponing a deadline costs nothing, which matters for
+nodes that report every second. The entry of a subject that has ended is removed at once.
 
-Everything due in the same millisecond lies in one slot, and only the slots are kept in order: many deadlines set
-in one moment cost one place in the heap, and setting one does not get dearer with the number of those set before.
+All entries due in the same millisecond share one slot, and only the slots are kept in order: many deadlines set for one
+moment take one place in the heap, and adding one does not get slower with the number of those added before.
 """
 
 from heapq import heapify, heappop, heappush
@@ -22,18 +22,18 @@ class Deadlines:
     def __init__(self) -> None:
         self._due: dict[Key, Instant] = {}
         self._slots: dict[Instant, dict[Key, None]] = {}
-        """Never empty ones."""
+        """No slot is empty."""
         self._times: list[Instant] = []
-        """A heap of the slots' times; those whose slot is gone are passed over."""
+        """A heap of the slots' times. Times whose slot is gone are skipped."""
         self._ripe: list[Key] = []
-        """What is left of the slot that is firing, last first: sorted once, however many fall due together."""
+        """The rest of the slot that is firing, last first. It is sorted once, however many entries it has."""
         self._ripe_ms = Instant(0)
 
     def __len__(self) -> int:
         return len(self._due)
 
     def add(self, due: Instant, subject: Subject, id: str) -> None:
-        """Look at the subject at `due`, or earlier if that was asked for before."""
+        """Fire for the subject at `due`, or earlier if it has an earlier entry."""
         key = (subject, id)
         known = self._due.get(key)
         if known is not None:
@@ -49,7 +49,7 @@ class Deadlines:
             slot[key] = None
 
     def drop(self, subject: Subject, id: str) -> None:
-        """Nothing will ever be due there."""
+        """Remove the subject's entry."""
         key = (subject, id)
         due = self._due.pop(key, None)
         if due is not None:
@@ -71,7 +71,7 @@ class Deadlines:
         return times[0] if times else None
 
     def pop_due(self, patience: Instant) -> Key | None:
-        """What is due at this moment of the patience clock, once; what is due together comes in the order of names."""
+        """Remove and return an entry that is due at `patience`, or None. Entries due together come in key order."""
         while True:
             while self._ripe:
                 key = self._ripe.pop()

@@ -1,4 +1,4 @@
-"""What the kernel decides: row changes to commit, then things to send, then an answer to whoever asked."""
+"""What the kernel decides: row changes to commit, then messages to send, then an answer to the caller."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ Row = StoredRow
 
 
 class ToSession(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Say this to the node behind a session, if the session still stands."""
+    """Send this to the node behind a session, if the session is still open."""
 
     session: int
     node: NodeId
@@ -32,7 +32,7 @@ class Verify(msgspec.Struct, frozen=True, gc=False, tag=True):
     fence: int
     result: Result
     owner: Owner = Owner("")
-    """Whose files they are."""
+    """The owner of the files."""
 
 
 Send = ToSession | CloseSession | Verify
@@ -42,14 +42,14 @@ Send = ToSession | CloseSession | Verify
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """The submission stands. `again`: this key was used before, with the same specification."""
+    """The job is submitted. `again`: this key was used before, with the same specification."""
 
     job: JobId
     again: bool = False
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Asked for something that cannot be done. `code` is stable; `says` is for a person."""
+    """The request cannot be carried out. `code` is stable; `says` is for a person."""
 
     code: str
     says: str
@@ -61,19 +61,19 @@ class Done(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """When a job will start and end, as far as can be foretold (SPEC J15): Unix ms, from and to, right four times of
-    five. None: it has started, or nobody knows."""
+    """When a job is predicted to start and end (SPEC J15): Unix ms, from and to, right four times out of five. None: it
+    has started, or there is no prediction."""
 
     start: tuple[int, int] | None
     end: tuple[int, int] | None
     runs: int
-    """How many like it were seen."""
+    """How many similar jobs the prediction is based on."""
     says: str
-    """From what it was foretold, or why it was not."""
+    """What the prediction is based on, or why there is none."""
     latest_ms: int | None = None
-    """When its time limit ends it at the latest."""
+    """When its time limit ends it at the latest (Unix ms)."""
     wait_ms: int = 0
-    """How long it is expected to wait for room; 0: there is some."""
+    """How long it is expected to wait for room; 0: there is room now."""
 
 
 class Explanation(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -83,14 +83,14 @@ class Explanation(msgspec.Struct, frozen=True, gc=False, tag=True):
     phase: str
     waiting_for: str
     until_ms: int | None
-    """When the present state ends by its deadline (Unix ms), and then:"""
+    """The deadline of the present state (Unix ms); `then` says what follows."""
     then: str
     attempts: tuple[str, ...]
     """One line for each live attempt."""
     gates: dict[str, int]
     """For a queued job: how many nodes each gate holds back."""
     nearest: str = ""
-    """The node that misses by least, and by what."""
+    """The node that comes closest to fitting, and what it lacks."""
     ahead: int = 0
     """Jobs that would be placed before it."""
     estimate: Estimate | None = None
@@ -101,21 +101,21 @@ class Explanation(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Checked(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """What would become of a job that were submitted now (SPEC H5). Nothing was changed by asking."""
+    """What would happen to a job if it were submitted now (SPEC H5). The question changes nothing."""
 
     verdict: str
     """`now`: it would be given to `node`; `waits`: it would be queued; `never`: no machine could hold it; `refused`: it
-    would not be taken."""
+    would be rejected."""
     says: str
     code: str = ""
-    """Of the error that a submission would meet."""
+    """The code of the error that a submission would get."""
     node: NodeId | None = None
     label: str = ""
     state: str = ""
     cost: dict[str, int] = {}
-    """What speaks against the node, in milliseconds, by reason; their sum was the least of those compared."""
+    """The terms of the node's cost, in milliseconds. Their sum was the lowest of the nodes compared."""
     free: tuple[int, int, int, int] = (0, 0, 0, 0)
-    """On the node before the job comes: cpu_milli, memory_mib, disk_mib, gpus."""
+    """What is free on the node before the job is placed: cpu_milli, memory_mib, disk_mib, gpus."""
     gates: dict[str, int] = {}
     nearest: str = ""
     ahead: int = 0
@@ -125,7 +125,7 @@ class Checked(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Predicted(msgspec.Struct, frozen=True, gc=False, tag="Foretold"):
-    """When jobs will start and end, and how often that was right so far, by sort."""
+    """When jobs are predicted to start and end, and how often each sort of prediction was right so far."""
 
     estimates: dict[JobId, Estimate]
     scores: dict[str, Score]

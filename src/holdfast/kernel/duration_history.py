@@ -1,8 +1,8 @@
-"""What jobs of one kind took lately, kept in rows so that it is known after a rebuild.
+"""Records how long recent jobs of each kind took, in rows that survive a rebuild. Decides nothing.
 
-Peers are the items of one array, else the jobs that one owner gave the same name. A job with neither has none, but what
-the same command took is known all the same, and so is what any job took. Only results that were accepted count: how
-long a failure took says nothing about the work. It decides nothing.
+Peers are the items of one array, otherwise the jobs to which one owner gave the same name. A job with neither has no
+peers, but durations are also recorded by command and for all jobs together. Only accepted results count: how long a
+failure took says nothing about the work.
 """
 
 from functools import lru_cache
@@ -16,17 +16,17 @@ from holdfast.model import Attempt, DurationHistory, Instant, Job, JobSpec, Owne
 from holdfast.model.rows import COMMAND
 
 PEERS_KEPT = 15
-"""Enough for a median that one odd run does not move; few enough to be read at every look."""
+"""Durations kept for each kind: enough for a median that one odd run does not move, few enough to read every time."""
 NETWORK = "network"
-"""The row of all jobs together."""
+"""The id of the row for all jobs together."""
 NETWORK_KEPT = 63
 SAMPLE_MS = 100
-"""What estimates alone are made from is written of one job in so long: a busy network learns as much from a part."""
+"""Data used only for estimates is recorded for one job in this time: on a busy network, a sample is enough."""
 
 
 @lru_cache(maxsize=4_096)
 def _named(owner: str, name: str) -> str:
-    """People choose names; what they chose must fit any store."""
+    """A hash, because people choose names and the id must fit any store."""
     words = f"{owner}\0{name}".encode("utf-8", "surrogatepass")
     return f"name_{sha256(words).hexdigest()[:24]}"
 
@@ -38,7 +38,7 @@ def _commanded(owner: str, argv: tuple[str, ...], image: str) -> str:
 
 
 def kind_of_work(job: Job) -> str:
-    """Which row its durations belong to; empty: it has no peers."""
+    """The id of the row with its peers' durations; empty: it has no peers."""
     spec = job.spec
     if spec.array:
         return spec.array
@@ -46,7 +46,7 @@ def kind_of_work(job: Job) -> str:
 
 
 def kinds_alike(owner: Owner, spec: JobSpec) -> list[tuple[str, str]]:
-    """Rows that say what such a job takes, the closest first, and what they have in common in words."""
+    """The ids of rows with durations of similar jobs, the most similar first, and the likeness in words."""
     kinds: list[tuple[str, str]] = []
     if spec.array:
         kinds.append((spec.array, "of this array"))
@@ -58,17 +58,17 @@ def kinds_alike(owner: Owner, spec: JobSpec) -> list[tuple[str, str]]:
 
 
 class Sampled(msgspec.Struct):
-    """When something was last written for estimates alone. Ephemeral."""
+    """When data used only for estimates was last recorded. Ephemeral."""
 
     took_ms: Instant = Instant(0)
-    """What a job took."""
+    """For the duration of a job."""
     readied_ms: Instant = Instant(0)
-    """What it took to get one ready."""
+    """For the duration of its preparation."""
 
 
 def remember(w: World, sampled: Sampled, job: Job, attempt: Attempt) -> None:
-    """Its result is accepted: that is how long such a job takes. Delivering counts with it, so nobody is called slow
-    for what is only a slow line."""
+    """Record the duration of a job whose result is accepted. Delivery is included, so that no attempt is called slow
+    only because of a slow link."""
     if attempt.started_ms is None:
         return
     took = max(1, w.now - attempt.started_ms)
@@ -82,7 +82,7 @@ def remember(w: World, sampled: Sampled, job: Job, attempt: Attempt) -> None:
 
 
 def readied(w: World, sampled: Sampled, job: Job, attempt: Attempt) -> None:
-    """Its body starts: that is how long it takes to get one ready."""
+    """Record how long it took from the offer to the start of the body."""
     if w.now - sampled.readied_ms < SAMPLE_MS:
         return
     sampled.readied_ms = w.now
@@ -103,6 +103,6 @@ def _kept(kind: str) -> int:
 
 
 def took_ms(w: World, job: Job) -> tuple[int, ...]:
-    """What its peers took."""
+    """The recent durations of its peers."""
     pace = w.paces.get(kind_of_work(job))
     return pace.took_ms if pace is not None else ()

@@ -1,9 +1,9 @@
-"""When a job will start and end, as intervals that should hold four times of five, and how often they did (SPEC J15).
+"""Predicts when jobs start and end, as intervals that should hold four times out of five, and judges them (SPEC J15).
 
-Foretold from what jobs like it took, from how long they take to get ready, and from a rehearsal of the queue
-(policy.forecast). Where nothing like it ever ran, no end is foretold. Of some jobs what was foretold is kept and judged
-when it is known; the score is part of the network's row and widens or narrows what is foretold next. Nothing is
-decided from any of it (docs/decisions/0015).
+A prediction is based on how long similar jobs took to prepare and to run, and on a forecast of the queue
+(policy.forecast). If no similar job ever ran, no end is predicted. For some jobs the prediction is kept and judged when
+the outcome is known. The score is part of the network's row and widens or narrows later predictions. No decision
+depends on any of it (docs/decisions/0015).
 """
 
 from itertools import islice
@@ -39,23 +39,23 @@ from holdfast.policy.forecast import ForecastRequest, Room, starts
 NODES_REHEARSED = 64
 JOBS_REHEARSED = 128
 ATTEMPTS_REHEARSED = 1_000
-"""A rehearsal of so many takes some ten milliseconds, whatever the network holds. A larger one is rehearsed in part,
-with as much less of its queue."""
+"""Limits of one forecast: it takes some ten milliseconds in a network of any size. In a larger network, a sample of the
+nodes is forecast with the same fraction of the queue."""
 SHARED_MS = 1_000
-"""Whoever asks within so long of somebody else hears of the same rehearsal."""
+"""Forecasts are cached for this long and shared between callers."""
 ORDERED_MAX = 2_048
 KEPT_EVERY_MS = 250
-"""What is foretold is kept and judged of one job in so long at most: submitting stays cheap under any load."""
+"""At most one prediction in this time is kept and judged, so that submitting stays cheap under any load."""
 KEPT_WAITING_MS = 1_000
-"""Of those that must wait, one in so long: the queue is rehearsed for each."""
+"""The same for jobs that must wait: each of them needs a forecast of the queue."""
 GOING_MS = 1_000
-"""An attempt that was told to stop is gone after about this long."""
+"""A revoked attempt is gone after about this long."""
 GUESSED_WAIT = Spread(500, 1_000, 2_000)
-"""How far off waits are, in thousandths, until some were measured."""
+"""The assumed ratio of actual to predicted waits, in thousandths, until enough are measured."""
 WAIT_SMOOTH_MS = 1_000
 FEW_WAITS = 5
 START, END, END_RUNNING = "start", "end", "end_running"
-"""The sorts of estimates that are judged: when submitted for the start and the end, when started for the end."""
+"""The sorts of judged estimates: start and end, made at submission, and the end, made when the body starts."""
 
 NOTHING_ALIKE = "no estimate of the end: nothing like it has run here"
 
@@ -64,9 +64,9 @@ class Estimates(Mechanism):
     def __init__(self) -> None:
         self.sampled = duration_history.Sampled()
         self.predicted_ms = Instant(0)
-        """When something was last foretold that is to be judged."""
+        """When a prediction was last kept to be judged."""
         self.rehearsed: tuple[Instant, dict[str, int]] | None = None
-        """The last rehearsal of the queue that was made for questions, and when; no decision depends on it."""
+        """The last forecast of the queue that was made for questions, and its time. No decision depends on it."""
 
     def body_started(self, w: World, attempt: Attempt, first: bool) -> None:
         if first:
@@ -84,13 +84,13 @@ def _mine(w: World) -> Estimates:
 
 
 def of_new(w: World, job: Job, lane: LaneKey, placed: bool) -> Estimate:
-    """Of a job that is not submitted, or is being submitted now."""
+    """The estimate of a job that is not submitted, or is being submitted now."""
     return _before_body(w, job, 0, 0 if placed else _wait_ms(w, job, lane), placed)
 
 
 def of_live(w: World, job_id: JobId, waits: "dict[str, int] | None" = None) -> Estimate | None:
-    """Of a job that lives. `waits`: a rehearsal of the queue that was made for many; of who stands behind all that were
-    rehearsed nothing is said then, for counting who is before each would take too long."""
+    """The estimate of a live job. `waits`: a forecast of the queue made for many jobs. A job that is not in it gets no
+    estimate then, because counting the jobs ahead of each would take too long."""
     job = w.jobs.get(job_id)
     if job is None:
         return None
@@ -108,7 +108,7 @@ def of_live(w: World, job_id: JobId, waits: "dict[str, int] | None" = None) -> E
 
 
 def of_all(w: World, jobs: "tuple[JobId, ...]") -> dict[JobId, Estimate]:
-    """Of several, with one rehearsal of the queue for all of them."""
+    """The estimates of several jobs, with one forecast of the queue for all of them."""
     if len(jobs) == 1:
         alone = of_live(w, jobs[0])
         return {} if alone is None else {jobs[0]: alone}
@@ -132,7 +132,7 @@ def scores(w: World) -> dict[str, Score]:
 
 
 def _before_body(w: World, job: Job, passed_ms: int, wait_ms: int | None, placed: bool) -> Estimate:
-    """`passed_ms`: since it was offered to its machine."""
+    """The estimate of a job whose body has not started. `passed_ms`: time since its offer to a machine."""
     took, alike = _history(w, job.owner, job.spec)
     ready = _readying(w, job.owner, job.spec)
     limit = job.spec.time_limit_ms
@@ -175,7 +175,7 @@ def _from_now(w: World, after: Spread) -> tuple[int, int]:
 
 
 def _history(w: World, owner: Owner, spec: JobSpec) -> tuple[tuple[int, ...], str]:
-    """What jobs like it took, the closest likeness that is known, and in words which."""
+    """The durations of the most similar jobs on record, and the likeness in words."""
     for kind, words in duration_history.kinds_alike(owner, spec):
         pace = w.paces.get(kind)
         if pace is not None and pace.took_ms:
@@ -201,7 +201,7 @@ def _stretch(w: World, sort: str) -> int:
 
 
 def _waiting(w: World, point_ms: int) -> Spread:
-    """A rehearsed wait, with what such rehearsals were off by."""
+    """A forecast wait as an interval, by the errors of earlier forecasts."""
     off = _network(w).waits_permille
     factors = spread(off) if len(off) >= FEW_WAITS else GUESSED_WAIT
     smooth = point_ms + WAIT_SMOOTH_MS
@@ -212,15 +212,15 @@ def _waiting(w: World, point_ms: int) -> Spread:
 
 
 def _wait_ms(w: World, job: Job, lane: LaneKey) -> int | None:
-    """How long one that would join the queue now waits for room, as far as can be foreseen."""
+    """How long a job that joins the queue now is predicted to wait for room; None: unknown."""
     waits = rehearse(w, (job.id, job.owner, job.spec.priority, lane), job)
     point = waits.get(job.id)
     return _beyond(w, waits, w.queue.turn_if(job.owner, job.spec.priority)) if point is None else point
 
 
 def _beyond(w: World, waits: dict[str, int], turn: int) -> int | None:
-    """Of one who was not rehearsed. Behind all that were: as if the line went on moving at that speed. Among them,
-    where only some were: as long as the one whose turn is next to its own."""
+    """The wait of a job that is not in the forecast. Behind all jobs of the forecast: extrapolated at their rate. Among
+    them, where the forecast is a sample: the wait of the job whose turn is closest."""
     share = _rehearsed(w)[1]
     place = turn // share
     if waits and place > len(waits):
@@ -229,7 +229,7 @@ def _beyond(w: World, waits: dict[str, int], turn: int) -> int | None:
 
 
 def _rehearsed(w: World) -> tuple[list[Node], int]:
-    """The machines that are rehearsed, and one in how many that is: one waiting job in so many goes with them."""
+    """The machines in a forecast, and how many times larger the fleet is. The queue is sampled alike."""
     working: list[Node] = []
     looked_at = attempts = 0
     for node in islice(w.nodes.values(), NODES_REHEARSED):
@@ -243,7 +243,7 @@ def _rehearsed(w: World) -> tuple[list[Node], int]:
 
 
 def _waits(w: World) -> dict[str, int]:
-    """In how long those who wait find room: one rehearsal for all who ask, however many and however often."""
+    """Milliseconds until each waiting job finds room, from a forecast that all callers share."""
     known = _mine(w).rehearsed
     if known is None or w.now - known[0] >= SHARED_MS:
         known = _mine(w).rehearsed = (w.now, rehearse(w))
@@ -254,7 +254,7 @@ def _waits(w: World) -> dict[str, int]:
 def rehearse(
     w: World, newcomer: "tuple[JobId, Owner, int, LaneKey] | None" = None, new_job: Job | None = None
 ) -> dict[str, int]:
-    """In how long those who wait find room, as far as can be foreseen."""
+    """Forecast the queue: milliseconds until each waiting job finds room, as far as this can be predicted."""
     usual = _network(w).took_ms
     if not usual:
         return {}
@@ -297,7 +297,7 @@ def _weight_of(need: Need) -> int:
 
 
 def _ends(w: World, attempt: Attempt, usual: tuple[int, ...]) -> tuple[int, tuple[int, int, int, int]]:
-    """In how long an attempt gives back what it holds, on average."""
+    """Mean milliseconds until an attempt frees what it holds, and what it holds."""
     holds = amounts(attempt.holds)
     job = w.jobs.get(attempt.job)
     if job is None or attempt.revoked is not None:
@@ -308,15 +308,15 @@ def _ends(w: World, attempt: Attempt, usual: tuple[int, ...]) -> tuple[int, tupl
         return mean_ms(took) + (mean_ms(ready) if ready else 0), holds
     passed = w.now - attempt.started_ms
     longer = [ms - passed for ms in took if ms > passed]
-    # Longer than any before: what lasted long may last as long again.
+    # It has run longer than any before: assume that it runs as long again.
     return (mean_ms(longer) if longer else max(1, passed)), holds
 
 
-# --- keeping what was foretold, and judging it ---
+# --- keeping predictions, and judging them ---
 
 
 def predict(w: World, job: Job, lane: LaneKey, placed: bool) -> Job:
-    """The job that is being submitted, with what is foretold of it where that is to be judged."""
+    """The job that is being submitted, with its prediction if that is to be judged."""
     every_ms = KEPT_EVERY_MS if placed else KEPT_WAITING_MS
     mine = w.lifecycle.of(Estimates)
     if w.now - mine.predicted_ms < every_ms or duration_history.NETWORK not in w.paces:
@@ -329,7 +329,7 @@ def predict(w: World, job: Job, lane: LaneKey, placed: bool) -> Job:
 
 
 def body_started(w: World, attempt: Attempt) -> None:
-    """A body runs for the first time: was its start foretold, and when will it end?"""
+    """A body runs for the first time: judge the prediction of its start, and predict its end."""
     job, mine = w.jobs[attempt.job], _mine(w)
     duration_history.readied(w, mine.sampled, job, attempt)
     promise = job.promise
@@ -350,7 +350,7 @@ def body_started(w: World, attempt: Attempt) -> None:
 
 
 def job_done(w: World, job: Job, attempt: Attempt) -> None:
-    """Its result is accepted: was its end foretold?"""
+    """A result is accepted: judge the predictions of the job's end, and record its duration."""
     if job.promise is not None:
         if job.promise.end is not None:
             _judge(w, END, job.promise.end)

@@ -1,4 +1,4 @@
-"""What can happen to the kernel. Every event is plain data, so that a run can be recorded and replayed."""
+"""The events that the kernel takes. Every event is plain data, so that a run can be recorded and replayed."""
 
 import msgspec
 
@@ -92,7 +92,7 @@ class Checkpointed(Event, frozen=True, gc=False):
 
 
 class FilesReceived(Event, frozen=True, gc=False):
-    """The owner of an ended job has the files it made. The job comes along: what has ended is not in memory."""
+    """The owner has the files of an ended job. The event carries the job, because ended jobs are not in memory."""
 
     job: Job
 
@@ -106,20 +106,20 @@ class TokenRevoked(Event, frozen=True, gc=False):
 
 
 class ExplainAsked(Event, frozen=True, gc=False):
-    """A question. Answered like everything else after the commit of what came before it."""
+    """A question. Like every event, it is answered after everything before it is committed."""
 
     job: JobId
 
 
 class CheckAsked(Event, frozen=True, gc=False):
-    """A question: what would become of this job if it were submitted now? Changes nothing."""
+    """A question: what would happen to this job if it were submitted now? Changes nothing."""
 
     owner: Owner
     spec: JobSpec
     node: NodeId | None = None
-    """Ask of this node only."""
+    """Consider only this node."""
     without: tuple[NodeId, ...] = ()
-    """As if these were not there."""
+    """Leave these nodes out."""
 
 
 class EstimatesAsked(Event, frozen=True, gc=False):

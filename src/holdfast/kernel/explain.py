@@ -1,4 +1,4 @@
-"""Why a job is where it is, and when that ends (SPEC H6). Reads the world, changes nothing."""
+"""Explains why a job is in its state, and when that state ends (SPEC H6). Reads the world, changes nothing."""
 
 from itertools import islice
 from typing import NamedTuple
@@ -36,7 +36,7 @@ _THEN = {
 }
 
 NODES_LOOKED_AT = 2_000
-"""In a larger fleet the gates are counted over this many nodes: an answer in milliseconds, representative enough."""
+"""Most nodes over which gates are counted. In a larger fleet this is a sample, which takes only milliseconds."""
 SHAPES_LOOKED_AT = 4_096
 _NOT_HERE = (NodeState.GONE, NodeState.LOST)
 _PHASE_WAITS = {
@@ -54,12 +54,12 @@ _MOVE_WAITS = {
 
 
 class Shortfall(NamedTuple):
-    """What room lacks for a need."""
+    """What free room lacks for a need."""
 
     gate: Gate
-    """What it lacks most of."""
+    """What it lacks most."""
     short: int
-    """All that it lacks, in thousandths of each want, summed."""
+    """The sum of all that it lacks, in thousandths of each amount wanted."""
     free: int = 0
     wanted: int = 0
 
@@ -71,7 +71,7 @@ class Shortfall(NamedTuple):
 def explain(w: World, job_id: JobId) -> Answer:
     job = w.jobs.get(job_id)
     if job is None:
-        return Rejected("not_live", f"{job_id} is not waiting for anything: it has ended, or never was.")
+        return Rejected("not_live", f"{job_id} is not waiting for anything: it has ended or does not exist.")
     attempts = w.attempts_of(job_id)
     lines = tuple(_attempt_line(w, a) for a in attempts)
     gates, nearest = ({}, "") if job.phase is not JobPhase.QUEUED and job_id not in w.queue else gate_counts(w, job)
@@ -117,7 +117,7 @@ def _told(reason: WaitReason, facts: Facts) -> tuple[WaitReason, str]:
 def waiting_for(
     w: World, job: Job, leader: Attempt | None, gates: dict[str, int]
 ) -> tuple[WaitReason, str]:  # fmt: skip
-    """As a code, and in words."""
+    """What the job waits for, as a code and in words."""
     if job.wait_reason is not None and leader is not None:
         return job.wait_reason, job.waiting
     if leader is not None and job.id not in w.queue:
@@ -136,7 +136,7 @@ def _attempt_line(w: World, a: Attempt) -> str:
     node = w.nodes[a.node]
     text = f"{a.id} on {node_label(node)} [{node.state.value}]: {a.phase.value}"
     if a.revoked is not None:
-        text += f", revoked ({a.revoked.code.value}), until its machine says it is gone"
+        text += f", revoked ({a.revoked.code.value}); it holds its room until its machine says it is gone"
     elif a.straggle is not None:
         text += f", straggling: {a.straggling}; {_beside(w, a)}"
     return text
@@ -150,16 +150,16 @@ def _beside(w: World, attempt: Attempt) -> str:
     if job.spec.recovery is Recovery.NEVER:
         return "it must not run twice, so nothing else is done"
     if job.extra_attempts >= w.settings.seconds_max:
-        return f"{job.extra_attempts} attempts beside it brought nothing"
+        return f"{job.extra_attempts} attempts beside it did not help"
     return "another attempt starts beside it as soon as a machine is idle"
 
 
 def gate_counts(w: World, job: Job) -> tuple[dict[Gate, int], str]:
-    """How many nodes each gate holds back, and the node that misses by least."""
+    """How many nodes each gate holds back, and the node that comes closest to fitting."""
     gates: dict[Gate, int] = {}
     nearest: tuple[int, str] | None = None
     holding = {a.node for a in w.attempts_of(job.id)}
-    # Those that left pile up over the years: looking at them would leave no look for the ones that are here.
+    # Nodes that left accumulate over the years: counting them would use up the limit for nodes that are present.
     here = ((id, node) for id, node in w.nodes.items() if node.state not in _NOT_HERE)
     for node_id, node in islice(here, NODES_LOOKED_AT):
         gate = w.closed_to_work(node, job.id) or (Gate.SAME_JOB if node_id in holding else None)
@@ -206,7 +206,7 @@ def never_fits(w: World, need: Need, asking: bool = False) -> str:
 
 
 def _gap(kind: NodeKind, offered: Resources, need: Need) -> int:
-    """By how much a shape misses, in thousandths of each want, summed."""
+    """The sum of what a shape lacks, in thousandths of each amount wanted."""
     if not kind_serves(kind, need):
         return 10**9
     want = need.resources

@@ -1,6 +1,6 @@
 """Decides how long the files of an ended job are kept: until its owner has them, and not for ever.
 
-Only hashes are known here. What a live job refers to is kept because it lives; this is about the time after.
+Knows only hashes. What a live job refers to is always kept; this module decides about the time after its end.
 """
 
 from holdfast.kernel.decision import Answer, Done, Rejected
@@ -11,7 +11,7 @@ from holdfast.model import Job, Keep, Result, after
 
 
 def manifests_of(job: Job, result: Result | None) -> tuple[str, ...]:
-    """What running it again, or fetching what it made, needs; each once, sorted."""
+    """The manifests needed to run the job again or to fetch its result; sorted, without duplicates."""
     spec = job.spec
     named = {spec.package, *(item.manifest for item in spec.inputs), result.manifest if result is not None else ""}
     return tuple(sorted(named - {""}))
@@ -25,7 +25,7 @@ class Files(Mechanism):
 
 
 def received(w: World, event: FilesReceived) -> Answer:
-    """The owner has what the job made: the network may forget it, after a while in which it may be run again."""
+    """The owner has the files: the network keeps them for a shorter time, in which the job can be run again."""
     job = event.job
     if job.id in w.jobs or job.live:
         return Rejected("not_ended", f"{job.id} has not ended: there is nothing to receive yet")

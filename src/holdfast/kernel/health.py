@@ -1,4 +1,4 @@
-"""Whether a node can be trusted with work right now (SPEC H1–H4).
+"""Decides whether a node can be trusted with work right now (SPEC H1–H4).
 
     ready ──stream broke, silent──► suspect ──too long──► lost
       │ ▲                              │                   │
@@ -6,8 +6,8 @@
       │                 │   ▲
       └── strikes, sick ┴──►quarantined (time doubles with each)
 
-A state that is not `ready` or `probation` means no new work in the same instant, and takeover of what the node
-holds. Quarantine is capped: it never takes more than a share of the fleet, however bad things look.
+In any state but `ready` and `probation` a node gets no new work from that instant, and what it holds is taken
+over. Quarantine is capped: it never takes more than a share of the fleet, however bad things look.
 """
 
 from msgspec.structs import replace
@@ -54,13 +54,13 @@ STRIKES: dict[FailureCode, int] = {
     FailureCode.OFFER_UNANSWERED: 1,
     FailureCode.INVALID_RESULT: 3,
 }
-"""Faults a node answers for. A user's error and a refusal are none; going away is judged by suspicion."""
+"""Strikes for a node's own faults. A user's error and a refusal are no faults; absence is judged by suspicion."""
 
 
 class NodeHealth(Mechanism):
     def __init__(self) -> None:
         self.woke_ms = self.forgive_until_ms = Instant(0)
-        """After a long freeze of the orchestrator itself: streams that broke meanwhile are nobody's fault."""
+        """Set after a long freeze of the orchestrator itself: no node is blamed for a stream that broke meanwhile."""
 
     def body_started(self, w: World, attempt: Attempt, first: bool) -> None:
         body_started_elsewhere(w, attempt)
@@ -73,7 +73,7 @@ class NodeHealth(Mechanism):
 
 
 def heard(w: World, node: NodeId, pulse: Presence) -> None:
-    """Anything at all arrived from the node."""
+    """A message of any kind arrived from the node."""
     if w.fleet[node].held:
         gap = max(0, w.patience - max(pulse.heard_ms, pulse.watched_ms))
         pulse.rhythm = pulse.rhythm.heard(min(gap, w.settings.silence_ceiling_ms))
@@ -89,7 +89,7 @@ def silence_limit(w: World, node: NodeId, pulse: Presence) -> int:
 
 
 def silence_due(w: World, node_id: NodeId) -> None:
-    """The moment came at which the node should have been heard: judge, or look again later."""
+    """The node should have been heard by now: judge it, or check again later."""
     node = w.nodes.get(node_id)
     if node is None or node.state in (NodeState.SUSPECT, NodeState.LOST, NodeState.GONE):
         return
@@ -113,8 +113,8 @@ def silence_due(w: World, node_id: NodeId) -> None:
 
 
 def forgive(w: World, late_ms: int) -> None:
-    """The orchestrator itself was away for long. Nodes may have given up their streams meanwhile: those that are
-    found broken or silent now get time to dial in again before anyone is blamed."""
+    """The orchestrator itself was away for long. Nodes may have closed their streams meanwhile: those that are
+    found disconnected or silent now get time to reconnect before they are suspected."""
     if late_ms >= 2 * w.settings.silence_ceiling_ms:
         health = w.lifecycle.of(NodeHealth)
         health.woke_ms = w.patience
@@ -126,7 +126,7 @@ def forgiven(w: World) -> bool:
 
 
 def await_return(w: World, node_id: NodeId) -> None:
-    """The node is not connected, through no fault of its own: suspect it only if it does not dial in again."""
+    """The node is not connected, through no fault of its own: suspect it only if it does not reconnect."""
     grace = w.soon(w.settings.reconnect_grace_ms)
     w.pulse(node_id).grace_until_ms = grace
     w.deadlines.add(grace, "silence", node_id)
@@ -136,7 +136,7 @@ def await_return(w: World, node_id: NodeId) -> None:
 
 
 def change(w: World, node: Node, state: NodeState, why: Facts, bound_ms: int = 0, **changes: object) -> Node:
-    """Put a node into a state, on the record (SPEC H4)."""
+    """Put a node into a state, and record why (SPEC H4)."""
     until = w.soon(bound_ms) if bound_ms else Instant(0)
     because = {"cause_code": why.node_cause, "cause": node_cause_text(why)}
     node = replace(node, state=state, state_since_ms=w.now, state_until_ms=until, **because, **changes)
@@ -144,7 +144,7 @@ def change(w: World, node: Node, state: NodeState, why: Facts, bound_ms: int = 0
     w.note(f"node.{state.value}", replace(why, label=node_label(node)), node=node.id)
     if state in (NodeState.READY, NodeState.PROBATION):
         for attempt in w.held_by(node.id):
-            seek(w, attempt.job)  # what it holds is in good hands again: no takeover is wanted
+            seek(w, attempt.job)  # the node is trusted again: its attempts need no takeover
     return node
 
 
@@ -157,7 +157,7 @@ def disconnect(w: World, node_id: NodeId, why: str) -> None:
 
 
 def suspect(w: World, node_id: NodeId, why: Facts) -> None:
-    """No new work from this instant, and a second contender for everything repeatable it holds."""
+    """The node gets no new work from this instant, and everything repeatable it holds gets a second contender."""
     node = w.nodes[node_id]
     if node.state in (NodeState.SUSPECT, NodeState.LOST, NodeState.GONE):
         return
@@ -171,7 +171,7 @@ def suspect(w: World, node_id: NodeId, why: Facts) -> None:
 
 
 def take_over(w: World, attempt: Attempt, why: Facts) -> None:
-    """The attempt's node cannot be relied on: let the job go on elsewhere, as its class allows."""
+    """The attempt's node is in doubt: let the job continue elsewhere, as its recovery class allows."""
     job = w.jobs.get(attempt.job)
     if job is None:
         return
@@ -180,7 +180,7 @@ def take_over(w: World, attempt: Attempt, why: Facts) -> None:
     job = w.jobs[job.id]
     if must_not_repeat(job, attempt):
         if w.pulse(attempt.node).session is not None:
-            return  # a sick or struck machine that can still be reached: let it finish what nobody else may do
+            return  # a sick or struck machine that is still connected: let it finish what no other machine may do
         w.put(waits_for(job, WaitReason.LEASE))
         w.deadlines.add(lease_over_ms(w, attempt), "lease", attempt.id)
         w.note("job.lease", Facts(wait=WaitReason.LEASE), job.id, attempt.id, attempt.node)
@@ -198,7 +198,7 @@ def take_over(w: World, attempt: Attempt, why: Facts) -> None:
 
 
 def strike(w: World, node_id: NodeId, failure: Failure) -> None:
-    """A fault of the node's own."""
+    """Record a fault of the node's own; too many lead to quarantine."""
     points = STRIKES.get(failure.code, 0)
     node = w.nodes.get(node_id)
     if not points or node is None:
@@ -212,16 +212,16 @@ def strike(w: World, node_id: NodeId, failure: Failure) -> None:
 
 
 def fleet_too_thin(w: World) -> bool:
-    """Whether one more node set aside would be more than the share that may be."""
+    """Whether one more node in quarantine would exceed the permitted share of the fleet."""
     aside = w.states.get(NodeState.QUARANTINED, 0)
     present = aside + w.states.get(NodeState.READY, 0) + w.states.get(NodeState.PROBATION, 0)
     return (aside + 1) * 1000 > present * w.settings.quarantine_share_max_permille
 
 
 def quarantine(w: World, node: Node, why: Facts, sick: bool = False) -> None:
-    """Set a node aside, unless that would take too much of the fleet: then fail open, on the record.
+    """Quarantine a node, unless that would take too much of the fleet: then fail open, and record that.
 
-    A node that calls itself sick is always believed: the cap guards against our own judgement."""
+    A node that reports itself sick is always believed: the cap guards only against the orchestrator's own judgement."""
     if node.state not in (NodeState.READY, NodeState.PROBATION):
         return
     s = w.settings
@@ -275,7 +275,7 @@ def ponged(w: World, node_id: NodeId, nonce: int) -> None:
 
 
 def won(w: World, node_id: NodeId) -> None:
-    """The node brought an attempt to an end without a fault of its own."""
+    """The node finished an attempt without a fault of its own."""
     node = w.nodes.get(node_id)
     if node is None:
         return
@@ -326,7 +326,7 @@ def body_started_elsewhere(w: World, attempt: Attempt) -> None:
 
 
 def returned(w: World, attempt: Attempt) -> None:
-    """A contender turned out to be alive: it goes on, and one that has not started yet is not needed."""
+    """A contender turned out to be alive: it continues, and later ones that have not started are not needed."""
     job = w.jobs.get(attempt.job)
     if job is None:
         return
@@ -337,7 +337,7 @@ def returned(w: World, attempt: Attempt) -> None:
         if (
             other.fence > attempt.fence
             and other.may_win
-            and other.purpose is not Purpose.MOVE  # a person wants it there, not only because this one was away
+            and other.purpose is not Purpose.MOVE  # a person requested it, whether or not this one was away
             and other.phase in (AttemptPhase.OFFERED, AttemptPhase.PREPARING)
         ):
             revoke(w, other, Facts(revoke=RevokeCause.CAME_BACK, attempt=attempt.id))

@@ -65,7 +65,7 @@ from holdfast.model.stored import StoredRow
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 CLOCK_MS = 30_000
-"""While anything lives, time itself is written this often, so that a restart knows how long it was away."""
+"""While any job is live, the time is stored this often, so that after a restart the time away is known."""
 
 
 class Kernel:
@@ -89,12 +89,12 @@ class Kernel:
         return kernel
 
     def rows(self) -> list[StoredRow]:
-        """Everything that is stored and lives, in a fixed order."""
+        """All live stored rows, in a fixed order."""
         rows: dict[type[StoredRow], dict[Any, StoredRow]] = {**self._w.rows, Meta: {0: self._w.meta}}
         return in_load_order(rows[kind][key] for kind in rows for key in sorted(rows[kind]))
 
     def digest(self) -> str:
-        """A hash of the rows and of what follows from them: rebuilding must give the same."""
+        """A hash of the rows and of the state derived from them. A rebuild must give the same hash."""
         w = self._w
         derived = (
             sorted(w.shares.items()),
@@ -107,7 +107,7 @@ class Kernel:
     # --- deciding ---
 
     def apply(self, event: AnyEvent, now: Instant) -> Decision:
-        """Decide. Nothing of the decision may be acted on before its changes are durable."""
+        """Decide. The caller may act on the decision only after its changes are durable."""
         w = self._w
         w.begin(now)
         answer = self._dispatch(event)
@@ -116,22 +116,22 @@ class Kernel:
         return Decision(tuple(w.changes), tuple(w.sends), answer)
 
     def next_due(self) -> Instant | None:
-        """When the next deadline falls, in kernel time: a Tick is wanted then."""
+        """When the next deadline is due, in kernel time. The driver must send a `Tick` then."""
         first = self._w.deadlines.first()
         return None if first is None else Instant(first + self._w.meta.late_ms)
 
     @property
     def at_stake(self) -> bool:
-        """Whether any job lives: the clock is kept on record while one does."""
+        """Whether any job is live. While one is, the time is stored regularly."""
         return bool(self._w.jobs)
 
     @property
     def changing(self) -> bool:
-        """Whether the last event decided something, also if it failed before it came to its end."""
+        """Whether the last event changed a row or sent something, even if an exception stopped it halfway."""
         return bool(self._w.changes or self._w.sends)
 
     def load_of(self, node: NodeId) -> "tuple[bool, object]":
-        """Connected or not, and the last reported load: for people, not for decisions."""
+        """Whether the node is connected, and its last reported load. For display, not for decisions."""
         member = self._w.fleet.get(node)
         return (False, None) if member is None else (member.pulse.session is not None, member.pulse.load)
 
@@ -190,7 +190,7 @@ class Kernel:
     # --- leadership and time ---
 
     def _led(self, event: Led) -> None:
-        """Lead from now on: nobody is blamed for the time without a leader, every lease counts anew."""
+        """Lead from now on: the time without a leader counts as lateness, and every lease restarts."""
         w = self._w
         meta = w.meta
         away = max(0, w.now - meta.now_ms) if meta.now_ms else 0
@@ -269,7 +269,7 @@ class Kernel:
 
     def _cancel(self, job_id: JobId, by: str) -> Answer:
         if job_id not in self._w.jobs:
-            return Rejected("not_live", f"{job_id} has already ended, or never was.")
+            return Rejected("not_live", f"{job_id} has already ended or does not exist.")
         why = Facts(revoke=RevokeCause.CANCELLED, by=by or "its owner")
         contenders.end_job(self._w, job_id, Verdict.CANCELLED, revoke_failure(why), why=why)
         return Done("stopped")

@@ -1,16 +1,16 @@
-"""What happens to an attempt and to a job, and the mechanisms that answer to it, in order.
+"""Tells the mechanisms, in a fixed order, what happens to attempts and jobs.
 
-The rooms that move an attempt from phase to phase (`contenders`, `reconcile`, `recovery`, `health`) say here what
-happened, and know no mechanism. A mechanism knows what it answers to, and keeps its own state (`kernel.mechanism`). A
-new one is its file and its line in `MECHANISMS`.
+The modules that move an attempt from phase to phase (`contenders`, `reconcile`, `recovery`, `health`) report here what
+happened, and know no mechanism. A mechanism overrides the methods that concern it, and keeps its own state
+(`kernel.mechanism`). To add one, write its module and add it to `MECHANISMS`.
 
     offered → body started → progressed, checkpointed → accepted → closed
                    │   ▲
                    ▼   │ returned
                   away ──► lost
 
-The order of `MECHANISMS` is part of the contract: it is the order of rows and journal entries in a decision, and what
-an earlier one writes a later one reads. `BEFORE` says where it matters.
+The order of `MECHANISMS` is part of the contract: it is the order of rows and journal entries in a decision, and
+later mechanisms read what earlier ones wrote. `BEFORE` says where it matters.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,22 +45,22 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     Reservations,
     Files,
 )
-"""In the order in which they answer."""
+"""In the order in which they are called."""
 
 BEFORE: tuple[tuple[type[Mechanism], type[Mechanism], str], ...] = (
-    (Estimates, NodeHealth, "a start is judged by itself, before attempts beside it are revoked for it"),
-    (Estimates, Moving, "a start is judged by itself, before attempts beside it are revoked for it"),
-    (Poison, NodeHealth, "a node that is back has felled nothing, when its job is looked at again"),
-    (NodeHealth, Moving, "what a quarantined node holds is revoked for that, and not because the job moves"),
-    (Straggling, Moving, "a body that saved something got on, also where it is moved now"),
-    (Straggling, Draining, "a body that saved something got on, also where its node is emptied now"),
+    (Estimates, NodeHealth, "a start is judged before other attempts are revoked because of it"),
+    (Estimates, Moving, "a start is judged before other attempts are revoked because of it"),
+    (Poison, NodeHealth, "a node that is back no longer counts as felled when its job is examined again"),
+    (NodeHealth, Moving, "what a quarantined node holds is revoked for that reason, not because the job moves"),
+    (Straggling, Moving, "a body that saved something made progress, even if it is moved now"),
+    (Straggling, Draining, "a body that saved something made progress, even if its node is emptied now"),
     (Moving, Draining, "a job that a person moves has its new attempt before its node is emptied"),
 )
-"""Which of two answers first, and why. A list in another order is refused."""
+"""Which of two mechanisms is called first, and why. A list in another order is rejected."""
 
 
 class Lifecycle:
-    """One instance of each mechanism. Every method tells those that answer, in the order of the list."""
+    """One instance of each mechanism. Every method calls the mechanisms that override it, in the order of the list."""
 
     def __init__(self, mechanisms: Sequence[type[Mechanism]] = MECHANISMS) -> None:
         for first, second, why in BEFORE:
@@ -82,13 +82,13 @@ class Lifecycle:
         self._ending = _answers(made, Mechanism.ending)
         self._ended = _answers(made, Mechanism.ended)
         self.job_changed = _answers(made, Mechanism.job_changed)
-        """Called one after the other by the world itself, which saves a call on the path of every decision."""
+        """The world calls these itself, which saves a call in every decision."""
         self._gate = _answers(made, Mechanism.gate)
         self._node_lost = _answers(made, Mechanism.node_lost)
         self._digest = _answers(made, Mechanism.digest)
 
     def of(self, kind: type[M]) -> M:
-        """The mechanism of this kind, for whoever asks it something."""
+        """The mechanism of this kind, for callers that need its state."""
         return self._made[kind]
 
     # --- an attempt ---
@@ -107,7 +107,7 @@ class Lifecycle:
             answer(w, attempt, progress)
 
     def checkpointed(self, w: "World", attempt: AttemptId, manifest: str) -> None:
-        """Each is given the attempt as the one before left it."""
+        """Each mechanism gets the attempt as the previous one left it."""
         for answer in self._checkpointed:
             answer(w, w.attempts[attempt], manifest)
 
@@ -116,7 +116,7 @@ class Lifecycle:
             answer(w, attempt)
 
     def away(self, w: "World", attempt: Attempt, why: Facts) -> bool:
-        """The first that deals with it ends it."""
+        """Stops at the first mechanism that handles it."""
         return any(answer(w, attempt, why) for answer in self._away)
 
     def returned(self, w: "World", attempt: Attempt) -> None:
@@ -154,7 +154,7 @@ class Lifecycle:
     # --- a node ---
 
     def gate(self, w: "World", node: Node, to: str | None) -> Gate | None:
-        """The first that holds."""
+        """The first gate that a mechanism reports, or None."""
         for answer in self._gate:
             if gate := answer(w, node, to):
                 return gate
@@ -171,6 +171,6 @@ class Lifecycle:
 
 
 def _answers(made: Sequence[Mechanism], happening: Callable[Concatenate[Any, P], R]) -> tuple[Callable[P, R], ...]:
-    """The methods of those that have an answer of their own. Found once: most decisions concern none of them."""
+    """The methods of the mechanisms that override it. Found once, because most decisions concern none of them."""
     name = happening.__name__
     return tuple(getattr(m, name) for m in made if getattr(type(m), name) is not happening)

@@ -1,7 +1,7 @@
-"""What a mechanism may answer to: the base of everything in the list of `kernel.lifecycle`. Decides nothing.
+"""The base class of the mechanisms in `kernel.lifecycle`: the methods that it calls. Decides nothing.
 
-A mechanism overrides what concerns it and leaves the rest. It keeps its own state: what follows from rows it keeps in
-step by `job_changed`, which a rebuild calls as well; anything else is ephemeral, as in `kernel.world`.
+A mechanism overrides the methods that concern it. It keeps its own state: it updates what is derived from rows in
+`job_changed`, which a rebuild calls as well; the rest is ephemeral, as in `kernel.world`.
 """
 
 from typing import TYPE_CHECKING
@@ -17,37 +17,37 @@ class Mechanism:
     # --- an attempt ---
 
     def offered(self, w: "World", job: Job) -> Job:
-        """An attempt is given to a node. Returns the job as it is written now."""
+        """An attempt is offered to a node. Returns the job row to write."""
         return job
 
     def body_started(self, w: "World", attempt: Attempt, first: bool) -> None:
-        """Its body was seen running, or to have run. `first`: nobody knew of it before."""
+        """Its node reports that the body runs or has run. `first`: this was not known before."""
 
     def progressed(self, w: "World", attempt: Attempt, progress: Progress | None) -> None:
-        """Its node says that the body runs, and how far it is if it knows."""
+        """Its node reports that the body runs, and its progress if known."""
 
     def checkpointed(self, w: "World", attempt: Attempt, manifest: str) -> None:
-        """What it saved is kept."""
+        """It delivered a checkpoint."""
 
     def reconnected(self, w: "World", attempt: Attempt) -> None:
         """Its node began a new session. What the attempt did meanwhile is not known yet."""
 
     def away(self, w: "World", attempt: Attempt, why: Facts) -> bool:
-        """Its node cannot be relied on; the attempt may return. True: it is dealt with, and nothing else is done."""
+        """Its node is in doubt; the attempt may return. True: this mechanism handled it, and nothing else is done."""
         return False
 
     def returned(self, w: "World", attempt: Attempt) -> None:
         """Its node was away, is back, and still has it."""
 
     def lost(self, w: "World", job: Job, attempt: Attempt, failure: Failure) -> Job:
-        """It failed, or was given up. Returns the job as it is written now."""
+        """It failed or was given up. Returns the job row to write."""
         return job
 
     def accepted(self, w: "World", job: Job, attempt: Attempt) -> None:
         """Its result is the job's result. The attempt is not closed yet."""
 
     def closed(self, attempt: Attempt) -> None:
-        """It is over, and what is remembered of it is dropped. Called for the row, so nothing may be decided."""
+        """It is over: drop its state. Called while its row is loaded, so nothing may be decided."""
 
     # --- a job ---
 
@@ -55,26 +55,26 @@ class Mechanism:
         """A deadline of the job was reached."""
 
     def ending(self, w: "World", job: Job) -> Job:
-        """The job ends. Returns the job as it is written now."""
+        """The job ends. Returns the job row to write."""
         return job
 
     def ended(self, w: "World", job: Job) -> None:
         """The row of the ended job is written."""
 
     def job_changed(self, w: "World", before: Job | None, job: Job) -> None:
-        """A row of a job is written or loaded: views are brought into step. Nothing may be decided."""
+        """The row of a job is written or loaded: update views. Nothing may be decided."""
 
     # --- a node ---
 
     def gate(self, w: "World", node: Node, to: str | None) -> Gate | None:
-        """Why a node in service takes no work now; None: it does. `to`: for this job."""
+        """The gate that keeps work from a node in service, or None. `to`: for this job."""
         return None
 
     def node_lost(self, w: "World", node: NodeId) -> None:
-        """The node will not come back; what it held is written off next."""
+        """The node is lost or gone; what it held is written off next."""
 
     # --- all of it ---
 
     def digest(self) -> object:
-        """What follows from rows and is kept here, in a fixed order: a rebuild must give the same."""
+        """The state derived from rows, in a fixed order. A rebuild must give the same."""
         return None

@@ -1,8 +1,8 @@
-"""Who may join, under which name, and how they leave (SPEC N1, N6, N7).
+"""Decides which nodes may join, under which id, and how they leave (SPEC N1, N6, N7).
 
 A node's id belongs to the first key that joined under it. A token is needed only the first time. One identity has
-one session: a reconnect of the same start of an agent replaces the old session; another start with the same
-identity waits until the old one has been shown to be silent.
+one session: when the same agent process reconnects, its new session replaces the old one; another process with the
+same identity must wait until the old one is shown to be silent.
 """
 
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from holdfast.model.messages import Drained, Hello, Leaving, Load, Offers, Ping,
 
 
 def join(w: World, session: int, hello: Hello) -> None:
-    """A node that proved its key wants to be here."""
+    """A node that proved its key asks to join."""
     node = w.nodes.get(hello.node)
     refusal = _wrong_key(node, hello) or _token_refusal(w, node, hello) or _taken(w, hello)
     if refusal is not None:
@@ -41,7 +41,7 @@ def join(w: World, session: int, hello: Hello) -> None:
         w.send(CloseSession(pulse.session, "replaced by a newer session of the same node"))
     pulse.session, pulse.instance, pulse.seq = session, hello.instance, 0
     pulse.heard_ms = pulse.watched_ms = w.patience
-    pulse.load = Load()  # of this session nothing is known yet
+    pulse.load = Load()  # nothing is known yet of this session
     pulse.late_at_join_ms = w.meta.late_ms
     pulse.contested_ms = None
     s = w.settings
@@ -84,7 +84,7 @@ def _enter(w: World, node: Node | None, hello: Hello) -> None:
         return
     updated: Node = replace(node, **known)
     if node.leaving or node.state is NodeState.GONE:
-        # What its own operator wants, it says again; what the network's wants is kept here.
+        # The node reports again what its own operator wants; what the network's operator wants is kept here.
         kept = node.drained_by_network
         updated = replace(updated, draining=kept, drained=kept, leaving=False, leaving_why="", pause_cause=None)
     left_ms = node.quarantined_until_ms - w.patience
@@ -146,7 +146,7 @@ def _use_token(w: World, hello: Hello) -> None:
 
 
 def _taken(w: World, hello: Hello) -> Refusal | None:
-    """Another start of an agent holds this identity: ask it for a sign of life before anyone is believed."""
+    """Another agent process holds this identity: ping it, and let the new one join only if it stays silent."""
     member = w.fleet.get(hello.node)
     if member is None or member.pulse.session is None or member.pulse.instance == hello.instance:
         return None
@@ -177,14 +177,14 @@ def broke(w: World, session: int, node_id: NodeId, why: str) -> None:
         pulse.excused_ms = w.patience
     excused = pulse.excused_ms is not None and w.patience < after(pulse.excused_ms, w.settings.reconnect_grace_ms)
     if forgiven(w) or (slow and excused):
-        # This side was away, or so slow that the node never heard its welcome: nobody is to blame.
+        # This side was away, or so slow that the node never got its welcome: the node is not to blame.
         await_return(w, node_id)
     else:
         suspect(w, node_id, Facts(node_cause=NodeCause.LINK_BROKE, detail=why))
 
 
 def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:
-    """The node's operator asked it to go."""
+    """The node's operator asked it to leave."""
     node = w.nodes[node_id]
     heard(w, node_id, w.pulse(node_id))
     if not message.done:
@@ -217,14 +217,14 @@ def offers(w: World, node_id: NodeId, message: Offers) -> None:
 
 
 def drain(w: World, node_id: NodeId, on: bool, by: str) -> Answer:
-    """The network's operator wants it: no new work; what runs may finish within the grace, then it moves."""
+    """The network's operator drains a node: it gets no new work; what runs may finish within the grace, then moves."""
     node = w.nodes.get(node_id)
     if node is None or (node.state is NodeState.GONE and (on or not node.drained_by_network)):
         return Rejected("no_such_node", f"There is no node {node_id}.")
     if node.drained_by_network == on:
         return Done("it is draining already" if on else "it is not draining")
     if node.state is NodeState.GONE:
-        # What its own operator wanted ended with its goodbye: it says it again if it comes back.
+        # What its own operator wanted ended with its goodbye; the node reports it again if it comes back.
         w.put(replace(node, draining=False, drained=False, leaving=False, leaving_why="", pause_cause=None))
         w.note("node.undrained", Facts(drain=DrainChange.FORGOTTEN, label=node_label(node), by=by), node=node_id)
         return Done("not drained any more")
@@ -246,8 +246,8 @@ def _wished(
     pause: PauseCause | None = None,
     stated: str = "",
 ) -> None:
-    """The network's operator wants something else (`drained`), or its own does (`leaves`, and why, if so): it drains
-    while either wants it to."""
+    """The network's operator (`drained`) or the node's own operator (`leaves`, with the reason) changed a request. The
+    node drains while either requests it."""
     before = w.nodes[node_id]
     node = replace(before, drained=before.drained_by_network if drained is None else drained)
     if leaves is not None:

@@ -1,8 +1,8 @@
-"""Moving a job to a machine that a person chose (SPEC J12): make before break (docs/decisions/0013).
+"""Moves a job to a machine that a person chose (SPEC J12): make before break (docs/decisions/0013).
 
-A job that has not started waits in the queue for room there and nowhere else. One that runs gets a contender there,
-after it had the time to save its state; when that one's body runs, the others are revoked. Whatever hinders the move
-before that leaves the job where it is. At any moment `Job.move` says how it stands, so a new leader goes on with it.
+A job that has not started waits in the queue for room there and nowhere else. A running job gets a contender there
+after it had time to save its state; when the body of that contender runs, the others are revoked. If the move fails
+before that, the job stays where it is. `Job.move` always holds the state of the move, so a new leader can continue it.
 """
 
 from msgspec.structs import replace
@@ -37,18 +37,18 @@ from holdfast.model import (
 from holdfast.model.cause_text import gate_text, takeover_cause_text
 
 MOVES_MAX = 64
-"""Of one job: every attempt is looked at with each decision about it, so their number is bounded."""
+"""Most moves of one job: every decision about a job looks at all its attempts, so their number is bounded."""
 _ROOM = (Gate.RESERVED, Gate.PROBATION_PROBES, Gate.PROBATION_BUSY, Gate.ATTEMPTS_MAX)
-"""Gates that a waiting job can wait for: the machine is there and in service."""
+"""Gates that a job can wait for: the machine is present and in service."""
 
 
 class Moving(Mechanism):
     def __init__(self) -> None:
         self.pinned: dict[NodeId, dict[JobId, None]] = {}
-        """Who waits for room on one node and no other."""
+        """Jobs that wait for room on one node and no other."""
 
     def offered(self, w: World, job: Job) -> Job:
-        """It waited for room there, and has it."""
+        """A job that waited for room on its new node has it."""
         if job.move is not None and job.move.state is MoveState.WAITING:
             return replace(job, move=replace(job.move, state=MoveState.DONE))
         return job
@@ -74,7 +74,7 @@ class Moving(Mechanism):
         return job
 
     def job_changed(self, w: World, before: Job | None, job: Job) -> None:
-        """Where alone a job may be placed has changed, or may have."""
+        """Update `pinned`: the only node where the job may be placed may have changed."""
         if job.move is None and (before is None or before.move is None):
             return
         was = None if before is None else before.pinned
@@ -97,10 +97,10 @@ class Moving(Mechanism):
 
 
 def ask(w: World, event: MoveAsked) -> Answer:
-    """Move the job, or say at once why not. Asked again, nothing changes."""
+    """Move the job, or reject the request with the reason. A repeated request changes nothing."""
     job = w.jobs.get(event.job)
     if job is None:
-        return Rejected("not_live", f"{event.job} has already ended, or never was.")
+        return Rejected("not_live", f"{event.job} has already ended or does not exist.")
     move = job.move
     if move is not None and event.key and move.key == event.key:
         return Done(f"this request was taken before: {move.state.value}")
@@ -122,7 +122,7 @@ def ask(w: World, event: MoveAsked) -> Answer:
 
 
 def _too_late(w: World, job: Job, contenders: list[Attempt], node: Node) -> Answer | None:
-    """What about the job forbids the move."""
+    """The answer if the state of the job rules out the move, or None."""
     label = node_label(node)
     move = job.move
     if any(a.node == node.id for a in contenders):
@@ -143,7 +143,7 @@ def _too_late(w: World, job: Job, contenders: list[Attempt], node: Node) -> Answ
 
 
 def _unfit(w: World, job: Job, node: Node, at_once: bool) -> Rejected | None:
-    """What about the machine forbids the move. `at_once`: there must be room now, not only some day."""
+    """The answer if the machine rules out the move, or None. `at_once`: there must be room now, not only later."""
     label = node_label(node)
     gate = w.closed_to_work(node, job.id)
     if gate is None and any(a.node == node.id for a in w.attempts_of(job.id)):
@@ -160,7 +160,7 @@ def _unfit(w: World, job: Job, node: Node, at_once: bool) -> Rejected | None:
 
 
 def _wait_there(w: World, job: Job, contenders: list[Attempt], move: Move, who: str) -> None:
-    """Nothing of it has started: it waits for room there and nowhere else."""
+    """The job has not started: it waits for room there and nowhere else."""
     label = node_label(w.nodes[move.to])
     w.put(replace(job, move=move, moves=job.moves + 1, reserved=None))
     w.note("job.move", Facts(move=move.state, label=label, by=who), job.id, node=move.to)
@@ -171,7 +171,7 @@ def _wait_there(w: World, job: Job, contenders: list[Attempt], move: Move, who: 
     seek(w, job.id)
 
 
-# --- making before breaking ---
+# --- make before break ---
 
 
 def _begin(w: World, job: Job, contenders: list[Attempt], move: Move, who: str) -> None:
@@ -207,7 +207,7 @@ def save_due(w: World, job: Job) -> None:
 
 
 def _start(w: World, job: Job) -> None:
-    """A contender there, if it still fits: while the job saved its state the room was anybody's."""
+    """Start a contender there, if it still fits: the room was not reserved while the job saved its state."""
     assert job.move is not None
     refusal = _unfit(w, job, w.nodes[job.move.to], at_once=True)
     if refusal is not None:
@@ -219,7 +219,7 @@ def _start(w: World, job: Job) -> None:
 
 
 def body_started(w: World, attempt: Attempt) -> None:
-    """It runs where it was moved to: the others are not needed. One whose body has ended may still win."""
+    """The job runs on its new node: its other attempts are revoked. One whose body has ended may still win."""
     job = w.jobs.get(attempt.job)
     if job is None or job.move is None or job.move.state is not MoveState.STARTING:
         return
@@ -233,11 +233,11 @@ def body_started(w: World, attempt: Attempt) -> None:
             revoke(w, other, Facts(revoke=RevokeCause.MOVED, attempt=attempt.id, label=label))
 
 
-# --- hindrances ---
+# --- failed moves ---
 
 
 def hindered(w: World, job: Job, attempt: Attempt, why: str) -> Job:
-    """The job as it stands when an attempt is lost to it: a move that hung on that attempt has failed."""
+    """The job row after the loss of an attempt: a move that depended on that attempt has failed."""
     move = job.move
     if move is None or not move.under_way:
         return job
@@ -248,7 +248,7 @@ def hindered(w: World, job: Job, attempt: Attempt, why: str) -> Job:
 
 
 def away(w: World, attempt: Attempt, why: Facts) -> bool:
-    """Its machine cannot be relied on. One that was on its way there is not needed where another goes on."""
+    """Its machine is in doubt. An attempt that was made for the move is not needed while another contender exists."""
     job = w.jobs[attempt.job]
     if (later := hindered(w, job, attempt, takeover_cause_text(why))) is job:
         return False
@@ -262,7 +262,7 @@ def away(w: World, attempt: Attempt, why: Facts) -> bool:
 
 
 def release(w: World, node_id: NodeId) -> None:
-    """The machine will not come back: who waits for it may go anywhere."""
+    """The machine is lost or gone: jobs that wait for it may be placed anywhere."""
     for job_id in sorted(w.lifecycle.of(Moving).pinned.get(node_id, ())):
         job = _failed(w, w.jobs[job_id], f"{node_label(w.nodes[node_id])} is gone")
         w.put(waits_for(job, WaitReason.ROOM))

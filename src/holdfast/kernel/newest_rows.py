@@ -1,4 +1,4 @@
-"""Rows of a kind of which only the newest are kept in memory, and which of them is evicted next."""
+"""Keeps only the newest rows of a kind in memory and evicts the oldest."""
 
 from itertools import takewhile
 from typing import Any
@@ -13,10 +13,10 @@ class NewestRows:
     def __init__(self, kind: type[Row], rows: dict[Any, Any]) -> None:
         self._kind, self._rows = kind, rows
         self._met: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
-        """The same rows, the longest not written first; those with the prefix apart."""
+        """The same rows, least recently written first: those without the prefix, and those with it."""
 
     def load(self, row: Any) -> None:
-        """The store keeps and loads the same ones: the newest by (seq, id), so a rebuild knows what was known here."""
+        """Add a row and evict the oldest if there are too many. The store keeps the same rows for a rebuild."""
         newest = BY_TYPE[self._kind].newest
         assert newest is not None
         prefixed: bool = row.id.startswith(newest.prefix)

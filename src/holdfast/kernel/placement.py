@@ -1,14 +1,14 @@
-"""Where a need could go: an index of free capacity that answers in the same time for 100 nodes and 1,000,000.
+"""Finds nodes with room for a need: an index of free capacity that answers as fast for 1,000,000 nodes as for 100.
 
-Nodes of one *kind* (architecture, GPUs, features) share shelves, one for each number of free GPUs. On a
-shelf a node lies in the cell of its free memory and free processors, both on a logarithmic scale with four
-steps to the octave. Cells above the need in both measures fit for certain and are found by bit masks, without
-looking at a node; a few candidates are drawn from random ones of them. If that finds none, all cells that could
-serve are searched, those on the border node by node. So a rare need is found whenever it can be met, and "no fit"
-is never said falsely.
+Nodes of one *kind* (architecture, GPUs, features) are in buckets, one for each number of free GPUs. In its
+bucket, a node is in the cell of its free memory and free processors, both on a logarithmic scale with four
+steps to the octave. Cells above the need in both measures certainly fit and are found with bit masks, without
+looking at a node; a few candidates are drawn from random cells of these. If that finds none, all cells that could
+serve are searched, those on the border node by node. So a node is found whenever there is one, and the index
+never reports "no fit" wrongly.
 
-The index knows kinds, amounts, and what a node says of its load and site. It does not know jobs, health or time: a
-node that may not be given work is simply not in it.
+The index knows kinds, amounts, and what a node reports about its load and site. It does not know jobs, health or
+time: a node that may not get work is not in it.
 """
 
 from bisect import bisect_right
@@ -27,7 +27,7 @@ Free = tuple[int, int, int, int]
 
 
 class NodeKind(NamedTuple):
-    """What is fixed about a node. Nodes of one kind serve the same needs, as far as amounts allow."""
+    """The fixed properties of a node. Nodes of one kind serve the same needs, as far as amounts allow."""
 
     arch: str = ""
     gpu_model: str = ""
@@ -43,12 +43,12 @@ Cell = tuple[int, int]
 """Level of free memory, level of free processors."""
 
 DEMANDS_KEPT = 1_024
-"""Different needs of which is remembered what was found out about them."""
+"""Most needs for which a `Demand` is cached."""
 DRIFT_PARTS = 16
-"""What is remembered is forgotten when one node in so many has come or gone since."""
+"""The cache is cleared when one in this many nodes has come or gone since."""
 _MASK = (1 << 64) - 1
 TRIES = 3
-"""Cells drawn blindly before the masks are asked: where half of all cells would serve, one time in eight."""
+"""Random cells tried before the masks are used. If half of all cells serve, the masks are used one time in eight."""
 
 
 def level(amount: int) -> int:
@@ -60,31 +60,31 @@ def level(amount: int) -> int:
 
 
 class Seat(msgspec.Struct, gc=False, eq=False):
-    """One node as a choice sees it, with all that a choice looks at.
+    """One node as placement sees it, with everything that a choice reads.
 
-    One object, because what grows with a fleet is the waiting for memory: a choice that looked up a node's amounts,
-    offer and load in a table each would wait for every one of them. It refers to no shelf: without cycles the
-    collector need not walk a million of these.
+    It is one object because memory latency dominates in a large fleet: a choice that looked up a node's amounts,
+    offer and load in separate tables would wait for each of them. It refers to no bucket: without cycles the
+    garbage collector need not walk a million of these.
     """
 
-    # What every draw looks at comes first: it shares a line of the processor's cache.
+    # The fields that every draw reads come first: they share a line of the processor's cache.
     node: NodeId
     disk: int = 0
     gpus: int = 0
     standing_ms: int = 0
-    """What it costs whoever is placed there (policy.cost)."""
+    """The part of the placement cost that is the same for every job (policy.cost)."""
     cpu: int = 0
     memory: int = 0
-    """These and `disk` and `gpus`: what is free."""
+    """`cpu`, `memory`, `disk` and `gpus` are the free amounts."""
     cell: Cell | None = None
-    """Where it lies on the shelf of its kind and `gpus`; None: it may not be given work."""
+    """Its cell in the bucket of its kind and `gpus`; None: it may not get work."""
     at: int = 0
-    """Its place in that cell."""
+    """Its index in that cell."""
     kind: NodeKind = NodeKind()
     cpu_total: int = 0
     memory_total: int = 0
     busy_permille: int = 0
-    """How busy the machine says it is, all causes together."""
+    """The load that the machine reports, from all causes together."""
     site: str = ""
 
 
@@ -101,7 +101,7 @@ class Pool(Generic[S]):
         self.column = column
         self.seats: list[S] = []
         self.at = -1
-        """Its place among the shelf's occupied cells."""
+        """Its index among the bucket's occupied cells."""
 
 
 class NodeBucket(Generic[S]):
@@ -154,7 +154,7 @@ class NodeBucket(Generic[S]):
     def some_from(self, row: int, column: int, draw: int) -> list[S] | None:
         """The nodes of a random occupied cell at or above both levels; None if there is none.
 
-        Most needs are small beside most machines, so one of the first cells drawn nearly always serves. Where none
+        Most needs are small compared with most machines, so one of the first cells drawn nearly always serves. If none
         does, the masks find one: the first occupied level at or after a drawn one, of memory and then of processors.
         """
         occupied = self.occupied
@@ -181,7 +181,7 @@ class NodeBucket(Generic[S]):
 
 
 def _some_bit(mask: int, draw: int) -> int:
-    """The place of a set bit of a mask that has one: the first at or after a drawn place below the highest."""
+    """The position of a set bit: the first one at or after a random position. The mask must not be 0."""
     start = draw % mask.bit_length()
     upper = mask >> start
     return start + (upper & -upper).bit_length() - 1
@@ -203,12 +203,12 @@ class Demand(msgspec.Struct, Generic[S]):
     gpus: int
     row: int
     column: int
-    """The levels of memory and processors from which on a cell serves it for certain."""
+    """A cell at or above these levels of memory and processors certainly serves it."""
     kinds: tuple[tuple[NodeBucket[S], ...], ...]
-    """Per kind that serves it, those without a GPU first: its shelves with enough GPUs, and those with fewest first, so
-    that whole machines stay free for who needs them whole."""
+    """For each kind that serves it, kinds without a GPU first: its buckets with enough GPUs, the fewest first, so
+    that whole machines stay free for jobs that need them."""
     sums: tuple[int, ...]
-    """The running sum of how many nodes are of these kinds."""
+    """The running sums of the numbers of nodes of these kinds."""
 
 
 class NodeIndex(Generic[S]):
@@ -219,23 +219,23 @@ class NodeIndex(Generic[S]):
         self._total = 0
         self._sizes: dict[NodeKind, int] = {}
         self._shelves: dict[NodeKind, dict[int, NodeBucket[S]]] = {}
-        """Per kind and number of free GPUs."""
+        """Buckets by kind and number of free GPUs."""
         self._demands: dict[Need, Demand[S]] = {}
-        """What is known of needs; forgotten when a kind or a shelf comes or goes, or when the sums have drifted."""
+        """Cached demands. Cleared when a kind goes, when a bucket is added, or when the sums have drifted."""
         self._drift = 0
-        """How many nodes came or went since."""
+        """Nodes that came or went since the cache was last cleared for drift."""
 
     def __len__(self) -> int:
         return self._total
 
     def remembered(self) -> dict[Need, tuple[int, ...]]:
-        """Of which needs something is remembered, and how its kinds are weighed: later choices depend on it."""
+        """The cached needs, and how their kinds are weighed. Later choices depend on it."""
         return {need: demand.sums for need, demand in self._demands.items()}
 
     # --- coming, going and changing ---
 
     def open(self, seat: S, free: Free) -> None:
-        """The node may be given work and has this much free."""
+        """The node may get work and has this much free."""
         cpu, memory, disk, gpus = free
         if seat.cell is None:
             if seat.kind not in self._sizes:
@@ -249,7 +249,7 @@ class NodeIndex(Generic[S]):
         self._settle(seat, cpu, memory, disk, gpus)
 
     def close(self, seat: S) -> None:
-        """The node may not be given work."""
+        """The node may not get work."""
         if seat.cell is not None:
             kind = seat.kind
             self._shelves[kind][seat.gpus].remove(seat, seat.cell)
@@ -262,7 +262,7 @@ class NodeIndex(Generic[S]):
                 self._demands.clear()
 
     def take(self, seat: S, amount: Resources) -> None:
-        """So much less is free."""
+        """Subtract an amount from what is free."""
         self._settle(
             seat,
             seat.cpu - amount.cpu_milli,
@@ -272,7 +272,7 @@ class NodeIndex(Generic[S]):
         )
 
     def give(self, seat: S, amount: Resources) -> None:
-        """So much more is free."""
+        """Add an amount to what is free."""
         self._settle(
             seat,
             seat.cpu + amount.cpu_milli,
@@ -282,12 +282,12 @@ class NodeIndex(Generic[S]):
         )
 
     def busy(self, seat: S, permille: int) -> None:
-        """The machine says that it is so busy."""
+        """Record the load that the machine reports."""
         seat.busy_permille = permille
         seat.standing_ms = standing_ms(seat.cpu, seat.cpu_total, seat.memory, seat.memory_total, permille)
 
     def _settle(self, seat: S, cpu: int, memory: int, disk: int, gpus: int) -> None:
-        """Put a node where it belongs with these amounts free; often that is where it lies."""
+        """Move a node to the cell for these free amounts; often it is already there."""
         seat.cpu = cpu
         seat.memory = memory
         seat.disk = disk
@@ -302,8 +302,8 @@ class NodeIndex(Generic[S]):
             shelf.add(seat, cell)
 
     def _drifted(self) -> None:
-        """A node came or went. The sums only weigh kinds against each other, so they need not be exact: counting
-        them anew at every change would make them useless in a large fleet, where some node always comes or goes."""
+        """A node came or went. The sums only weigh kinds against each other, so they need not be exact. If every
+        change cleared the cache, it would be useless in a large fleet, where nodes come and go all the time."""
         self._drift += 1
         if self._drift * DRIFT_PARTS > self._total:
             self._drift = 0
@@ -320,7 +320,7 @@ class NodeIndex(Generic[S]):
 
     def candidates(self, need: Need, draw: int, without: Container[NodeId], asking: bool = False) -> list[S]:
         """Some nodes on which the need fits now; empty only if there is none at all outside `without`. `asking`:
-        somebody only wants to know, so nothing is remembered of it."""
+        this is only a question, so nothing is cached."""
         demand = self._demands.get(need)
         if demand is None:
             demand = self._demand(need)
@@ -350,12 +350,12 @@ class NodeIndex(Generic[S]):
         )
 
     def _draw(self, demand: Demand[S], draw: int, without: Container[NodeId]) -> list[S]:
-        """A few random nodes from cells in which the need fits for certain, kinds in proportion to their size. Only
-        one, if it wastes nothing and has little to do."""
+        """A few random nodes from cells in which the need certainly fits, kinds in proportion to their size. Stops at
+        a node that wastes nothing and has little to do."""
         sums = demand.sums
         found: list[S] = []
         for _ in range(self._candidates):
-            bits = draw >> 34  # the best 30 of them: numbers of that size are the quickest to reckon with
+            bits = draw >> 34  # the best 30 bits: arithmetic is fastest on integers of this size
             for shelf in demand.kinds[bisect_right(sums, bits % sums[-1])]:
                 seats = shelf.some_from(demand.row, demand.column, bits)
                 if seats is not None:
@@ -369,7 +369,7 @@ class NodeIndex(Generic[S]):
         return found
 
     def _search(self, demand: Demand[S], draw: int, without: Container[NodeId]) -> list[S]:
-        """Look everywhere the need could fit: first what fits for certain, then every border cell."""
+        """Look everywhere the need could fit: first where it certainly fits, then in every border cell."""
         shelves = [shelf for shelves in demand.kinds for shelf in shelves]
         for shelf in shelves:
             seats = shelf.some_from(demand.row, demand.column, draw)
@@ -389,7 +389,7 @@ class NodeIndex(Generic[S]):
 
 
 def kind_serves(kind: NodeKind, need: Need) -> bool:
-    """Whether nodes of this kind can meet what is fixed in the need."""
+    """Whether nodes of this kind meet the fixed requirements of the need."""
     if need.arch and need.arch != kind.arch:
         return False
     if need.gpu_model and need.gpu_model.lower() not in kind.gpu_model.lower():

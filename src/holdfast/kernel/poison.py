@@ -1,4 +1,4 @@
-"""Which jobs bring machines down: several different ones went with its body running, and not by chance (SPEC J8)."""
+"""Decides whether a job brings machines down: several different ones died under it, and not by chance (SPEC J8)."""
 
 from msgspec.structs import replace
 
@@ -13,23 +13,23 @@ MASS_WINDOW_MS = 10_000
 """Nodes lost within this window of each other point at the network, not at a job."""
 
 POISON_WINDOW_MS = 600_000
-"""A body that brings its machine down does so soon; after this long it is churn, not the job."""
+"""A body that brings its machine down does so soon. A loss later than this is churn, not the job's fault."""
 
 
 class Poison(Mechanism):
     def __init__(self) -> None:
         self.went: dict[NodeId, Instant] = {}
-        """Which nodes were suspected lately, oldest first: tells a felled node from a cut network."""
+        """Recently suspected nodes, oldest first. They distinguish a felled node from a network cut."""
 
     def returned(self, w: World, attempt: Attempt) -> None:
-        """Its node was away, and did not go down of it."""
+        """Its node came back with the attempt, so the job did not bring it down."""
         job = w.jobs.get(attempt.job)
         if job is not None and attempt.node in job.felled:
             w.put(replace(job, felled=tuple(n for n in job.felled if n != attempt.node)))
 
 
 def went_down(w: World, node_id: NodeId) -> None:
-    """The node is suspected from now on."""
+    """Record that the node is suspected from now on."""
     went = w.lifecycle.of(Poison).went
     went.pop(node_id, None)
     went[node_id] = w.patience
@@ -38,8 +38,8 @@ def went_down(w: World, node_id: NodeId) -> None:
 
 
 def blame_job(w: World, attempt: Attempt) -> None:
-    """Remember that the node went down with this job's body running, unless many nodes went at once. A job that got on
-    since others did is not what they went down of."""
+    """Record that the node went down while this job's body ran, unless many nodes went down at once. If the job made
+    progress since earlier nodes went down, it did not bring them down."""
     job = w.jobs.get(attempt.job)
     if job is None or attempt.started_ms is None:
         return
@@ -49,7 +49,7 @@ def blame_job(w: World, attempt: Attempt) -> None:
         return
     if attempt.node in job.felled:
         return
-    # Those that went without this job: many at once point at the network.
+    # Nodes that went down without this job: many at once point at the network.
     went = w.lifecycle.of(Poison).went
     others = len(went) - sum(n in went for n in {*job.felled, attempt.node})
     present = sum(w.states.get(s, 0) for s in (NodeState.READY, NodeState.PROBATION, NodeState.SUSPECT))
@@ -59,7 +59,7 @@ def blame_job(w: World, attempt: Attempt) -> None:
 
 
 def poisonous(w: World, job: Job) -> bool:
-    """Stop a job under which several different machines went down (SPEC J8)."""
+    """Stop the job if several different machines went down while it ran (SPEC J8). True: it is stopped."""
     if len(job.felled) < w.settings.poison_nodes:
         return False
     why = Facts(revoke=RevokeCause.POISON, nodes=job.felled)

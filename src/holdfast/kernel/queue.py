@@ -1,13 +1,13 @@
-"""Who is next: the owner who holds least, and of theirs the job with the highest priority; among equals one that lost
-its machine before those that had none yet, and then the one that waited longest.
+"""Decides which job is next: of the owner with the smallest share, the job with the highest priority; among equals, a
+job that lost its machine goes before those that had none yet, and then the one that waited longest.
 
-Fairness between owners comes first, so that no flood of one owner, whatever priority it gives itself, stands before
-another owner's first job (docs/decisions/0007). Owners who hold equally much are ordered by their best priority.
-Work that was begun comes before fresh work only within one owner and one priority (docs/decisions/0017).
+Fairness between owners comes first, so that many jobs of one owner, whatever their priority, never go before another
+owner's first job (docs/decisions/0007). Owners with equal shares are ordered by their best priority.
+Work that was begun goes before fresh work only within one owner and one priority (docs/decisions/0017).
 
 Jobs of one owner with the same need (and the same nodes ruled out) wait in one *lane*. A lane that found no room is
 *stuck* until room appears that could serve it; a need that no free room serves is *dry*, and its lanes are stuck
-without being tried. So a full network costs next to nothing to wait in.
+without being tried. So waiting jobs cost almost nothing in a full network.
 
 The queue knows needs and owners' shares. It does not know nodes beyond the ids a lane rules out.
 """
@@ -19,10 +19,10 @@ from heapq import heapify, heappop, heappush, merge, nsmallest
 from holdfast.model import JobId, Need, NodeId, Owner
 
 LaneKey = tuple[Need, tuple[NodeId, ...], NodeId | None]
-"""What is needed; which nodes may not serve it because they already hold an attempt of the job; and the only one that
-may, if somebody chose it."""
+"""The need; the nodes that may not serve it because they already hold an attempt of the job; and the only node that
+may, if a person chose one."""
 Rank = tuple[int, bool]
-"""Minus priority, and whether the job is fresh: it had no machine yet. The lowest goes first."""
+"""Minus the priority, and whether the job is fresh (had no machine yet). The lowest goes first."""
 PRIORITIES = 10
 SWEEP_MIN = 64
 
@@ -38,23 +38,23 @@ class _Line:
         """Minus the highest priority that joined."""
         self.size = 0
         self.stamp = 0
-        """Which entry of the heap is this line's; older ones are stale."""
+        """The stamp of this line's current entry in the heap; older ones are stale."""
         self.gone = 0
-        """Entries of jobs that no longer wait, since the last sweep."""
+        """Entries whose jobs left since the last sweep."""
 
 
 class Queue:
     def __init__(self, share_of: Callable[[Owner], int]) -> None:
         self._share_of = share_of
         self.waiting: dict[JobId, tuple[Rank, Owner, LaneKey, int]] = {}
-        """Who waits: rank, owner, lane, place in the order of arrival."""
+        """The waiting jobs: rank, owner, lane, place in the order of arrival."""
         self._lines: dict[Owner, _Line] = {}
         self._heap: list[tuple[int, int, int, Owner]] = []
         """(share, minus best priority, stamp, owner)."""
         self._sizes: dict[LaneKey, int] = {}
         self._stuck: set[LaneKey] = set()
         self._loose: dict[LaneKey, None] = {}
-        """Lanes with members that are not stuck: what `next` may look at."""
+        """Lanes that have jobs and are not stuck: `next` considers only these."""
         self._of_need: dict[Need, dict[LaneKey, None]] = {}
         self._dry: set[Need] = set()
         self._seq = 0
@@ -91,7 +91,7 @@ class Queue:
         self._rank(owner, line)
 
     def leave(self, job: JobId) -> None:
-        """No longer waiting. Its entry in the lane goes when it is met, or in the next sweep."""
+        """Remove a job. Its entry in the lane is dropped when it is reached, or in the next sweep."""
         place = self.waiting.pop(job, None)
         if place is None:
             return
@@ -110,7 +110,7 @@ class Queue:
             self._sweep(line)
 
     def _close(self, lane: LaneKey) -> None:
-        """Nobody waits in the lane any more."""
+        """Forget a lane in which no job waits any more."""
         del self._sizes[lane]
         self._loose.pop(lane, None)
         self._stuck.discard(lane)
@@ -158,13 +158,13 @@ class Queue:
     # --- room ---
 
     def stick(self, lane: LaneKey) -> None:
-        """Nothing free can serve this lane now."""
+        """Mark a lane as stuck: no free room can serve it now."""
         if lane in self._sizes:
             self._stuck.add(lane)
             self._loose.pop(lane, None)
 
     def dry(self, need: Need) -> None:
-        """No free room can serve this need, whatever is ruled out."""
+        """Mark a need as dry: no free room can serve it, whatever is ruled out."""
         if need in self._of_need:
             self._dry.add(need)
             for lane in self._of_need[need]:
@@ -174,7 +174,7 @@ class Queue:
         return lane in self._stuck or lane[0] in self._dry
 
     def free_up(self, fits: Callable[[Need], bool], serves: Callable[[LaneKey], bool]) -> list[LaneKey]:
-        """Room appeared: lanes it serves may be tried again. Those are returned."""
+        """Room appeared: the lanes it serves may be tried again. Returns these lanes."""
         loosened: list[LaneKey] = []
         for need, lanes in self._of_need.items():
             if fits(need):
@@ -185,13 +185,13 @@ class Queue:
         return loosened
 
     def needs(self) -> list[Need]:
-        """What those who wait need, each need once."""
+        """The needs of all waiting jobs, each need once."""
         return list(self._of_need)
 
     # --- who is next ---
 
     def next(self) -> tuple[JobId, LaneKey] | None:
-        """The job to try next, or None: nobody waits whose lane is not stuck."""
+        """The job to try next, or None if every lane with jobs is stuck."""
         if not self._loose:
             return None
         passed: list[tuple[int, int, int, Owner]] = []
@@ -224,8 +224,8 @@ class Queue:
         return [key for key in keys if key in line.lanes]
 
     def heads(self, most: int, below: int | None = None) -> list[tuple[JobId, LaneKey]]:
-        """The first job of each owner, stuck or not, in the order in which owners are served: of so many owners, and
-        only of those whose share is below a mark."""
+        """The first job of each owner, stuck or not, in the order in which owners are served. `most`: how many
+        owners; `below`: only owners whose share is below this."""
         owners = nsmallest(
             most,
             (owner for owner in self._lines if below is None or self._share_of(owner) < below),
@@ -241,21 +241,21 @@ class Queue:
         return found
 
     def ahead_of(self, job: JobId) -> int:
-        """How many waiting jobs would be placed before this one if room for any of them came: a guess for people."""
+        """How many waiting jobs would be placed before this one if room for any job appeared: a guess for display."""
         place = self.waiting.get(job)
         return 0 if place is None else self._ahead(place[1], place[0], place[3])
 
     def ahead_if(self, owner: Owner, priority: int) -> int:
-        """The same for one that would join now."""
+        """The same for a job that joins now."""
         return self._ahead(owner, (-priority, True), self._seq + 1)
 
     def turn_of(self, job: JobId) -> int:
-        """Its place in the order if owners are served in turn, a job each: a guess that needs no look at the others."""
+        """Its place if owners are served in turn, one job each: a guess that does not look at other owners' jobs."""
         rank, owner, _, seq = self.waiting[job]
         return min(len(self.waiting), (self._own_before(owner, rank, seq) + 1) * len(self._lines))
 
     def turn_if(self, owner: Owner, priority: int) -> int:
-        """The same for one that would join now."""
+        """The same for a job that joins now."""
         own = self._own_before(owner, (-priority, True), self._seq + 1)
         return min(len(self.waiting) + 1, (own + 1) * (len(self._lines) + (owner not in self._lines)))
 
@@ -277,8 +277,8 @@ class Queue:
     def in_order(
         self, most: int, weight_of: Callable[[Need], int], newcomer: tuple[JobId, Owner, int, LaneKey] | None = None
     ) -> list[tuple[JobId, Owner, LaneKey]]:
-        """The first so many in the order in which they would be served if room for any of them came, each counting in
-        its owner's share once it is served. `newcomer`: one who does not wait yet, with owner, priority and lane."""
+        """The first `most` jobs in the order in which they would be served if room for any job appeared. Each counts in
+        its owner's share once it is served. `newcomer`: a job that does not wait yet, with owner, priority and lane."""
         owners = nsmallest(most, self._lines, key=lambda owner: (self._share_of(owner), self._lines[owner].best, owner))
         if newcomer is not None and newcomer[1] not in owners:
             owners.append(newcomer[1])
@@ -299,7 +299,7 @@ class Queue:
     def _in_line(
         self, owner: Owner, newcomer: tuple[JobId, Owner, int, LaneKey] | None
     ) -> Iterator[tuple[Rank, int, JobId, LaneKey]]:
-        """One owner's jobs in order, read as far as somebody asks: (rank, place, job, lane)."""
+        """One owner's jobs in order, produced on demand: (rank, place, job, lane)."""
         line = self._lines.get(owner)
         lanes = line.lanes if line is not None else {}
         queues = [self._of_lane(rank, lane, jobs) for (rank, lane), jobs in lanes.items()]

@@ -1,7 +1,7 @@
-"""Compare what a node says it holds with what it should hold, and say again what did not take effect.
+"""Compares what a node reports with what it should hold, and repeats commands that did not take effect.
 
 Nothing here looks at what was sent before except to avoid repeating it too often: a message may have been lost,
-doubled or overtaken. The rows say what should be; the report says what is.
+duplicated or reordered. The rows say what should be; the report says what is.
 """
 
 from msgspec.structs import replace
@@ -30,13 +30,13 @@ NODE_MAY_SAY = frozenset(
         FailureCode.DRAINED,
     }
 )  # fmt: skip
-"""What a node can know. The rest is the orchestrator's to decide, and a lie in a node's mouth."""
+"""Failure codes that a node may report. The orchestrator decides the others, and a node must not report them."""
 _RUNNING = AttemptPhase.RUNNING
 _BEFORE_BODY = (AttemptPhase.OFFERED, AttemptPhase.PREPARING, AttemptPhase.READY)
 
 
 def compare(w: World, node: NodeId, held: tuple[Held, ...], full: bool, seq: int, came_back: bool = False) -> None:
-    """Take in a report. `came_back`: the node was away, and attempts it still has are contenders again."""
+    """Process a report. `came_back`: the node was away, and attempts it still has are contenders again."""
     for item in held:
         observe(w, node, item, seq, came_back)
     if full:
@@ -47,7 +47,7 @@ def compare(w: World, node: NodeId, held: tuple[Held, ...], full: bool, seq: int
 
 
 def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> None:
-    """One attempt, as its node sees it."""
+    """Process one attempt of a report."""
     attempt = w.attempts.get(item.attempt)
     if attempt is None or attempt.node != node or attempt.fence != item.fence:
         if item.phase is not HeldPhase.GONE:
@@ -71,7 +71,7 @@ def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> No
             elif attempt.phase is _RUNNING:
                 w.lifecycle.progressed(w, attempt, item.progress)
         case HeldPhase.UPLOADING:
-            # Without a go this proves nothing: a body that was stopped before it began has ended, too.
+            # Without a go this proves nothing: a body that was stopped before it began has also ended.
             unproven = attempt.phase in _BEFORE_BODY and _waits_for_go(w, attempt)
             if not unproven and (attempt.phase in _BEFORE_BODY or attempt.phase is AttemptPhase.RUNNING):
                 body_seen(w, attempt, AttemptPhase.UPLOADING)
@@ -92,7 +92,7 @@ def _waits_for_go(w: World, attempt: Attempt) -> bool:
 
 
 def stray(w: World, node: NodeId, item: Held) -> None:
-    """The node holds something that it should not: it never was, or is long over."""
+    """The node holds an attempt that it should not: one that never existed, or ended before."""
     session = w.pulse(node).session
     if session is not None:
         reason = "this attempt is not, or no longer, one that counts"
@@ -115,7 +115,7 @@ def observe_revoked(w: World, attempt: Attempt, item: Held) -> None:
 
 
 def observe_ready(w: World, attempt: Attempt, seq: int) -> None:
-    """Prepared and waiting: only class `never` waits, and only for a go that is durable first."""
+    """The attempt is prepared. Only class `never` waits here, for a go that is durable before it is sent."""
     job = w.jobs.get(attempt.job)
     if job is None or job.spec.recovery is not Recovery.NEVER or attempt.phase not in _BEFORE_BODY:
         return
@@ -125,10 +125,10 @@ def observe_ready(w: World, attempt: Attempt, seq: int) -> None:
 
 
 def body_seen(w: World, attempt: Attempt, phase: AttemptPhase) -> Attempt:
-    """The body runs, or has run."""
+    """The node reports that the body runs or has run."""
     job = w.jobs[attempt.job]
     if job.spec.recovery is Recovery.NEVER and not attempt.go:
-        # It was not allowed to start. Nothing it says can be relied on; it is stopped and struck.
+        # It was not allowed to start. Its reports are not trusted: it is stopped, and its node gets strikes.
         fault = Failure(FailureCode.INVALID_RESULT, "its machine started it without being allowed to")
         attempt = replace(attempt, go=True)
         w.put(attempt)
@@ -170,7 +170,7 @@ def observe_finished(w: World, attempt: Attempt, item: Held, came_back: bool) ->
         attempt = replace(attempt, result=item.result)
         w.put(attempt)
     elif attempt.result != item.result:
-        # A declaration stands: otherwise one result could be verified and another accepted.
+        # The first declaration is final: otherwise one result could be verified and another accepted.
         fault = Failure(FailureCode.INVALID_RESULT, "it declared two different results")
         attempt_failed(w, attempt, fault, still_held=True)
         return
@@ -203,7 +203,7 @@ def missing(w: World, attempt: Attempt, came_back: bool) -> None:
             send_start(w, attempt, job)
         return
     if came_back:
-        # It went down with it; going away is judged by suspicion, not by strikes.
+        # The attempt went down with its node. Absence is judged by suspicion, not by strikes.
         lost = Failure(FailureCode.NODE_LOST, "its machine came back without it")
         attempt_failed(w, attempt, lost, still_held=False, was_away=True)
     else:
@@ -211,13 +211,13 @@ def missing(w: World, attempt: Attempt, came_back: bool) -> None:
 
 
 def vanished(w: World, attempt: Attempt, came_back: bool) -> None:
-    """The node had it, and has it no more."""
+    """The node had the attempt, and no longer has it."""
     fault = Failure(FailureCode.RUNTIME_FAULT, "its machine no longer has it")
     attempt_failed(w, attempt, fault, still_held=False, was_away=came_back)
 
 
 def renew(w: World, node: NodeId, seq: int, attempts: tuple[AttemptId, ...]) -> None:
-    """Renew the leases that still stand. One that was revoked is not renewed: its body stops itself."""
+    """Renew the leases that are still valid. A revoked attempt's lease is not renewed, so its body is stopped."""
     good: list[AttemptId] = []
     for attempt_id in attempts:
         attempt = w.attempts.get(attempt_id)

@@ -1,7 +1,7 @@
-"""What becomes of a job when one of its attempts fails (SPEC J7, J8).
+"""Decides what happens to a job when one of its attempts fails (SPEC J7, J8).
 
-The failure's code decides: whose fault it was, and whether trying again makes sense. Trying again is bounded
-in number and spaced by a growing back-off, on other nodes first. Work that must not repeat is never repeated.
+The failure code determines whose fault it was, and whether a retry makes sense. Retries are limited in number,
+spaced by a growing back-off, and go to other nodes first. Work that must not repeat is never repeated.
 """
 
 from msgspec.structs import replace
@@ -50,17 +50,17 @@ from holdfast.policy.backoff import backoff_ms
 
 _BEFORE_BODY = (AttemptPhase.OFFERED, AttemptPhase.PREPARING, AttemptPhase.READY)
 AVOID_MAX = 16
-"""Nodes a job remembers to avoid."""
+"""Most nodes that a job remembers to avoid."""
 FREE_OF_CHARGE = {FailureCode.REFUSED, FailureCode.DRAINED, FailureCode.SUPERSEDED}
 """Failures that say nothing about the job: they do not count towards its attempts."""
 
 LOST_WITH_MACHINE = {FailureCode.NODE_LOST, FailureCode.RUNTIME_FAULT, FailureCode.ORPHANED}
-"""What is said of a body whose machine was switched off or cut off, by the orchestrator or by the machine later."""
+"""Codes for a body whose machine was switched off or cut off, as set by the orchestrator or later by the machine."""
 
 
 def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: bool, was_away: bool = False) -> None:
-    """An attempt that could have won did not. `still_held`: the node must be told to clean up. `was_away`: the node was
-    given up for lost since, and had not been heard from until now."""
+    """A contender failed. `still_held`: the node must be told to clean up. `was_away`: the node was suspect, lost or
+    gone until now, or still is."""
     if still_held:
         send_discard(w, attempt, failure)
     close_attempt(w, attempt, failure)
@@ -74,7 +74,7 @@ def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: boo
 
 
 def give_up(w: World, attempt: Attempt, why: Facts) -> None:
-    """The node did not do its part in time, and may still be at it: revoke, and go on without it."""
+    """Revoke an attempt that its node may still be running, and continue without it."""
     failure = revoke_failure(why)
     attempt = revoke(w, attempt, why)
     strike(w, attempt.node, failure)
@@ -82,7 +82,7 @@ def give_up(w: World, attempt: Attempt, why: Facts) -> None:
 
 
 def go_on(w: World, attempt: Attempt, failure: Failure, was_away: bool = False) -> None:
-    """The job's next step after an attempt was lost to it."""
+    """Decide the job's next step after the loss of an attempt."""
     job = w.jobs.get(attempt.job)
     if job is None:
         return
@@ -90,13 +90,13 @@ def go_on(w: World, attempt: Attempt, failure: Failure, was_away: bool = False) 
     well = any(healthy(w, a) for a in rivals)
     taken_over = was_away or bool(rivals)
     churned = taken_over and job.spec.attempts_max is None and churn(job, attempt, failure)
-    # One that was made beside another, or to move it, costs nothing as long as the other goes on.
+    # A second attempt, or one made for a move, does not count while another contender is healthy.
     counts = failure.code not in FREE_OF_CHARGE and not churned and (attempt.purpose is Purpose.PLACED or not well)
     avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-AVOID_MAX:]
     job = replace(got_on(w, job, attempt), failures=0 if churned else job.failures + counts, avoid=avoid)
     job = w.lifecycle.lost(w, job, attempt, failure)
-    # A verdict on the program counts only from the last one standing: a machine that slept through half of it
-    # reports a time limit that the others keep.
+    # A verdict on the program counts only if no healthy contender is left: a machine that was suspended meanwhile
+    # may report a time limit that the others keep.
     over = must_not_repeat(job, attempt) or (not failure.meaning.retryable and not well)
     used_up = job.failures >= attempts_max(w, job) and not rivals
     if not (over or used_up or well or churned):
@@ -115,10 +115,10 @@ def go_on(w: World, attempt: Attempt, failure: Failure, was_away: bool = False) 
 
 
 def churn(job: Job, attempt: Attempt, failure: Failure) -> bool:
-    """Whether the body was lost with its machine long after it began, and saved what it had done, so that another goes
-    on from there now or once there is room.
+    """Whether the body was lost with its machine long after it began, and had saved its state, so that another attempt
+    can resume from there, now or once there is room.
 
-    Such a loss is no failure of the job, and what failed before is forgiven: a job of weeks meets dozens of them."""
+    Such a loss is no failure of the job, and earlier failures are forgiven: a job that runs for weeks has dozens."""
     return failure.code in LOST_WITH_MACHINE and got_far(job, attempt, POISON_WINDOW_MS)
 
 
@@ -126,7 +126,7 @@ def churn(job: Job, attempt: Attempt, failure: Failure) -> bool:
 
 
 def phase_due(w: World, attempt_id: AttemptId) -> None:
-    """An attempt's phase reached its deadline: every one has an outcome with a name (SPEC H6)."""
+    """An attempt's phase reached its deadline: every phase has a named outcome (SPEC H6)."""
     attempt = w.attempts.get(attempt_id)
     if attempt is None or not attempt.phase_until_ms:
         return
@@ -138,7 +138,7 @@ def phase_due(w: World, attempt_id: AttemptId) -> None:
     pulse, node = w.pulse(attempt.node), w.nodes[attempt.node]
     awaited = node.state is NodeState.SUSPECT or pulse.grace_until_ms > w.patience
     if pulse.session is None and (attempt.phase not in _BEFORE_BODY or awaited):
-        # Away: bounded by the node's own deadline, after which it is lost. Look again when it may be back.
+        # The node is away, which its own deadline bounds: after that it is lost. Check again when it may be back.
         w.deadlines.add(w.soon(1_000), "attempt", attempt_id)
         return
     if attempt.revoked is not None:
@@ -162,7 +162,7 @@ def phase_due(w: World, attempt_id: AttemptId) -> None:
 
 
 def offer_again(w: World, attempt: Attempt) -> None:
-    """An offer has not been answered for a while: say it again. An idle node's next report may be far off."""
+    """An offer has not been answered for a while: send it again. An idle node's next report may be far off."""
     job = w.jobs.get(attempt.job)
     again = after(w.claim(attempt).sent_ms, w.settings.resend_ms)
     if again > w.patience:
@@ -200,13 +200,13 @@ def job_due(w: World, job_id: JobId) -> None:
     job = w.jobs[job_id]
     if job_id not in w.queue:
         if job.not_before_ms and job.not_before_ms <= w.patience:
-            w.put(replace(job, not_before_ms=Instant(0)))  # on record, so that a rebuild finds it waiting as well
+            w.put(replace(job, not_before_ms=Instant(0)))  # stored, so that a rebuild also finds it waiting
         seek(w, job_id)
 
 
 def drain_due(w: World, node_id: NodeId) -> None:
-    """A draining node's grace is over: what is repeatable moves, once it had the time to save its state; what is not
-    repeatable may finish."""
+    """A draining node's grace is over: repeatable work moves once it had time to save its state; work that must not
+    repeat may finish."""
     node = w.nodes.get(node_id)
     if node is None or not node.draining:
         return
@@ -227,7 +227,7 @@ def drain_due(w: World, node_id: NodeId) -> None:
 
 
 class Draining(Mechanism):
-    """What leaves a draining node as soon as it has saved its state."""
+    """Moves work off a draining node as soon as it has saved its state."""
 
     def checkpointed(self, w: World, attempt: Attempt, manifest: str) -> None:
         drain_due(w, attempt.node)
@@ -247,7 +247,7 @@ def make_fit(w: World, node_id: NodeId) -> None:
 
 
 def write_off(w: World, node_id: NodeId) -> None:
-    """The node is lost for good: close what it held, and let go who waits for it."""
+    """The node is lost or gone: close what it held, and release the jobs that wait for it."""
     w.lifecycle.node_lost(w, node_id)
     for attempt in w.held_by(node_id):
         if attempt.revoked is not None:

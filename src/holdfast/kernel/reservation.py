@@ -1,13 +1,13 @@
-"""Whether a node is held free for a job that finds no room among smaller ones (SPEC J13).
+"""Decides whether a node is held free for a job that finds no room among smaller ones (SPEC J13).
 
-Room appears in the size of what has just ended, and something small fits it at once: a large job could wait for ever.
-So a job that heads its owner's line, has waited for `reserve_ms` and was passed over gets a node: of those where that
-happened, the one on which it should fit soonest. That node takes nothing new until the job fits there. A job that waits
-only because the network is full needs no such thing: what ends leaves room for it.
+Room appears in the size of the job that has just ended, and a small job takes it at once: a large job could wait for
+ever. So an owner's first job gets a reservation if it has waited for `reserve_ms` and was passed over: of the nodes
+where that happened, the one on which it should fit soonest. That node takes nothing new until the job fits there.
+A job that waits only because the network is full needs no reservation: jobs that end leave room for it.
 
-Held are few nodes at a time (`reserved_share_max_permille`), and fairness between owners stands above it: whoever
-holds less than the job's owner may still have the room. Which node is held is part of the job's row, so that it is
-known again after a rebuild.
+Few nodes are reserved at a time (`reserved_share_max_permille`), and fairness between owners comes first: an owner with
+a smaller share than the job's owner may still use the room. The reserved node is part of the job's row, so that a
+rebuild restores it.
 """
 
 from msgspec.structs import replace
@@ -34,16 +34,16 @@ from holdfast.model import (
 from holdfast.policy.chance import mix
 
 LOOKS = 32
-"""Nodes compared for one reservation: the better of many, at a price that does not grow with the fleet."""
+"""Most nodes compared for one reservation, so that its cost does not grow with the fleet."""
 HEADS = 16
-"""Owners whose first job is looked at, those who hold least first."""
+"""Most owners whose first job is considered, those with the smallest share first."""
 _BEFORE_BODY = (AttemptPhase.OFFERED, AttemptPhase.PREPARING, AttemptPhase.READY)
 
 
 class Reservations(Mechanism):
     def __init__(self) -> None:
         self.held: dict[NodeId, JobId] = {}
-        """Nodes that are held free, and for whom."""
+        """Nodes that are held free, and the job that each is held for."""
 
     def offered(self, w: World, job: Job) -> Job:
         return job if job.reserved is None else replace(job, reserved=None)
@@ -52,7 +52,7 @@ class Reservations(Mechanism):
         return job if job.reserved is None else replace(job, reserved=None)
 
     def job_changed(self, w: World, before: Job | None, job: Job) -> None:
-        """Which node is held free for a job has changed, or may have."""
+        """Update `held`: the node that is held free for the job may have changed."""
         was = None if before is None else before.reserved
         if was is not None and was != job.reserved:
             del self.held[was]
@@ -70,17 +70,17 @@ class Reservations(Mechanism):
 
 
 def held_free(w: World) -> dict[NodeId, JobId]:
-    """Nodes that are held free, and for whom."""
+    """Nodes that are held free, and the job that each is held for."""
     return w.lifecycle.of(Reservations).held
 
 
 def look_again(w: World) -> None:
-    """Somebody waits: see in a while whether room must be held."""
+    """A job waits: check later whether a node must be reserved."""
     w.deadlines.add(w.soon(w.settings.reserve_ms // 2), "reserve", "queue")
 
 
 def review(w: World) -> None:
-    """Let go of what does not help any more, and hold a node for whoever has waited too long."""
+    """Release reservations that no longer help, and reserve nodes for jobs that have waited too long."""
     if not w.queue.waiting:
         return
     look_again(w)
@@ -101,7 +101,7 @@ def review(w: World) -> None:
 
 
 def waits_since(w: World, job: Job) -> Instant:
-    """From when on a job that is in the queue waits for room, on the patience clock; told from rows alone."""
+    """Since when a job in the queue has waited for room, on the patience clock; derived from rows alone."""
     if job.phase is JobPhase.QUEUED:
         limit = w.settings.queue_ms_max if job.spec.queue_limit_ms is None else job.spec.queue_limit_ms
         if job.attempts_made:
@@ -130,8 +130,8 @@ def _suits(w: World, member: Member, lane: LaneKey) -> bool:
 
 
 def _soonest(w: World, job: Job, lane: LaneKey) -> Member | None:
-    """Of some nodes that could take it, and took something else meanwhile: the one on which, by the deadlines of what
-    it holds, room appears first. Nodes on which the job failed before come last."""
+    """Of some nodes that could take the job but took other work meanwhile, the one on which room appears first by the
+    deadlines of what it holds. Nodes on which the job failed before come last."""
     need, ruled_out, only = lane
     since = waits_since(w, job)
     if only is not None:
@@ -154,13 +154,13 @@ def _soonest(w: World, job: Job, lane: LaneKey) -> Member | None:
 
 
 def _passed_over(w: World, member: Member, need: Need, since: Instant) -> bool:
-    """Whether the node took something since then that left, or will leave, too little room for the need."""
+    """Whether the node took an attempt since then whose room is too small for the need."""
     late = [a for a in w.held_by(member.node) if a.offered_ms - w.meta.late_ms >= since]
     return any(not need.resources.fits_in(attempt.holds) for attempt in late)
 
 
 def _fits_from(w: World, member: Member, need: Need) -> Instant:
-    """By when enough on the node has ended, if everything there takes as long as it may."""
+    """When the need fits on the node, if everything there runs until its deadline."""
     room = Resources(*w.free_on(w.nodes[member.node]))
     at = w.patience
     for end, _, attempt in sorted((_ends_by(w, a), a.id, a) for a in w.held_by(member.node)):
@@ -181,7 +181,7 @@ def _ends_by(w: World, attempt: Attempt) -> Instant:
 
 
 def room_held(w: World, job: Job, lane: LaneKey) -> Member | None:
-    """Room for the job on a node that is held free: for itself, or for one whose owner holds more than its own."""
+    """A reserved node with room for the job: reserved for it, or for a job whose owner has a larger share."""
     mine = w.shares.get(job.owner, 0)
     for node_id, held_for in sorted(held_free(w).items()):
         theirs = w.shares.get(w.jobs[held_for].owner, 0)
@@ -191,7 +191,7 @@ def room_held(w: World, job: Job, lane: LaneKey) -> Member | None:
 
 
 def next_for(w: World, node_id: NodeId) -> JobId | None:
-    """Who is to have the room that appeared on a node that is held free; None: nobody yet."""
+    """The job that gets the room that appeared on a reserved node; None: no job yet."""
     held_for = held_free(w).get(node_id)
     if held_for is None or held_for not in w.queue.waiting:
         return None

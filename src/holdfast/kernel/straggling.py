@@ -1,10 +1,10 @@
-"""Which running attempts get nowhere, and whether another is started beside one (SPEC J9; docs/decisions/0013).
+"""Decides which running attempts straggle, and whether another starts beside one (SPEC J9; docs/decisions/0013).
 
 An attempt is flagged when its body neither prints nor computes nor saves anything new for `stall_ms`, or runs far
 longer than its peers took.
-A flag accuses nobody: a body that waits on purpose looks the same. So the attempt goes on, its machine is not struck,
-and where the job may be repeated one other attempt starts beside it, on room that nobody else could use. The first
-result wins, as ever.
+A flag is not an accusation: a body that waits on purpose looks the same. So the attempt continues and its machine gets
+no strike. If the job may be repeated, a second attempt starts beside it, on room that no waiting job could use. The
+first result wins, as always.
 
 Called with every report of a running body, so it looks at one attempt and writes only when a flag changes.
 """
@@ -37,21 +37,21 @@ from holdfast.policy.chance import mix
 from holdfast.policy.straggling import got_on, median_ms, slow_after_ms
 
 LOOKS = 8
-"""Draws from the index for one search: the better of several, at a price that does not grow with the fleet."""
+"""Most draws from the index for one search, so that its cost does not grow with the fleet."""
 NEEDS_MAX = 256
-"""With more different needs than this in the queue, no room is called idle."""
+"""With more different needs than this in the queue, no room counts as idle."""
 
 
 class StraggleClaim(msgspec.Struct, gc=False):
-    """What is remembered of a running attempt between reports. Ephemeral."""
+    """State of a running attempt between reports. Ephemeral."""
 
     mark: Progress | None = None
-    """How far its body was when it last got on, and when that was, on the patience clock."""
+    """The progress of its body when it last advanced; `moved_ms`: when that was, on the patience clock."""
     moved_ms: Instant = Instant(0)
     saved: str = ""
-    """Its last checkpoint: another one means that it got on."""
+    """Its last checkpoint. A different one means progress."""
     sought_ms: Instant = Instant(0)
-    """When idle room for another attempt beside it was last looked for."""
+    """When idle room for a second attempt was last looked for."""
 
 
 class Straggling(Mechanism):
@@ -65,7 +65,7 @@ class Straggling(Mechanism):
         saved(w, attempt, manifest)
 
     def reconnected(self, w: World, attempt: Attempt) -> None:
-        """What the body did meanwhile is not known: it is not called stalled for that."""
+        """What the body did meanwhile is not known, so that time does not count as a stall."""
         if (claim := self.claims.get(attempt.id)) is not None:
             claim.mark = None
 
@@ -78,13 +78,13 @@ def _claim(w: World, attempt: Attempt) -> StraggleClaim:
 
 
 def watch(w: World, attempt: Attempt, progress: Progress | None) -> None:
-    """Its node says that the body runs, and how far it is if it knows."""
+    """Its node reports that the body runs, and its progress if known."""
     claim = w.lifecycle.of(Straggling).claims.get(attempt.id)
     if progress is not None:
         if claim is None:
             claim = _claim(w, attempt)
         mark = claim.mark
-        if mark is None:  # the first word of a session says where the body is, not that it moved
+        if mark is None:  # the first report of a session shows where the body is, not that it advanced
             claim.mark, claim.moved_ms = progress, w.patience
         elif got_on(progress.cpu_ms, progress.printed, mark.cpu_ms, mark.printed):
             claim.mark, claim.moved_ms = progress, w.patience
@@ -101,7 +101,7 @@ def watch(w: World, attempt: Attempt, progress: Progress | None) -> None:
 
 
 def saved(w: World, attempt: Attempt, manifest: str) -> None:
-    """Its checkpoint folder was captured. If something new is in it, the body got on, however little it computes."""
+    """Its checkpoint folder was captured. If its content is new, the body made progress, however little it computes."""
     claim = _claim(w, attempt)
     if claim.saved != manifest:
         claim.saved, claim.moved_ms = manifest, w.patience
@@ -116,11 +116,11 @@ def _moves_again(w: World, attempt: Attempt) -> Attempt:
     return attempt
 
 
-# --- telling ---
+# --- detecting ---
 
 
 def _stalled(w: World, claim: StraggleClaim) -> Facts | None:
-    """Unlike slowness, a stall ends when the body moves."""
+    """Unlike slowness, a stall ends when the body advances."""
     still_ms = w.patience - claim.moved_ms
     if still_ms < w.settings.stall_ms or claim.mark is None:
         return None
@@ -129,7 +129,7 @@ def _stalled(w: World, claim: StraggleClaim) -> Facts | None:
 
 def _slow(w: World, attempt: Attempt) -> Facts | None:
     floor_ms = w.settings.slow_ms_min
-    # The time by the wall includes any in which the orchestrator was away: enough to pass over nearly all at once.
+    # Wall-clock time includes time when the orchestrator was away: a cheap check that rules out nearly all attempts.
     if attempt.started_ms is None or w.now - attempt.started_ms < floor_ms or not w.paces:
         return None
     job = w.jobs[attempt.job]
@@ -141,7 +141,7 @@ def _slow(w: World, attempt: Attempt) -> Facts | None:
 
 
 def _ran_ms(w: World, job: Job, attempt: Attempt) -> int:
-    """How long its body has run, on the patience clock: told from the deadline of the phase."""
+    """How long its body has run, on the patience clock; derived from the deadline of the phase."""
     bound_ms = (job.spec.time_limit_ms or w.settings.run_ms_max) + w.settings.run_slack_ms
     return w.patience - (attempt.phase_until_ms - bound_ms)
 
@@ -150,7 +150,7 @@ def _ran_ms(w: World, job: Job, attempt: Attempt) -> int:
 
 
 def _help(w: World, attempt: Attempt) -> None:
-    """Start another attempt beside it, if the class allows, none is there, and room is idle."""
+    """Start a second attempt, if the recovery class allows it, none exists, and room is idle."""
     job, claim = w.jobs[attempt.job], _claim(w, attempt)
     if job.spec.recovery is Recovery.NEVER or job.extra_attempts >= w.settings.seconds_max or used_up(w, job):
         return
@@ -167,8 +167,8 @@ def _help(w: World, attempt: Attempt) -> None:
 
 
 def _idle_room(w: World, job: Job, attempts: list[Attempt], draw: int) -> Member | None:
-    """Room for the job that nobody who waits could ever use; in another failure domain, if there is any. Drawn without
-    the kernel's own random numbers: those are on record, and looking for room must write nothing."""
+    """Room for the job that no waiting job could ever use, in another failure domain if possible. Drawn without the
+    kernel's own random numbers: those are stored, and looking for room must write nothing."""
     need = job.spec.need
     waiting = w.queue.needs()
     if len(waiting) > NEEDS_MAX:
@@ -190,6 +190,6 @@ def _idle_room(w: World, job: Job, attempts: list[Attempt], draw: int) -> Member
 
 
 def _wanted(w: World, member: Member, waiting: list[Need]) -> bool:
-    """Whether somebody who waits could use this node, now or once it is empty."""
+    """Whether a waiting job could use this node, now or once it is empty."""
     offered = w.nodes[member.node].offered
     return any(kind_serves(member.kind, need) and need.resources.fits_in(offered) for need in waiting)

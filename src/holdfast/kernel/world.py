@@ -1,8 +1,8 @@
-"""What the kernel knows: rows that are stored, and what follows from them.
+"""The state of the kernel: the stored rows, and the views derived from them.
 
 Rows change only through `put`, which also records the change and keeps every derived view in step: what each
-node holds and has free, each owner's share, each job's contenders, the deadlines. Rebuilding is putting the
-stored rows into an empty world. What is not in rows (sessions, rhythm, load, when something was last sent) is
+node holds and has free, each owner's share, each job's contenders, the deadlines. A rebuild loads the
+stored rows into an empty world. State that is not in rows (sessions, rhythm, load, when something was last sent) is
 *ephemeral*: losing it costs a repeated message, never a wrong decision.
 """
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 
-# A member of an enumeration is looked up through its class at every use; these are on the path of every decision.
+# Every decision uses these enum members; a module constant saves the lookup through the class.
 _JOB_ENDED = JobPhase.ENDED
 _ATTEMPT_ENDED = AttemptPhase.ENDED
 _OFFERED = AttemptPhase.OFFERED
@@ -65,57 +65,57 @@ _CLOSED = {
     NodeState.LOST: Gate.LOST,
     NodeState.GONE: Gate.GONE,
 }
-"""The states in which a node is given nothing."""
+"""The states in which a node gets no work, with their gates."""
 
 
 class Presence(msgspec.Struct, gc=False):
-    """What is known of a node only while it is connected. Ephemeral."""
+    """What is known of a node beyond its row. Ephemeral."""
 
     session: int | None = None
     instance: str = ""
     heard_ms: Instant = Instant(0)
     """On the patience clock."""
     watched_ms: Instant = Instant(0)
-    """When it was last given work while it held none: silence counts from then at the earliest."""
+    """When it last got work while it held none. Silence is counted from then at the earliest."""
     rhythm: Rhythm = Rhythm()
     seq: int = 0
     load: Load = Load()
     pings: int = 0
-    """Answered in this probation."""
+    """Probes answered in this probation."""
     nonce: int = 0
     answered: int = 0
-    """The latest probe that was answered: on a slow link an answer may come after the next probe went out."""
+    """The latest probe that was answered. On a slow link an answer may arrive after the next probe is sent."""
     late_at_join_ms: int = 0
     excused_ms: Instant | None = None
-    """Since when its sessions have ended without a report: excused for a while, not for ever."""
+    """When its sessions began to end without a report. This is excused for a limited time only."""
     contested_ms: Instant | None = None
-    """Another machine claimed the same identity; the present one was pinged then."""
+    """When another machine claimed the same identity and the connected one was pinged."""
     grace_until_ms: Instant = Instant(0)
-    """After the orchestrator's own start: not suspected before this."""
+    """While it is disconnected through no fault of its own, it is not suspected before this moment."""
 
 
 class Member(Seat, gc=False, eq=False):
-    """A node with all that follows from its row and from what it says; one object, for the reason that `Seat` gives."""
+    """A node with everything derived from its row and its reports: one object, for the reason given in `Seat`."""
 
     state: NodeState = NodeState.GONE
     label: str = ""
-    """What people call it: its name and its id."""
+    """Its name and id, for display."""
     held: tuple[AttemptId, ...] = ()
     """Live attempts that occupy it."""
     pulse: Presence = msgspec.field(default_factory=Presence)
     idle: Seat | None = None
-    """What it could be given if it were idle: its place in `World.could`."""
+    """Its seat in `World.could`: what it could hold if it were idle."""
 
 
 class Claim(msgspec.Struct, gc=False):
-    """What is remembered of an attempt between messages. Ephemeral, and made only when there is something to keep."""
+    """State of an attempt between messages. Ephemeral, and created only when there is something to keep."""
 
     sent_ms: Instant = Instant(0)
-    """When it was last told what to do."""
+    """When the last command about it was sent, on the patience clock."""
     verifying: bool = False
     lease_from_ms: Instant | None = None
     refused: bool = False
-    """The node was told once in the journal why its result does not count."""
+    """The journal already says why its result does not count."""
 
 
 def weight(holds: Resources) -> int:
@@ -130,10 +130,10 @@ class World:
         """The mechanisms, each with its own state."""
         self.now = Instant(0)
         self.patience = Instant(0)
-        """The clock of all deadlines: stands still while the orchestrator itself was late or away."""
+        """The clock of all deadlines. It stands still while the orchestrator itself is late or away."""
         self.meta = Meta()
         self.rows: dict[type[Row], dict[Any, Any]] = {row.kind: {} for row in ROWS if row.live is not Live.NONE}
-        """Every live row by its kind and key; the kinds that are read most also have a name of their own."""
+        """Every live row by kind and key. The kinds that are read most also have an attribute of their own."""
         self.jobs: dict[JobId, Job] = self.rows[Job]
         self.attempts: dict[AttemptId, Attempt] = self.rows[Attempt]
         self.nodes: dict[NodeId, Node] = self.rows[Node]
@@ -144,18 +144,18 @@ class World:
         self.shares: dict[Owner, int] = {}
         self.live_of: dict[Owner, int] = {}
         self.shapes: dict[tuple[NodeKind, Resources], int] = {}
-        """How many nodes have exactly this kind and offer: where the nearest miss is looked for."""
+        """The number of nodes with exactly this kind and offer. The nearest miss is looked for here."""
         self.states: dict[NodeState, int] = {}
         """How many nodes are in each state."""
         self.index = NodeIndex[Member](settings.candidates)
         self.could = NodeIndex[Seat](1)
-        """Every node that has not said goodbye, as if it were idle: what could ever fit is asked of this."""
+        """Every node that has not left, as if it were idle. It tells whether a need could ever fit."""
         self.queue = Queue(lambda owner: self.shares.get(owner, 0))
         self.deadlines = Deadlines()
 
         self.claims: dict[AttemptId, Claim] = {}
         self.paces: dict[str, DurationHistory] = self.rows[DurationHistory]
-        """What jobs of a kind took lately (kernel.peers)."""
+        """Recent durations by kind of job (kernel.duration_history)."""
         self.freed: dict[NodeId, None] = {}
         """Nodes on which room appeared since the queue was last served."""
 
@@ -167,7 +167,7 @@ class World:
             Node: self._load_node,
             Meta: self._load_meta,
         }
-        """What brings the views into step with a row of each kind."""
+        """By kind of row, the function that updates the views."""
         self.changes: list[Row] = []
         self.sends: list[Send] = []
         self._meta_before = self.meta
@@ -177,11 +177,11 @@ class World:
     # --- time ---
 
     def soon(self, duration_ms: int) -> Instant:
-        """So long from now, on the patience clock."""
+        """The moment this long from now, on the patience clock."""
         return Instant(self.patience + duration_ms)
 
     def was_late(self, late_ms: int) -> None:
-        """The orchestrator itself was late or away for so long: every deadline moves by that."""
+        """The orchestrator itself was late or away for this long: move every deadline by as much."""
         self.meta = replace(self.meta, late_ms=self.meta.late_ms + late_ms)
         self.patience = Instant(self.now - self.meta.late_ms)
 
@@ -196,7 +196,7 @@ class World:
         self._meta_before = self.meta
 
     def finish(self) -> None:
-        """Counters are one row; it is written only if something else is, or if it changed itself."""
+        """Write the row of counters, but only if it or another row changed."""
         m = self.meta
         if self.changes or m is not self._meta_before or self._draws != m.draws:
             self.meta = Meta(m.epoch, self._entries, self._fences, self._draws, m.seed, m.late_ms, self.now)
@@ -208,7 +208,7 @@ class World:
         return mix(self.meta.seed, self._draws)
 
     def peek(self) -> int:
-        """What `draw` would give next."""
+        """What `draw` would return next."""
         return mix(self.meta.seed, self._draws + 1)
 
     def next_fence(self) -> int:
@@ -217,7 +217,7 @@ class World:
 
     @property
     def written(self) -> int:
-        """How many lines the journal has: grows with everything that a person may ask about."""
+        """The number of journal entries. It grows with every event that a person may ask about."""
         return self._entries
 
     def note(
@@ -228,7 +228,7 @@ class World:
         attempt: AttemptId | None = None,
         node: NodeId | None = None,
     ) -> None:
-        """A line in the journal."""
+        """Add an entry to the journal."""
         self._entries += 1
         self.changes.append(Entry(self._entries, self.now, kind, entry_text(kind, facts), job, attempt, node, facts))
 
@@ -238,12 +238,12 @@ class World:
     # --- rows ---
 
     def put(self, row: Row) -> None:
-        """Store a row and bring every view into step."""
+        """Store a row and update every view."""
         self.changes.append(row)
         self._loading[type(row)](row)
 
     def load(self, row: Row) -> None:
-        """Take in a row that is stored already."""
+        """Load a row that is already stored."""
         self._loading[type(row)](row)
 
     def _load_meta(self, meta: Meta) -> None:
@@ -253,7 +253,7 @@ class World:
         self.patience = Instant(self.now - meta.late_ms)
 
     def _load_plain(self, row: Row) -> None:
-        """A row from which nothing else follows."""
+        """Load a row that no view is derived from."""
         if is_live(row):
             self.rows[type(row)][key_of(row)] = row
         else:
@@ -288,7 +288,7 @@ class World:
                 self._change_share(attempt.owner, -weight(attempt.holds))
 
     def put_new(self, attempt: Attempt, member: Member) -> None:
-        """`put` for an attempt that was not there before, on a node that is at hand."""
+        """`put` for a new attempt, when the caller has the member of its node."""
         self.changes.append(attempt)
         self._attempt_came(attempt, member)
 
@@ -362,7 +362,7 @@ class World:
         self.reindex(node.id)
 
     def _could(self, member: Member, kind: NodeKind, room: Free | None) -> None:
-        """Keep what the node could be given if it were idle; None: nothing any more."""
+        """Record what the node could hold if it were idle; None removes it."""
         idle = member.idle
         if idle is not None and (room is None or idle.kind != kind):
             self.could.close(idle)
@@ -392,7 +392,7 @@ class World:
         return self.member(node).pulse
 
     def claim(self, attempt: Attempt) -> Claim:
-        """What is remembered of the attempt. If nothing is, an offer was said once, when it was made."""
+        """The attempt's claim, created if there is none. In that case an offer was sent once, when it was made."""
         claim = self.claims.get(attempt.id)
         if claim is None:
             claim = self.claims[attempt.id] = Claim()
@@ -405,14 +405,14 @@ class World:
         return [self.attempts[a] for a in sorted(self.fleet[node].held)]
 
     def attempts_of(self, job: JobId) -> list[Attempt]:
-        """Live attempts of a live job, oldest first. They are numbered, so no list of them need be kept."""
+        """Live attempts of a live job, oldest first. They are numbered, so no list of them is kept."""
         row = self.jobs.get(job)
         numbers = range(1, row.attempts_made + 1) if row is not None else ()
         found = (self.attempts.get(attempt_id(job, number)) for number in numbers)
         return [attempt for attempt in found if attempt is not None]
 
     def closed_to_work(self, node: Node, to: JobId | None = None) -> Gate | None:
-        """The gate that keeps all work from this node now; None if there is none. `to`: for this job."""
+        """The gate that keeps work from this node now, or None. `to`: for this job, which may have reserved it."""
         member = self.fleet[node.id]
         if node.state not in (NodeState.READY, NodeState.PROBATION):
             return _CLOSED[node.state]
@@ -433,7 +433,7 @@ class World:
         return None
 
     def reindex(self, node_id: NodeId) -> None:
-        """Bring placement into step with a node's state, session, offer and use."""
+        """Update the placement index from a node's state, session, offer and use."""
         node = self.nodes.get(node_id)
         if node is None:
             return
@@ -464,8 +464,8 @@ def node_label(node: Node) -> str:
 
 
 def kind_of(node: Node) -> NodeKind:
-    """A machine with different GPUs is as good as the worst of them, and serves only needs that name no model: which of
-    them a job would get is not known here."""
+    """The fixed properties of a node. If its GPUs differ, the lowest values count and it serves only needs that name no
+    model, because it is not known here which GPU a job gets."""
     gpus = node.hardware.gpus
     if not gpus:
         return NodeKind(node.hardware.arch, features=node.features)

@@ -1,7 +1,7 @@
-"""What things are: jobs, attempts, nodes, failures, messages. Frozen and typed; no logic beyond own invariants."""
+"""The data types: jobs, attempts, nodes, failures, messages. Frozen and typed; no logic beyond their own invariants."""
 
-# The types are declared with gc=False: they form no cycles, and a fleet of a million nodes must not be walked through
-# by the collector every few seconds.
+# The types are declared with gc=False: they form no cycles, and the collector must not traverse a fleet of a million
+# nodes every few seconds.
 
 from holdfast.model.causes import (
     DrainChange,

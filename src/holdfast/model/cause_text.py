@@ -1,7 +1,7 @@
-"""The sentences of causes: the one place that puts a code and its facts into words. Nothing reads them back.
+"""Renders causes: the only place that turns a code and its facts into a sentence. No code parses the sentences.
 
-`entry_text` is what the journal says; `wait_text` what a job waits for; `node_cause_text`, `straggle_text` and
-`revoke_text` what a machine's or an attempt's row says. A code `unknown` is told in the words it came with.
+`entry_text` renders a journal entry; `wait_text` what a job waits for; `node_cause_text`, `straggle_text` and
+`revoke_text` the cause in the row of a machine or an attempt. The code `unknown` keeps the words it came with.
 """
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ _GATES: dict[Gate, tuple[str, str]] = {
 
 
 def gate_title(gate: Gate) -> str:
-    """The gate in general: what machines are counted by."""
+    """The gate without details, as used for counting machines."""
     return _GATES[gate][0]
 
 
@@ -90,12 +90,12 @@ def gate_text(gate: Gate) -> str:
 
 
 def shortfall_text(gate: Gate, free: int, wanted: int) -> str:
-    """A gate that is a lack of room."""
+    """A gate that is closed for lack of room, with the amounts."""
     return gate_title(gate) if gate is Gate.KIND else f"{gate_title(gate)}: {free} free of {wanted} wanted"
 
 
 def gate_titles(gates: dict[Gate, int]) -> dict[str, int]:
-    """Machines counted by gate, as people read it."""
+    """Machines counted by gate, with the gates in words."""
     counted: dict[str, int] = {}
     for gate, machines in gates.items():
         counted[gate_title(gate)] = counted.get(gate_title(gate), 0) + machines
@@ -159,7 +159,7 @@ def revoke_text(facts: Facts) -> str:
 
 
 def revoke_failure(facts: Facts) -> Failure:
-    """The failure of an attempt that is revoked for this cause, which is a known one."""
+    """The failure of an attempt that is revoked for this cause, which must not be `unknown`."""
     assert facts.revoke is not None
     code, detail = _REVOKES[facts.revoke]
     return Failure(code, detail(facts))
@@ -204,14 +204,14 @@ def pause_text(cause: PauseCause, stated: str = "") -> str:
 
 
 def draining_text(node: Node) -> str:
-    """Who wants it to be given nothing new; empty: nobody."""
+    """Who drains the node; empty: it is not draining."""
     network = "drained by the network's operator" if node.drained_by_network else ""
     own = (node.leaving_why or pause_text(PauseCause.OPERATOR)) if node.leaving else ""
     return " and ".join(filter(None, (network, own)))
 
 
 def takeover_cause_text(facts: Facts) -> str:
-    """What happened to the machine, as the job that it held is told."""
+    """What happened to the machine, as shown for the job that it held."""
     unfit = "its machine is quarantined: " if facts.takeover is TakeoverCause.QUARANTINED else ""
     return unfit + node_cause_text(facts)
 
@@ -225,7 +225,7 @@ def resources_text(amount: Resources) -> str:
 
 
 def failure_text(facts: Facts) -> str:
-    """A failure's code, and what is known of it."""
+    """A failure's code, and its detail or general meaning."""
     code = facts.failure
     return facts.detail if code is None else f"{code.value}: {facts.detail or MEANINGS[code].says}"
 
@@ -306,11 +306,10 @@ _ENTRIES: dict[str, Callable[[Facts], str]] = {
     "orchestrator.led": lambda f: f"epoch {f.count}; {f.ms} ms without a leader are charged to nobody",
     "orchestrator.late": lambda f: f"{f.ms} ms late; every deadline moves by that, and nobody is blamed",
 }
-"""By kind. `job.assigned` is written both for an attempt and for the phase; `job.ended` says more than the phase."""
+"""By kind. `job.assigned` is written both for an attempt and for the phase; `job.ended` also says how the job ended."""
 KINDS = frozenset(_ENTRIES)
 
 
 def entry_text(kind: str, facts: Facts) -> str:
-    """What the journal says of something that happened. Without `label`, what happened to a machine is told without
-    naming it."""
+    """The sentence of a journal entry. Without `label`, a sentence about a machine does not name it."""
     return _ENTRIES[kind](facts)

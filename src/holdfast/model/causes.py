@@ -1,7 +1,7 @@
-"""Why something is as it is, as codes that decide and are counted by. The sentences are made in `model.cause_text`.
+"""Causes as codes: decisions and counters use the codes, and `model.cause_text` turns them into sentences.
 
-Every code has the member `unknown`: what a row of an earlier release says in words that are on no list, and what a
-later release says in a code that this one does not have.
+Every enumeration has the member `unknown`. It stands for a sentence of an earlier release that is not on its list of
+sentences, and for a code of a later release that this one does not have.
 """
 
 from enum import StrEnum
@@ -26,7 +26,7 @@ class WaitReason(Code):
     RESERVED_ROOM = "reserved_room"
     """Room on a machine that takes nothing new until the job fits there."""
     LEASE = "lease"
-    """Its machine is away, and it must not run twice: its lease has to run out."""
+    """Its lease to run out: its machine is away, and the job must not run twice."""
     BACKOFF = "backoff"
     """The pause after a failure."""
     MACHINE = "machine"
@@ -40,9 +40,9 @@ class WaitReason(Code):
     RESULT = "result"
     """The delivery and the verification of its result."""
     MOVE_SAVE = "move_save"
-    """Its state is saved before it starts on the machine it moves to."""
+    """Its state to be saved, before it starts on the machine that it moves to."""
     MOVE_START = "move_start"
-    """An attempt starts on the machine it moves to."""
+    """An attempt to start on the machine that it moves to."""
     UNKNOWN = "unknown"
 
 
@@ -60,30 +60,30 @@ class Gate(Code):
     PROBATION_PROBES = "probation_probes"
     """On probation, and has not answered enough probes."""
     PROBATION_BUSY = "probation_busy"
-    """On probation, and holds the one attempt that it may."""
+    """On probation, and already holds the one attempt that it is allowed."""
     ATTEMPTS_MAX = "attempts_max"
     SAME_JOB = "same_job"
     """Holds an attempt of the same job."""
     EARLIER_ATTEMPT = "earlier_attempt"
-    """An earlier attempt of the job is not gone from there."""
+    """An earlier attempt of the job has not left the machine yet."""
     NOT_CHOSEN = "not_chosen"
     """The job was moved to another machine."""
     KIND = "kind"
-    """Architecture, GPU or features do not serve the need."""
+    """Its architecture, GPUs or features do not meet the job's need."""
     CPU = "cpu"
     MEMORY = "memory"
     DISK = "disk"
     GPUS = "gpus"
     HELD_BACK = "held_back"
-    """None of the others: jobs that wait come first."""
+    """None of the other gates applies, but other waiting jobs come first."""
     UNKNOWN = "unknown"
 
 
 class StraggleKind(Code):
-    """How an attempt gets nowhere."""
+    """In which way an attempt straggles."""
 
     STALLED = "stalled"
-    """Its body neither prints nor computes. Ends when the body moves."""
+    """Its body neither prints nor computes. Ends when the body makes progress."""
     SLOW = "slow"
     """It runs far longer than its peers took."""
     UNKNOWN = "unknown"
@@ -117,7 +117,7 @@ class NodeCause(Code):
 
 
 class TakeoverCause(Code):
-    """Why another machine takes a job over."""
+    """Why another machine takes over a job."""
 
     LOST = "lost"
     """Its machine is silent or cut off."""
@@ -144,7 +144,7 @@ class RevokeCause(Code):
     AWAY_BEFORE_START = "away_before_start"
     """Its machine is away, and its body had not started."""
     AWAY_BEFORE_MOVE = "away_before_move"
-    """The same, of an attempt that a job was to move to."""
+    """As AWAY_BEFORE_START, for an attempt that a job was moving to."""
     OFFER_UNANSWERED = "offer_unanswered"
     PREPARE_TIMEOUT = "prepare_timeout"
     TIME_LIMIT = "time_limit"
@@ -157,14 +157,14 @@ class RevokeCause(Code):
 
 
 class PauseCause(Code):
-    """Why a machine's own side wants no new work for it."""
+    """Why a machine's own operator wants no new work for it."""
 
     OPERATOR = "operator"
     """Its operator paused it."""
     LEAVING = "leaving"
     """Its operator asked it to leave."""
     STATED = "stated"
-    """The node gives a reason in its own words: it is outside its hours, for example."""
+    """The node gives a reason in its own words, for example that it is outside its hours."""
     UNKNOWN = "unknown"
 
 
@@ -173,8 +173,8 @@ class DrainChange(Code):
 
     DRAINED = "drained"
     STILL_DRAINED = "still_drained"
-    """One who wanted it took that back; another still wants it."""
+    """One of the two operators withdrew the drain; the other still wants it."""
     UNDRAINED = "undrained"
     FORGOTTEN = "forgotten"
-    """The same, of a machine that is gone."""
+    """As UNDRAINED, for a machine that is gone."""
     UNKNOWN = "unknown"

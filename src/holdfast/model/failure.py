@@ -1,6 +1,6 @@
-"""Why something did not work: a closed list of codes, each with blame, retryable and billable (SPEC J7).
+"""Failure codes: a closed list, each with blame, retryable and billable (SPEC J7).
 
-Settlement, retry and the words a person reads all come from this table and from nowhere else.
+Settlement, retries and the text that a person reads come from this table alone.
 """
 
 from enum import StrEnum

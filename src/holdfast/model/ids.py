@@ -1,4 +1,4 @@
-"""Identifiers. Each carries a prefix that names its kind, so that a pasted id is never mistaken."""
+"""Identifiers. Each has a prefix that names its kind, so that a pasted id is never mistaken for another kind."""
 
 from hashlib import sha256
 from typing import NewType
@@ -11,7 +11,7 @@ Owner = NewType("Owner", str)
 ArrayId = NewType("ArrayId", str)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-"""Crockford's base 32: no letter that is read as a digit."""
+"""Crockford's base 32: no letter that looks like a digit."""
 
 
 def readable(digest: bytes, letters: int) -> str:

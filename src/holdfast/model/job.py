@@ -1,4 +1,4 @@
-"""Jobs and their attempts: what a person asked for, and each try at it."""
+"""Jobs as submitted, and their attempts."""
 
 from enum import StrEnum
 
@@ -13,7 +13,7 @@ from holdfast.model.time import DAY_MS, Instant
 
 
 class Recovery(StrEnum):
-    """What may be done when an attempt is lost (SPEC J8)."""
+    """What may happen when an attempt is lost (SPEC J8)."""
 
     RESTART = "restart"
     """Run it again from the start; two attempts may run at once."""
@@ -56,29 +56,29 @@ class Verdict(StrEnum):
 
 
 TIME_LIMIT_MS_MAX = 30 * DAY_MS
-"""The longest a job may ask to run: nodes refuse more, so the front door does as well."""
+"""The largest time limit of a job. Nodes refuse more, so the API does too."""
 
 
 CHECKPOINT_MS_MIN = 1_000
-"""More often and a job does little else than being saved."""
+"""The shortest checkpoint interval. A job that is captured more often does little else."""
 
 
 class Input(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Something a job reads: `inputs/<name>` in its folder. Either a manifest of its owner, or an address."""
+    """Something a job reads: `inputs/<name>` in its folder. Either a manifest of its owner, or a URL."""
 
     name: str
     manifest: str = ""
-    """Hash of the manifest that holds it."""
+    """Hash of the manifest."""
     url: str = ""
     """`http(s)://…` or `s3://bucket/key`."""
     sha256: str = ""
-    """What the content behind the address must be; empty: whatever is there, and its hash is recorded."""
+    """The required hash of the content at the URL; empty: any content is accepted, and its hash is recorded."""
     bytes_max: int = 0
-    """Of an address; 0: the job's disk."""
+    """Size limit of the content at a URL; 0: the job's disk."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What was asked for. Never changes after submission."""
+    """A job as submitted. Never changes after submission."""
 
     argv: tuple[str, ...]
     name: str = ""
@@ -91,26 +91,26 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     time_limit_ms: int | None = None
     """None: the network's `run_ms_max`."""
     queue_limit_ms: int | None = None
-    """How long it may wait for a machine. None: the network's `queue_ms_max`."""
+    """How long the job may wait for a machine. None: the network's `queue_ms_max`."""
     attempts_max: int | None = None
     """None: the network's `attempts_max`."""
     package: str = ""
-    """Hash of the manifest of the folder it runs in; empty: an empty folder."""
+    """Hash of the manifest of the folder that the job runs in; empty: an empty folder."""
     image: str = ""
-    """Container image, best by digest. Empty: no container, or built from `dockerfile`."""
+    """Container image, preferably by digest. Empty: no container, or an image built from `dockerfile`."""
     dockerfile: str = ""
     """Path in the package."""
     requirements: str = ""
     """Path in the package of a Python requirements file."""
     inputs: tuple[Input, ...] = ()
     checkpoint_ms: int = 0
-    """How often its checkpoint folder is captured; 0: it has none."""
+    """Interval between captures of the checkpoint folder; 0: the job has none."""
     array: ArrayId = ArrayId("")
-    """Of the array it is an item of; empty: it stands alone."""
+    """The array that the job is an item of; empty: none."""
     item: int = 0
-    """Its place there, from 0."""
+    """Index of the item in the array, from 0."""
     items: int = 0
-    """How many items the array has."""
+    """Number of items in the array."""
 
 
 class Result(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -121,7 +121,7 @@ class Result(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     stderr_bytes: int = 0
     exit_code: int = 0
     manifest: str = ""
-    """Hash of the manifest of the files it made; empty: it made none."""
+    """Hash of the manifest of the files that the attempt made; empty: none."""
     files: int = 0
     files_bytes: int = 0
 
@@ -131,42 +131,42 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     manifest: str
     attempt: AttemptId
-    """Who wrote it."""
+    """The attempt that wrote it."""
     parent: AttemptId | None
-    """Whose checkpoint that attempt had started from; None: from the beginning."""
+    """The attempt whose checkpoint that attempt started from; None: it started from the beginning."""
     depth: int
-    """How many captures lie between the job's beginning and this one."""
+    """Number of captures from the job's beginning to this one."""
     bytes: int
     made_ms: Instant
 
 
 class MoveState(StrEnum):
-    """How a move to a chosen machine stands (docs/decisions/0013)."""
+    """State of a move to a chosen machine (docs/decisions/0013)."""
 
     WAITING = "waiting"
-    """The job has not started: it is placed there and nowhere else, once there is room."""
+    """The job has not started. It is placed on the chosen machine and on no other, once there is room."""
     SAVING = "saving"
-    """Where it runs it is asked for a checkpoint first."""
+    """The node that runs the job is asked for a checkpoint first."""
     STARTING = "starting"
-    """An attempt is made ready there; the job goes on where it was."""
+    """An attempt is being prepared on the chosen machine; the job keeps running where it was."""
     DONE = "done"
     FAILED = "failed"
-    """It goes on where it was, or anywhere."""
+    """The job keeps running where it was, or may be placed anywhere."""
 
 
 class Move(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A person asked for a job to run on a certain machine. The last such request stays with the job."""
+    """A person's request to run a job on a certain machine. The last such request stays with the job."""
 
     to: NodeId
     state: MoveState
     key: str = ""
-    """Of the request: sent again, it changes nothing."""
+    """Idempotency key of the request: a repeated request changes nothing."""
     says: str = ""
     """Why it failed."""
     asked_ms: Instant = Instant(0)
     """On the patience clock."""
     save_until_ms: Instant = Instant(0)
-    """`saving`: when it starts there without a newer checkpoint, on the patience clock."""
+    """`saving`: when the job starts there even without a newer checkpoint, on the patience clock."""
 
     @property
     def under_way(self) -> bool:
@@ -174,18 +174,18 @@ class Move(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Promise(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What was foretold of a job, kept until it is known whether it was right. Moments are Unix ms, from and to."""
+    """The estimates given for a job, kept until they can be judged. Intervals are in Unix ms, from and to."""
 
     wait_ms: int = 0
-    """How long it was expected to wait for room; 0: it found some at once."""
+    """The expected wait for room; 0: there was room at once."""
     start: tuple[int, int] | None = None
-    """When its body would start, foretold when it was submitted; None: nobody knew."""
+    """When the body starts, as estimated at submission; None: no estimate."""
     end: tuple[int, int] | None = None
-    """When it would end, foretold when it was submitted."""
+    """When the job ends, as estimated at submission."""
     end_running: tuple[int, int] | None = None
-    """When it would end, foretold when its body started."""
+    """When the job ends, as estimated when its body started."""
     started: bool = False
-    """A body of it has started: the start is judged once."""
+    """A body of the job has started. The estimated start is judged only once."""
 
 
 class Job(StoredRow, frozen=True, gc=False, omit_defaults=True):
@@ -196,14 +196,14 @@ class Job(StoredRow, frozen=True, gc=False, omit_defaults=True):
     submitted_ms: Instant
     phase: JobPhase = JobPhase.QUEUED
     waiting: str = ""
-    """What it is waiting for, in words; empty while an attempt makes progress."""
+    """What the job is waiting for, in words; empty while an attempt makes progress."""
     queue_until_ms: Instant = Instant(0)
     """Deadline of `queued`, on the patience clock (see kernel.deadlines)."""
     not_before_ms: Instant = Instant(0)
-    """Back-off: no new attempt before this moment of the patience clock."""
+    """Back-off: no new attempt starts before this moment on the patience clock."""
     attempts_made: int = 0
     tries: int = 0
-    """Attempts made since one last ran for long (`lasting_ms`); bounded, unlike `attempts_made`."""
+    """Attempts made since one last ran for at least `lasting_ms`; bounded, unlike `attempts_made`."""
     tried_ms: Instant = Instant(0)
     """When the last attempt was made."""
     reserved: NodeId | None = None
@@ -211,25 +211,25 @@ class Job(StoredRow, frozen=True, gc=False, omit_defaults=True):
     failures: int = 0
     """Attempts that ended in a failure that counts towards `attempts_max`."""
     avoid: tuple[NodeId, ...] = ()
-    """Nodes on which an attempt failed: others come first."""
+    """Nodes on which an attempt failed. Placement prefers others."""
     felled: tuple[NodeId, ...] = ()
     """Nodes that went down with this job's body running (see kernel.health)."""
     checkpoint: Checkpoint | None = None
-    """Where the next attempt goes on from."""
+    """The checkpoint that the next attempt starts from."""
     extra_attempts: int = msgspec.field(default=0, name="seconds")
-    """Attempts made beside a straggling one; bounded, for the job's whole life."""
+    """Attempts made beside a straggling one over the job's whole life; bounded."""
     move: Move | None = None
     moves: int = 0
-    """How often a person moved it; bounded."""
+    """How often a person moved the job; bounded."""
     promise: Promise | None = None
-    """What was foretold of it, where that is to be judged (kernel.estimates)."""
+    """The estimates given for the job, if they are to be judged (kernel.estimates)."""
     accepted: AttemptId | None = None
     result: Result | None = None
     verdict: Verdict | None = None
     failure: Failure | None = None
     ended_ms: Instant | None = None
     wait_reason: WaitReason | None = None
-    """What it is waiting for; `waiting` says the same in words."""
+    """What the job is waiting for; `waiting` says it in words."""
 
     @property
     def live(self) -> bool:
@@ -237,53 +237,53 @@ class Job(StoredRow, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def pinned(self) -> NodeId | None:
-        """The only node on which it may be placed."""
+        """The only node on which the job may be placed; None: any."""
         return self.move.to if self.move is not None and self.move.state is MoveState.WAITING else None
 
 
 class Score(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """How often estimates of one sort were right."""
+    """How often estimates of one kind were right."""
 
     right: int = 0
     early: int = 0
-    """It came before the interval that was foretold."""
+    """Events that came before the estimated interval."""
     late: int = 0
     stretch_permille: int = 1000
-    """What the next interval is stretched by, so that four of five are right (policy.estimates)."""
+    """The factor by which the next interval is widened, so that four out of five are right (policy.estimates)."""
 
 
 class DurationHistory(StoredRow, frozen=True, gc=False, omit_defaults=True):
-    """How long jobs of one kind took lately: the items of an array, an owner's jobs of one name or one command, or all
-    jobs of the network."""
+    """How long recent jobs of one kind took: the items of an array, an owner's jobs with one name or one command, or
+    all jobs of the network."""
 
     id: str
     seq: int
-    """Grows with every change of any of these rows: the newest ones are in memory."""
+    """Grows with every change to any of these rows. The newest rows are kept in memory."""
     took_ms: tuple[int, ...]
-    """Of the last that succeeded, oldest first."""
+    """Durations of the last jobs that succeeded, oldest first."""
     readied_ms: tuple[int, ...] = ()
-    """From the offer to the start of the body, of the last that started."""
+    """Time from the offer to the start of the body, for the last jobs that started."""
     waits_permille: tuple[int, ...] = ()
-    """Of the whole network: how long the last ones waited for room, in thousandths of what was foretold."""
+    """For the whole network: how long the last jobs waited for room, in thousandths of the estimate."""
     scores: dict[str, Score] = {}  # noqa: RUF012  # msgspec gives every row its own
-    """Of the whole network: how often estimates were right, by sort."""
+    """For the whole network: how often estimates were right, by kind of estimate."""
 
 
 class Keep(StoredRow, frozen=True, gc=False, omit_defaults=True):
-    """The files of an ended job, and how long they are kept for it. Not in memory."""
+    """The files of an ended job, and how long they are kept. Not held in memory."""
 
     id: JobId
     owner: Owner
     manifests: tuple[str, ...]
-    """Hashes: what it was given and what it made."""
+    """Hashes of the manifests of what the job was given and what it made."""
     until_ms: Instant
     received: bool = False
-    """Its owner has them."""
+    """Its owner has received them."""
 
 
 class AttemptPhase(StrEnum):
     OFFERED = "offered"
-    """Sent to a node; nothing heard yet."""
+    """Sent to a node, which has not answered yet."""
     PREPARING = "preparing"
     READY = "ready"
     """Class `never` only: prepared, waiting for the go."""
@@ -297,25 +297,25 @@ class Purpose(StrEnum):
     """Why an attempt was made (docs/decisions/0013)."""
 
     PLACED = "placed"
-    """The job needed one."""
+    """The job needed an attempt."""
     SECOND = "second"
-    """Beside one that straggles: the first result wins."""
+    """Runs beside a straggling attempt; the first result wins."""
     MOVE = "move"
-    """A person chose its machine: when its body runs, the others are not needed."""
+    """A person chose its machine. When its body runs, the other attempts are no longer needed."""
 
 
 class Attempt(StoredRow, frozen=True, gc=False, omit_defaults=True):
-    """One try at a job on one node. Its fence is its own and is revoked once and for ever."""
+    """One try at running a job on one node. Its fence belongs to it alone and is revoked once and for ever."""
 
     id: AttemptId
     job: JobId
     node: NodeId
     fence: int
-    """Unique over the life of the network; a report that carries another one is refused."""
+    """Unique over the life of the network; a report with another fence is refused."""
     offered_ms: Instant
     owner: Owner = Owner("")
     holds: Resources = Resources()
-    """What it occupies on its node until it has ended."""
+    """The resources that it occupies on its node until it has ended."""
     phase: AttemptPhase = AttemptPhase.OFFERED
     phase_until_ms: Instant = Instant(0)
     """Deadline of the phase, on the patience clock."""
@@ -324,24 +324,24 @@ class Attempt(StoredRow, frozen=True, gc=False, omit_defaults=True):
     started_ms: Instant | None = None
     """When the body was first seen running."""
     resumed: Checkpoint | None = None
-    """What it was told to start from."""
+    """The checkpoint that it was started from."""
     captures: int = 0
     """Checkpoints taken from it so far."""
     saved_ms: Instant | None = None
-    """When it last saved something new that the job goes on from."""
+    """When it last saved a new checkpoint that became the job's."""
     purpose: Purpose = Purpose.PLACED
     straggling: str = ""
-    """Why it looks as if it got nowhere, in words; empty: it does not."""
+    """Why it counts as a straggler, in words; empty: it does not."""
     revoked: Failure | None = None
-    """Set once. From then on nothing this attempt says can be accepted."""
+    """Set once. From then on, no report of this attempt is accepted."""
     result: Result | None = None
     """Declared, not yet accepted."""
     failure: Failure | None = None
     ended_ms: Instant | None = None
     straggle: StraggleKind | None = None
-    """How it gets nowhere; `straggling` says it in words."""
+    """In which way it straggles; `straggling` says it in words."""
     revoke_cause: RevokeCause | None = None
-    """Why it was revoked; `revoked` has it in words."""
+    """Why it was revoked; `revoked` says it in words."""
 
     @property
     def live(self) -> bool:

@@ -12,9 +12,9 @@ from holdfast.model.time import Instant
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What a sentence says beside its code: which fields are set depends on the code (`model.cause_text`).
+    """The values in the sentence of an entry. Which fields are set depends on the code (`model.cause_text`).
 
-    Flat, so that a release that does not know a field passes over it."""
+    Flat, so that a release that does not know a field ignores it."""
 
     wait: WaitReason | None = None
     straggle: StraggleKind | None = None
@@ -28,15 +28,15 @@ class Facts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     verdict: Verdict | None = None
     move: MoveState | None = None
     refusal: str = ""
-    """Code of the refusal of a session."""
+    """Code with which a session was refused."""
     label: str = ""
     """What people call the machine."""
     attempt: str = ""
     """Another attempt that the sentence names."""
     by: str = ""
-    """Who wanted it."""
+    """Who requested it."""
     detail: str = ""
-    """Words from outside: of a node, a connection or an operator. Nothing decides by them."""
+    """Text from outside: from a node, a connection or an operator. No decision depends on it."""
     count: int = 0
     ms: int = 0
     limit_ms: int = 0
@@ -47,7 +47,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Entry(StoredRow, frozen=True, gc=False):
-    """One thing that happened. `seq` orders all entries of a network and resumes an event stream."""
+    """One thing that happened. `seq` orders all entries of a network; an event stream resumes from it."""
 
     seq: int
     at_ms: Instant
@@ -59,20 +59,20 @@ class Entry(StoredRow, frozen=True, gc=False):
     attempt: AttemptId | None = None
     node: NodeId | None = None
     facts: Facts | None = None
-    """None: an entry of 0.1 whose text is on no list (`model.old_sentences`)."""
+    """None: an entry of release 0.1 whose text is not listed in `model.old_sentences`."""
 
 
 class Meta(StoredRow, frozen=True, gc=False):
     """The orchestrator's own counters: one row."""
 
     epoch: int = 0
-    """Grows with every leader; commands carry it."""
+    """Grows with every change of leader; commands carry it."""
     entry_seq: int = 0
     fence: int = 0
     draws: int = 0
-    """How many random numbers were drawn: the generator is counter-based."""
+    """Number of random numbers drawn so far: the generator is counter-based."""
     seed: int = 0
     late_ms: int = 0
-    """By how much all deadlines were moved because the orchestrator itself was late or away."""
+    """Lateness: how far all deadlines were moved because the orchestrator itself was late or away."""
     now_ms: Instant = Instant(0)
     """Kernel time of the last change."""

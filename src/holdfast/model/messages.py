@@ -1,8 +1,8 @@
-"""What an orchestrator and a node say to each other. The wire carries these; the two cores speak only these.
+"""The messages between an orchestrator and a node. The wire carries these, and the two cores exchange nothing else.
 
-A node reports what it holds; the orchestrator tells it what it should hold. Either side may repeat
-itself, and a message may be lost with the stream that carried it: everything said is derivable again
-from state, and the receiver compares it with what it has.
+A node reports which attempts it holds; the orchestrator tells it which it should hold. Either side may
+repeat a message, and a message may be lost with its stream: every message can be derived from state
+again, and the receiver compares it with its own state.
 
     node -> orchestrator   Hello, Report, Pong, Leaving, Offers
     orchestrator -> node   Welcome, Refusal, Start, Go, Discard, Renewed, Save, Ping, Drained
@@ -19,11 +19,11 @@ from holdfast.model.resources import JOBS, PLAIN, Hardware, Resources
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Base of everything said."""
+    """Base of all messages."""
 
 
 class HeldPhase(StrEnum):
-    """What a node says of an attempt it holds."""
+    """The phase that a node reports for an attempt it holds."""
 
     PREPARING = "preparing"
     READY = "ready"
@@ -32,7 +32,7 @@ class HeldPhase(StrEnum):
     FINISHED = "finished"
     """The body ended and all its logs are delivered: `result` or `failure` is set. Kept until discarded."""
     REFUSED = "refused"
-    """Declined before anything ran: `failure` says why. No penalty."""
+    """The node declined before anything ran: `failure` says why. No penalty."""
     GONE = "gone"
     """Nothing of it is left on this node."""
 
@@ -62,7 +62,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
 
 class Load(msgspec.Struct, frozen=True, gc=False):
-    """How busy the machine is, all causes together."""
+    """How busy the machine is, with Holdfast and everything else on it."""
 
     cpu_permille: int = 0
     memory_used_mib: int = 0
@@ -79,7 +79,7 @@ class Hello(Message, frozen=True, gc=False):
 
     node: NodeId
     instance: str
-    """New at every start of the agent: tells a reconnect from a second machine with the same identity."""
+    """New at every start of the agent. Distinguishes a reconnect from a second machine with the same identity."""
     public_key: str
     version: str
     hardware: Hardware
@@ -95,10 +95,10 @@ class Hello(Message, frozen=True, gc=False):
 
 
 class Report(Message, frozen=True, gc=False):
-    """What the node holds. `full`: everything; otherwise only what changed since the last report."""
+    """The attempts that the node holds. `full`: all of them; otherwise those that changed since the last report."""
 
     seq: int
-    """Grows within a session; an older one is dropped."""
+    """Grows within a session; an older report is dropped."""
     full: bool
     held: tuple[Held, ...]
     load: Load | None = None
@@ -111,21 +111,22 @@ class Pong(Message, frozen=True, gc=False):
 
 
 class Leaving(Message, frozen=True, gc=False):
-    """The operator asked this node to go: give it nothing new, let it finish within the grace."""
+    """The operator asked this node to leave: it takes no new work, and may finish its attempts within the grace."""
 
     grace_ms: int
     done: bool = False
-    """Nothing is held any more: goodbye."""
+    """The node holds nothing any more and leaves now."""
 
 
 class Offers(Message, frozen=True, gc=False):
-    """The operator changed what this node offers, or paused it. What no longer fits is moved within the grace."""
+    """The operator changed what this node offers, or paused it. Repeatable attempts that no longer fit are moved at
+    once; a paused node may finish its attempts within the grace."""
 
     offered: Resources
     paused: bool = False
     grace_ms: int = 0
     why: str = ""
-    """If paused: by what, for people to read; empty: by its operator."""
+    """Why the node is paused, for people to read; empty: its operator paused it."""
 
 
 # --- orchestrator -> node ---
@@ -142,7 +143,7 @@ class Welcome(Message, frozen=True, gc=False):
 
 
 class Refusal(Message, frozen=True, gc=False):
-    """The session is not wanted. `final`: trying again as you are will not help."""
+    """The orchestrator refuses the session. `final`: trying again unchanged does not help."""
 
     code: str
     says: str
@@ -150,7 +151,7 @@ class Refusal(Message, frozen=True, gc=False):
 
 
 class Command(Message, frozen=True, gc=False):
-    """Base of what changes a node. A node refuses an epoch lower than the highest it has seen."""
+    """Base of messages that change a node. A node refuses an epoch lower than the highest it has seen."""
 
     epoch: int
 
@@ -162,13 +163,13 @@ class Start(Command, frozen=True, gc=False):
     spec: JobSpec
     time_limit_ms: int
     lease_ms: int = 0
-    """Class `never`: prepare, say READY, wait for Go, and stop when the lease is not renewed. 0: no lease."""
+    """Class `never`: prepare, report READY, wait for Go, and stop when the lease is not renewed. 0: no lease."""
     checkpoint: str = ""
     """Hash of the manifest to restore into the checkpoint folder first; empty: start from the beginning."""
 
 
 class Go(Command, frozen=True, gc=False):
-    """The body may start. The lease counts from the sending of report `seq` (0: the Hello), which said READY."""
+    """The body may start. The lease counts from when the node sent report `seq` (0: the Hello), which said READY."""
 
     attempt: AttemptId
     fence: int
@@ -176,24 +177,24 @@ class Go(Command, frozen=True, gc=False):
 
 
 class Discard(Command, frozen=True, gc=False):
-    """Stop it if it runs, forget it, leave nothing behind, and say GONE."""
+    """Stop the attempt if it runs, delete everything of it, and report GONE."""
 
     attempt: AttemptId
     fence: int
     reason: str
     accepted: bool = False
-    """True: its result is the one that counts, and is safe."""
+    """True: its result was accepted and is stored safely."""
 
 
 class Renewed(Command, frozen=True, gc=False):
-    """The leases asked for in report `seq` hold."""
+    """The leases named in report `seq` are renewed."""
 
     seq: int
     attempts: tuple[AttemptId, ...]
 
 
 class Save(Command, frozen=True, gc=False):
-    """Capture the attempt's checkpoint folder now. A hint: nothing waits for it."""
+    """Capture the attempt's checkpoint folder now. A hint: nothing depends on it."""
 
     attempt: AttemptId
     fence: int
@@ -204,8 +205,8 @@ class Ping(Command, frozen=True, gc=False):
 
 
 class Drained(Command, frozen=True, gc=False):
-    """The network's operator drains this node, or no longer does. For its owner to see: it changes nothing there. Not
-    said of a node that was just welcomed: it is not drained."""
+    """The network's operator drains this node, or no longer does. Shown to the node's operator; it changes nothing on
+    the node. A node that was just welcomed is not drained unless this message follows."""
 
     on: bool
 

@@ -1,4 +1,4 @@
-"""Nodes: machines that joined, and the tokens by which they may."""
+"""Nodes (machines that joined), and the tokens that let them join."""
 
 from enum import StrEnum
 
@@ -16,11 +16,11 @@ class NodeState(StrEnum):
     SUSPECT = "suspect"
     """Its stream broke or it fell silent. No work; its repeatable work is taken over."""
     QUARANTINED = "quarantined"
-    """It behaves badly or reports itself sick. No work until the time is up, then probation."""
+    """It misbehaves or reports itself sick. No work until its quarantine is over, then probation."""
     PROBATION = "probation"
-    """Back, and being tried: probes first, then one attempt at a time."""
+    """Back on trial: it answers probes first, then gets one attempt at a time."""
     LOST = "lost"
-    """Suspect for so long that what it held is written off."""
+    """Suspect for so long that its attempts are written off."""
     GONE = "gone"
     """It said goodbye, or was removed. It may join again."""
 
@@ -43,23 +43,23 @@ class Node(StoredRow, frozen=True, gc=False, omit_defaults=True):
     offered: Resources = Resources()
     """What it lets the network use."""
     isolation: str = "bubblewrap"
-    """How its jobs are confined; `none` is said in every listing."""
+    """How its jobs are confined; every listing points out `none`."""
     name: str = ""
     site: str = ""
     """Failure domain."""
     strikes: int = 0
-    """Faults of its own since it was last proven good; decides the length of a quarantine."""
+    """Its own faults since it last proved itself; determines the length of a quarantine."""
     probation_wins: int = 0
     quarantined_until_ms: Instant = Instant(0)
-    """The end of its last quarantine, on the patience clock: leaving or breaking the link does not shorten it."""
+    """End of its last quarantine, on the patience clock. Leaving or breaking the link does not shorten it."""
     leaving: bool = False
-    """Draining because its own operator paused it or asked it to go: over when it joins again, and says so no more."""
+    """Draining because its own operator paused it or asked it to leave. A node that joins again repeats the request."""
     features: tuple[str, ...] = (JOBS, PLAIN)
-    """What it can and will do, sorted (see model.resources)."""
+    """What it is able and willing to do, sorted (see model.resources)."""
     drained: bool = False
-    """Draining because the network's operator said so: until they take it back, whatever its own operator does."""
+    """Draining because the network's operator drained it. Only they can undo it; its own operator cannot."""
     leaving_why: str = ""
-    """What its own operator wants of it, for people to read."""
+    """Why its own operator paused it or asked it to leave, for people to read."""
     cause_code: NodeCause | None = None
     """What put it into this state; `cause` says it in words."""
     pause_cause: PauseCause | None = None
@@ -67,7 +67,7 @@ class Node(StoredRow, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def drained_by_network(self) -> bool:
-        return self.drained or (self.draining and not self.leaving)  # rows of 0.1 know no `drained`
+        return self.drained or (self.draining and not self.leaving)  # rows of 0.1 have no `drained`
 
 
 class JoinToken(StoredRow, frozen=True, gc=False, omit_defaults=True):
@@ -78,6 +78,6 @@ class JoinToken(StoredRow, frozen=True, gc=False, omit_defaults=True):
     made_ms: Instant
     expires_ms: Instant
     uses_left: int
-    """-1: any number."""
+    """-1: unlimited."""
     revoked: bool = False
     note: str = ""

@@ -1,8 +1,8 @@
-"""What rows and entries of 0.1 say in words only, turned into codes once, when they are read.
+"""Reads the sentences of release 0.1, whose rows and entries had no codes, and turns them into codes when loaded.
 
-The list is closed: these are the sentences that 0.1 wrote, and it does not change when `model.cause_text` finds other
-words. A sentence that is not on it becomes `unknown` and keeps its words. The module goes when 0.1 can no longer be
-upgraded from.
+The list is closed: it holds the sentences that 0.1 wrote, and does not change when `model.cause_text` changes its
+wording. A sentence that is not on the list becomes `unknown` and keeps its words. The module can be removed when
+upgrading from 0.1 is no longer supported.
 """
 
 import re
@@ -56,12 +56,12 @@ _GROUPS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "seconds": (r"\d+", _seconds_ms),
     "typical": (r"[\d.e+]+", _seconds_ms),
 }
-"""What stands in a sentence where the facts differ: how it looks, and how it is read."""
+"""The variable parts of a sentence: the pattern that matches each, and the function that reads it."""
 _FIELDS = {"seconds": "ms", "typical": "median_ms"}
 
 
 class _Sentences:
-    """A closed list of sentences, each with what it means."""
+    """A closed list of sentences, each with its meaning."""
 
     def __init__(self, *listed: tuple[str, dict[str, Any]]) -> None:
         self._patterns = [(_pattern(looks), means) for looks, means in listed]
@@ -74,7 +74,7 @@ class _Sentences:
                 continue
             try:
                 facts = {_FIELDS.get(name, name): _GROUPS[name][1](words) for name, words in found.groupdict().items()}
-            except ValueError:  # a failure or a verdict that is none
+            except ValueError:  # not a known failure or verdict
                 continue
             return Facts(**means, **facts)
         return None
@@ -100,7 +100,7 @@ def wait_facts(text: str) -> Facts:
     return _WAITS.read(text) or Facts(wait=WaitReason.UNKNOWN, detail=text)
 
 
-# --- how an attempt gets nowhere ---
+# --- how an attempt straggles ---
 
 _STRAGGLES = _Sentences(
     (
@@ -148,12 +148,12 @@ def node_cause_facts(text: str) -> Facts:
 
 
 def pause_cause(text: str) -> PauseCause:
-    """Why its own side wants no new work for a machine."""
+    """Why a machine's own operator wants no new work for it."""
     return _PAUSES.get(text, PauseCause.UNKNOWN)
 
 
 def takeover_facts(text: str) -> Facts:
-    """What a job was told of the machine that held it."""
+    """What happened to the machine, as shown for the job that it held."""
     if text.startswith(_UNFIT):
         return replace(node_cause_facts(text.removeprefix(_UNFIT)), takeover=TakeoverCause.QUARANTINED)
     facts = node_cause_facts(text)
@@ -188,7 +188,7 @@ _FAILURE = _Sentences(("<failure>: <detail>", {}))
 
 
 def revoke_facts(text: str) -> Facts:
-    """Of a failure's code and its detail, as the journal says them."""
+    """From a failure's code and its detail, as written in the journal."""
     failed = _FAILURE.read(text)
     code = None if failed is None else failed.failure
     for begins, cause in _AWAY.items():
@@ -240,7 +240,7 @@ _OF_NODES: dict[str, _Sentences] = {
     "node.refused": _Sentences((": <refusal>: <detail>", {})),
     "node.strike": _Sentences((": <failure>: <detail>", {})),
 }
-"""Without the machine's name, which stands before."""
+"""Without the machine's name, which precedes the sentence."""
 _SPARED = re.compile(r" would be quarantined \((.*)\), but too few would be left", re.DOTALL)
 _OFFERS = re.compile(
     r" offers ([\d.e+]+) cores, (\d+) MiB memory, (\d+) MiB disk, (\d+) GPUs \(its own operator\)", re.DOTALL
@@ -250,7 +250,7 @@ _TAKEOVER, _STRAGGLING = "another machine takes over: ", "straggling: "
 
 
 def entry_facts(kind: str, text: str, node: str | None) -> Facts | None:
-    """What an entry says; None: its sentence is on no list. `node`: the machine that it is about."""
+    """The facts of an entry; None: its sentence is on no list. `node`: the machine that the entry is about."""
     match kind:
         case "job.lease":
             return wait_facts(text)

@@ -3,13 +3,13 @@
 import msgspec
 
 JOBS = "jobs"
-"""Feature: takes jobs, that is foreign code."""
+"""Feature: takes jobs, that is, other people's code."""
 CONTAINER = "container"
 """Feature: runs images on a container engine."""
 NETWORK = "network"
 """Feature: can let a job use the network."""
 PLAIN = "plain"
-"""Feature: runs jobs that bring no image, with the machine's own programs."""
+"""Feature: runs jobs that have no image, with the machine's own programs."""
 FEATURES = (CONTAINER, JOBS, NETWORK, PLAIN)
 
 
@@ -51,9 +51,9 @@ class Gpu(msgspec.Struct, frozen=True, gc=False):
     memory_mib: int
     driver: str = ""
     cuda: str = ""
-    """The newest CUDA its driver serves."""
+    """The newest CUDA version that its driver supports."""
     id: str = ""
-    """What the driver calls it, so that it can be leased by name."""
+    """The driver's id of the GPU, by which it is assigned to an attempt."""
 
 
 class Hardware(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +70,7 @@ class Hardware(msgspec.Struct, frozen=True, gc=False):
 
 
 class Need(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, cache_hash=True):
-    """What a job needs of the node that runs it. Every field is a gate."""
+    """What a job needs from the node that runs it. A node that misses any field is not eligible."""
 
     resources: Resources = Resources(cpu_milli=1000, memory_mib=512, disk_mib=1024)
     arch: str = ""
@@ -79,7 +79,7 @@ class Need(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, cache_hash
     gpu_memory_mib: int = 0
     """Per GPU."""
     gpu_driver_min: str = ""
-    """Versions are numbers with dots between; empty: any."""
+    """Versions are numbers separated by dots; empty: any."""
     cuda_min: str = ""
     features: tuple[str, ...] = (JOBS,)
-    """What the node must be able and willing to do, sorted."""
+    """Features that the node must have, sorted."""

@@ -20,7 +20,7 @@ from holdfast.model.stored import StoredRow
 R = TypeVar("R", bound=StoredRow)
 
 COMMAND = "command_"
-"""How the ids of paces begin whose kind is only a command."""
+"""Prefix of the ids of duration histories whose kind is only a command."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,15 +30,15 @@ class Live(Enum):
 
     ALL = "all"
     UNENDED = "unended"
-    """Those whose `live` is true; in the table, those whose `phase` is not `ended`."""
+    """Rows whose `live` is true; in the table, rows whose `phase` is not `ended`."""
     NEWEST = "newest"
-    """The newest ones by (seq, id), as many as `RowType.newest` allows. The others are deleted in time."""
+    """The newest rows by (seq, id), as many as `RowType.newest` allows. The others are deleted later."""
     NONE = "none"
-    """They are written, and read only by questions."""
+    """No rows: they are written, and read only by queries."""
 
 
 class Newest(msgspec.Struct, frozen=True):
-    """How many rows of a kind are kept. Rows whose id begins with `prefix` are counted apart from the rest."""
+    """How many rows of a kind are kept. Rows whose id begins with `prefix` are counted separately."""
 
     most: int
     prefix: str
@@ -51,13 +51,13 @@ class RowType(msgspec.Struct, Generic[R], frozen=True):
     """The first part of a row's key in memory: `("job", id)`."""
     table: str
     key: str = "id"
-    """The field by which a row is told apart; empty where there is only one row."""
+    """The field that identifies a row; empty where there is only one row."""
     columns: dict[str, str] = {}
-    """Where a column of the table does not have the name of its field: column to path, as in `spec.name`."""
+    """Columns that are not named after their field: column to path, as in `spec.name`."""
     live: Live = Live.ALL
     newest: Newest | None = None
     appends: bool = False
-    """A row is only ever added: a key that is used twice fails."""
+    """Rows are only added: a commit that uses a key twice fails."""
 
     @property
     def single(self) -> bool:
@@ -80,8 +80,8 @@ ROWS: tuple[RowType[Any], ...] = (
     RowType(Entry, "entry", "entries", key="seq", live=Live.NONE, appends=True),
     RowType(Keep, "keep", "keeps", live=Live.NONE),
 )
-"""In the order in which a rebuild loads them. Paces that are only a command are counted apart: a sweep makes one for
-every value that it tries, and must not evict names and arrays, by which stragglers are found."""
+"""In the order in which a rebuild loads them. Duration histories of a command alone are counted separately: a parameter
+sweep makes one for every value that it tries, and must not evict the names and arrays by which stragglers are found."""
 
 BY_TYPE: dict[type[StoredRow], RowType[Any]] = {row.kind: row for row in ROWS}
 
@@ -101,39 +101,39 @@ def row_type(kind: type[R]) -> RowType[R]:
 
 
 def row_key(row: StoredRow) -> tuple[str, Hashable]:
-    """What tells a row apart from all others, of any kind."""
+    """Identifies a row among rows of all kinds."""
     name, key = _KEYS[type(row)]
     return name, key(row)
 
 
 def key_of(row: StoredRow) -> Any:
-    """What tells a row apart from the others of its kind."""
+    """Identifies a row among the rows of its kind."""
     return _KEYS[type(row)][1](row)
 
 
 def is_live(row: StoredRow) -> bool:
-    """Whether a leader loads this row. Of `NEWEST` kinds only the store and the kernel know which rows are evicted."""
+    """Whether a leader loads this row. For `NEWEST` kinds, only the store and the kernel know the evicted rows."""
     return BY_TYPE[type(row)].live is not Live.NONE and row.live
 
 
 def encode(row: StoredRow) -> str:
-    """JSON, because people can read it; measured against MessagePack it costs a quarter of a microsecond a row."""
+    """JSON, because people can read it; it costs a quarter of a microsecond per row more than MessagePack."""
     return _encode(row).decode()
 
 
 def decode(kind: type[R], doc: str | bytes) -> R:
-    """The row, with the codes that 0.1 did not write."""
+    """The row, with the codes that release 0.1 did not write."""
     return with_codes(_DECODERS[kind].decode(doc))
 
 
 def age(row: Any) -> tuple[int, str]:
-    """The order in which rows of a `NEWEST` kind are evicted. Several may be written in one step, so the number alone
-    does not order them."""
+    """The order in which rows of a `NEWEST` kind are evicted. Several rows may be written in one step with the same
+    `seq`, so `seq` alone does not order them."""
     return row.seq, row.id
 
 
 def in_load_order(rows: Iterable[StoredRow]) -> list[StoredRow]:
-    """What a leader loads of these rows, in the order of `ROWS`; within a kind as they came, or the oldest first where
+    """The rows that a leader loads, in the order of `ROWS`; within a kind in the order given, or the oldest first where
     only the newest are kept."""
     by_kind: dict[type[StoredRow], list[StoredRow]] = {row.kind: [] for row in ROWS}
     for row in filter(is_live, rows):

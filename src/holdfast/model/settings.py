@@ -1,4 +1,4 @@
-"""Every number that shapes behaviour, with its reason. Three presets: `lan` (the default), `wan`, `test`."""
+"""The settings of a network, each with its reason. Three presets: `lan` (the default), `wan`, `test`."""
 
 import msgspec
 
@@ -10,130 +10,134 @@ class Settings(msgspec.Struct, frozen=True):
 
     # liveness
     heartbeat_ms: int = 30 * SECOND_MS
-    """An idle node's sign of life and load. Cheap: 5,000 nodes are 167 messages a second."""
+    """Interval at which an idle node reports that it is alive and how busy it is. Cheap: 5,000 nodes send 167 messages
+    a second."""
     keepalive_ms: int = 1 * SECOND_MS
-    """A node that holds work reports this often; a hung program sends nothing, unlike a transport's ping."""
+    """Interval at which a node that holds work reports. A hung agent sends no reports, but its transport still answers
+    pings."""
     silence_floor_ms: int = 3 * SECOND_MS
-    """Two reports may be lost to a busy machine before anyone is blamed."""
+    """The shortest silence after which a node that holds work is suspected: a busy machine may miss two reports."""
     silence_ceiling_ms: int = 5 * SECOND_MS
-    """However jittery the node, a freeze under work is found within this plus one keep-alive."""
+    """The longest such silence, for any jitter: a freeze under work is found within this plus one keep-alive."""
     idle_silence_ms: int = 95 * SECOND_MS
-    """Three heartbeats and a little: an idle node has nothing at stake."""
+    """Silence after which an idle node is suspected: slightly more than three heartbeats, as no work is at stake."""
     suspect_ms_max: int = 65 * MINUTE_MS
-    """A node away for this long is lost: what it held is written off. Longer than `orphan_ms_max`: until then a
-    returning node may still bring the result of work that went on without contact."""
+    """A node that is away for this long is lost: its attempts are written off. Longer than `orphan_ms_max`, because
+    until then a returning node may still deliver the result of work that ran without contact."""
     reconnect_grace_ms: int = 15 * SECOND_MS
     """After the orchestrator itself was away, nodes have this long to dial in before any is suspected. Longer than a
-    node waits between two tries (5 s) and its handshake together."""
+    node's pause between two tries (5 s) plus its handshake."""
     late_tolerance_ms: int = 500
     """The orchestrator's loop counts as late (and moves all deadlines) beyond this."""
 
     # quarantine and probation
     strikes_to_quarantine: int = 3
-    """Own faults in a row before a node is set aside; one fault may be chance."""
+    """A node's own faults in a row before it is quarantined; one fault may be chance."""
     quarantine_ms: int = 30 * SECOND_MS
-    """First quarantine; doubles with each further one."""
+    """Length of the first quarantine; doubles with each further one."""
     quarantine_ms_max: int = 1 * HOUR_MS
-    """The doubling stops here: a mended machine waits an hour at most."""
+    """The doubling stops here: a repaired machine waits an hour at most."""
     quarantine_share_max_permille: int = 500
-    """Behaviour alone never sets aside more than this share of the connected fleet: fail open."""
+    """No more than this share of the connected fleet is quarantined for faults: fail open. Sick nodes always are."""
     probation_pings: int = 2
-    """Probes a returning node must answer before it is given anything."""
+    """Probes that a returning node must answer before it is given work."""
     probation_wins: int = 1
-    """Attempts it must then bring to an end, one at a time, to be fully back."""
+    """Attempts that it must then complete, one at a time, to leave probation."""
     probation_ms: int = 60 * SECOND_MS
-    """Or this long without a fault, so that an idle network does not keep a node on trial."""
+    """Probation also ends after this long without a fault, so that it also ends on an idle network."""
     ping_ms: int = 500
-    """Between two probes of a node on probation: two of them take a second, a live link answers in far less."""
+    """Interval between probes of a node on probation: two probes take a second, and a live link answers in far less."""
 
     # attempts
     offer_ms_max: int = 10 * SECOND_MS
-    """An offer unanswered this long goes elsewhere."""
+    """An offer that is unanswered for this long goes to another node."""
     resend_ms: int = 2 * SECOND_MS
-    """A command whose effect is not reported by then is sent again."""
+    """A command whose effect is not reported within this time is sent again."""
     prepare_ms_max: int = 15 * MINUTE_MS
-    """A large image over a home line; longer than that and another node is the better bet."""
+    """Time limit of the preparation: enough for a large image over a home line. Beyond that, try another node."""
     run_ms_max: int = 7 * DAY_MS
-    """For jobs without a time limit of their own: no state is unbounded."""
+    """Time limit of jobs that have none of their own, because no state is unbounded."""
     run_slack_ms: int = 30 * SECOND_MS
-    """The node stops a job at its limit; the orchestrator steps in this much later."""
+    """The node stops a job at its time limit; the orchestrator revokes the attempt this much later."""
     upload_ms_max: int = 15 * MINUTE_MS
-    """Both logs at their size limit over 1.2 Mbit/s."""
+    """Time limit of the upload: enough for both logs at their size limit over 1.2 Mbit/s."""
     stop_grace_ms: int = 5 * SECOND_MS
-    """Between SIGTERM and SIGKILL."""
+    """Time between SIGTERM and SIGKILL."""
     attempts_max: int = 6
-    """Enough for a flaky fleet; few enough that a broken job ends the same day."""
+    """Failures after which a job ends: enough for a flaky fleet, few enough that a broken job ends the same day."""
     lasting_ms: int = 10 * MINUTE_MS
-    """A body that ran on for this long got somewhere: takeovers before that are forgiven, so a job of a week may change
-    machines every day. Work that never lasts so long anywhere still ends after a few dozen attempts."""
+    """A body that runs for this long counts as progress: earlier takeovers are forgiven, so a job that takes a week may
+    change machines every day. A job that never runs this long still ends after a few dozen attempts."""
     backoff_ms: int = 500
-    """First wait before the next attempt; doubles. A takeover does not wait."""
+    """Wait before the next attempt after the first failure; doubles. A takeover does not wait."""
     backoff_ms_max: int = 60 * SECOND_MS
-    """Nobody looks at a failing job more often than once a minute, so waiting longer gains nothing."""
+    """The doubling stops here: people look at a failing job at most once a minute, so waiting longer gains nothing."""
     poison_nodes: int = 3
-    """So many different machines felled with the same job running is no chance."""
+    """A job is stopped after it was running on this many different machines as they went down: not by chance."""
     lease_ms: int = 15 * SECOND_MS
-    """Class `never`: the body stops itself at 0.9 of this, the orchestrator waits 1.1 of it."""
+    """Length of a lease (class `never`): the body is stopped at 0.9 of it, and the orchestrator waits for 1.1 of it."""
     orphan_ms_max: int = 1 * HOUR_MS
-    """Work cut off from the orchestrator goes on for this long, then stops itself."""
+    """Work that is cut off from the orchestrator continues for this long, then the node stops it."""
     drain_ms: int = 60 * SECOND_MS
-    """What runs on a draining node may finish within this; then it is taken over."""
+    """Attempts on a draining node may finish within this time; then they are taken over."""
     save_ms_max: int = 20 * SECOND_MS
-    """A job on a drained machine may take this long for its last checkpoint: some gigabytes over a home line do not
-    fit, but then the one before is not long ago."""
+    """A job on a drained machine may take this long for its last checkpoint. Several gigabytes over a home line do not
+    fit, but then the previous checkpoint is recent."""
 
     # stragglers
     stall_ms: int = 10 * MINUTE_MS
-    """A body that neither prints nor computes for this long is flagged. Waiting for something outside takes minutes at
-    times; a second attempt costs idle room only, so a false alarm is cheap, but it should be rare."""
+    """A body that neither prints nor computes for this long is flagged. Waiting for an external service can take
+    minutes. A second attempt costs only idle room, so a false alarm is cheap, but it should be rare."""
     slow_factor: int = 3
-    """A body that runs for so many times what its peers took is flagged: a slow machine rarely is slower than this by
-    itself, and the time that is lost at most is not more than the rest would have taken."""
+    """A body that runs for this many times as long as its peers took is flagged. A slow machine alone is rarely slower
+    than this, and the time lost is at most what the rest would have taken."""
     slow_peers_min: int = 4
-    """So many peers must have ended before their median means anything."""
+    """Number of peers that must have ended before their median is used."""
     slow_ms_min: int = 2 * MINUTE_MS
-    """What is over sooner is not worth a second attempt."""
+    """A body is not flagged as slow before this: shorter jobs are not worth a second attempt."""
     seconds_max: int = 2
-    """Attempts beside a straggler, in a job's life: one may be lost with its machine, more is a job that always looks
-    like this."""
+    """Attempts beside a straggler in a job's life: one may be lost with its machine; a job that needs more always looks
+    like a straggler."""
 
     # joining
     open_join: bool = False
-    """True: anyone may join without a token. The network operator's choice, never a default."""
+    """True: any machine may join without a token. The network operator's choice, never a default."""
 
     # queue
     queue_ms_max: int = 1 * DAY_MS
-    """For jobs that name no limit: a day, so that what waits for a nightly machine still finds it."""
+    """Queue limit of jobs that name none: a day, so that a job can wait for a machine that is only on at night."""
     reserve_ms: int = 60 * SECOND_MS
-    """A job that heads its owner's line this long is too large for the room that appears: a machine is held for it.
-    Most waits on a busy network are shorter, and a held machine earns less."""
+    """A job that is first in its owner's queue for this long is too large for the room that appears, so a machine is
+    reserved for it. Most waits on a busy network are shorter, and a reserved machine earns less."""
     reserved_share_max_permille: int = 100
-    """Machines held at a time, of those in service; but always one."""
+    """Share of the machines in service that may be reserved at a time; at least one machine."""
     owner_live_jobs_max: int = 100_000
-    """Jobs of one owner that are not ended; bounds memory, not fairness."""
+    """Jobs of one owner that have not ended; bounds memory, not fairness."""
     live_jobs_max: int = 1_000_000
-    """All owners together: every live job is in memory."""
+    """Jobs of all owners that have not ended: every live job is in memory."""
 
     # placement
     candidates: int = 2
-    """Nodes compared per decision: the better of two random ones avoids most of the imbalance; more cost time."""
+    """Nodes compared per decision: the better of two random nodes avoids most of the imbalance; more cost time."""
     attempts_per_node_max: int = 256
-    """Bounds a report to one message."""
+    """Attempts on one node at a time, so that a report fits into one message."""
 
     # files
     files_keep_ms: int = 30 * DAY_MS
-    """What an ended job was given and made, while its owner has not said that it arrived: long enough for a holiday."""
+    """How long the files of an ended job are kept if its owner has not confirmed receipt: long enough for a holiday."""
     files_keep_received_ms: int = 1 * DAY_MS
-    """Once it arrived: until the next day, so that it can be run again or fetched to a second place."""
+    """How long they are kept after receipt: until the next day, so that the job can be run again or its files fetched
+    to a second place."""
 
     logs_keep_ms: int = 30 * DAY_MS
-    """What an ended job printed: as long as its files. Time in which no orchestrator served does not count."""
+    """How long the logs of an ended job are kept: as long as its files. Time without a serving orchestrator does not
+    count."""
 
     # limits
     log_bytes_max: int = 64 * 1024 * 1024
-    """Per attempt and stream; what is cut is said."""
+    """Log size limit per attempt and stream; a line at the end says that the rest was cut."""
     argv_bytes_max: int = 32 * 1024
-    """Half a message, so that the rest of the order has room beside it."""
+    """Size limit of a job's arguments: half a message, so that the rest of the Start command fits too."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -151,7 +155,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     @staticmethod
     def wan() -> "Settings":
-        """Homes and mobile links: more jitter, slower recovery of a link, the same bound on a freeze."""
+        """For homes and mobile links: more jitter, slower recovery of a link, the same bound on detecting a freeze."""
         return Settings(
             keepalive_ms=1_500,
             silence_floor_ms=4_000,
@@ -164,7 +168,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     @staticmethod
     def test() -> "Settings":
-        """Everything that waits, waits little; nothing is switched off."""
+        """For tests: every wait is short; nothing is switched off."""
         return Settings(
             heartbeat_ms=1_000,
             keepalive_ms=200,

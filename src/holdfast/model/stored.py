@@ -8,5 +8,5 @@ class StoredRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def live(self) -> bool:
-        """Whether something may still become of it. Only kinds of row that end have an answer of their own."""
+        """Whether the row can still change. Kinds of row that end override this."""
         return True

@@ -1,1 +1,1 @@
-"""The orchestrator's shell: the commit loop, gRPC for nodes, HTTP for people, logs. The kernel decides."""
+"""The orchestrator's shell around the kernel: the commit loop, gRPC for nodes, HTTP for people, logs."""

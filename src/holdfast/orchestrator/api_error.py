@@ -1,5 +1,5 @@
-"""A refusal, as its caller is told of it. Its code is a row of `holdfast.codes`, which gives the HTTP status and the
-hint of an error that brings none of its own. Knows nothing of HTTP frameworks.
+"""The error that a refused request gets. Its code is a row of `holdfast.codes`, which gives the HTTP status, and the
+hint if the error has none of its own. Knows nothing about HTTP frameworks.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from holdfast import codes
 from holdfast.wire.http import ErrorView, FailureView
 
 RETRY_AFTER_S = 1
-"""Where an error says "later" and not when."""
+"""The `Retry-After` of an error that names no time, in seconds."""
 
 
 class ApiError(Exception):
-    """What was asked for is not done: `code` says why to a program, `says` to a person, `hint` what to do."""
+    """The request is refused. `code` is the reason for programs, `says` the reason for people, `hint` what to do."""
 
     retry_after_s: int | None = None
 
@@ -24,12 +24,12 @@ class ApiError(Exception):
 
     @property
     def view(self) -> ErrorView:
-        """As it stands, for an answer that holds several."""
+        """The error as it is, for an answer that holds several."""
         return ErrorView(self.code, self.says, self.hint, self.failure)
 
     @property
     def told(self) -> ErrorView:
-        """As an answer of its own: never without a hint."""
+        """The error as an answer of its own: always with a hint."""
         return self.view if self.hint else msgspec.structs.replace(self.view, hint=codes.what_to_do(self.code))
 
     @property
@@ -45,7 +45,7 @@ class ApiError(Exception):
 
 
 class Unavailable(ApiError):
-    """Not now. Trying again is safe and will help."""
+    """The request cannot be served now. Trying again is safe and will help."""
 
     def __init__(self, code: str, says: str, retry_after_s: int = RETRY_AFTER_S) -> None:
         super().__init__(code, says)

@@ -1,18 +1,19 @@
-"""Copies an orchestrator's data while it serves, into a folder that another one can be started from.
+"""Copies the data of a serving orchestrator into a folder that another orchestrator can be started from.
 
-    state.db      the state as of one moment; not there where the state lies in PostgreSQL
-    blobs/        what that state names, under the keys it has in the store; not there where files lie in S3
-    logs/         what jobs printed
+    state.db      the state at one moment; absent if the state is in PostgreSQL
+    blobs/        the files that this state names, under their keys in the store; absent if files are in S3
+    logs/         the output of jobs
     admin.token, certificate.pem, blobs.key …
-    backup.json   of what this is a copy; `begin_from` takes it away when an orchestrator starts here
+    backup.json   what was copied and when; `begin_from` removes it when an orchestrator starts here
 
-The order makes it whole. First nobody may delete files any more: the lock that the sweeper needs is held, so what the
-state names at any moment from here on stays. Then the state, then the files, then the logs: each of them may be newer
-than the state, which does no harm, and none can be older. All is written into TARGET.part, synced, read back and
-compared; the last step gives it its name. So whatever is called TARGET is whole, whenever this process died.
+The order of the steps makes the copy consistent. First, the backup takes the lock that the sweeper needs, so that files
+which the state names are not deleted. Then it copies the state, the files and the logs: files and logs may be newer
+than the state, which does no harm, but never older. Everything is written into TARGET.part, synced, read back and
+compared; the last step renames it. So a folder called TARGET is complete, even if this process dies at any moment.
 
 What happened after that moment is not in the copy. An orchestrator that starts from it would give out numbers that the
-lost one gave out already, and nodes refuse an epoch below the highest they obeyed: `begin_from` skips ahead.
+lost one has already given out, and nodes refuse an epoch below the highest that they obeyed. So `begin_from` skips
+ahead.
 """
 
 import contextlib
@@ -52,12 +53,13 @@ from holdfast.state import Store, StoreFailed
 log = logging.getLogger("holdfast.backup")
 
 NOTE = "backup.json"
-"""The first thing that is written into a draft: so it is known whose it is, and that nothing may be started from it."""
+"""The first file that is written into a draft. It marks the folder as a draft of ours that nothing may be started
+from."""
 UNFINISHED = b"{}"
 STATE = "state.db"
 SKIPPED = 1 << 20
-"""More leaders, attempts and events than a network has between a backup and the day it is needed. There is room for
-billions of such steps."""
+"""By how much numbers skip ahead: more leaders, attempts and events than a network has between a backup and its use.
+The number ranges have room for billions of such skips."""
 LOCK_S = 2 * ROUND_MS / 1000
 AT_ONCE = 8
 _BATCH = 1_000
@@ -65,22 +67,23 @@ _BLOCK = 1024 * 1024
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _OF_A_PROCESS = {"endpoint.json", "endpoint.json.new", "endpoint.draft", NOTE}
-"""What says something of a process and not of its data."""
+"""Files of a running process that are not part of its data."""
 _BESIDE_STATE = ("", "-wal", "-shm", "-journal", ".lock")
-"""The ends of the names that SQLite and its orchestrator give to files: the state itself, and what belongs to it."""
+"""Suffixes of the state's file name: the state itself, and the files that SQLite and the orchestrator keep beside
+it."""
 _UNREAD = ""
-"""In place of a hash: the original is there, and its disk does not give it."""
+"""Takes the place of a hash: the original exists but cannot be read."""
 
 Told = Callable[[str, int, int], None]
-"""What is done (`copying`, `checking`), how many bytes of it, of how many."""
+"""Reports progress: the step (`copying`, `checking`), the bytes done, the bytes in all."""
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """What a backup holds."""
+    """The content of a backup."""
 
     target: str
     version: str
-    """Of Holdfast."""
+    """The version of Holdfast."""
     made_ms: int
     state_bytes: int = 0
     blobs: int = 0
@@ -90,14 +93,13 @@ class Backup(msgspec.Struct, frozen=True):
     keys: int = 0
     bytes: int = 0
     left_out: tuple[str, ...] = ()
-    """`database` and `files`, where they do not lie in the data folder."""
+    """`database` and `files`, if they are not in the data folder."""
     damaged: tuple[str, ...] = ()
-    """Files that the state names and that the original itself has not, or not as they were; and any that could not be
-    read there."""
+    """Files that the state names and that are missing or damaged in the original, and any that could not be read."""
 
 
 class BackupDamaged(HoldfastError):
-    """It was made and has its name, but the original is not whole."""
+    """The backup was made, but the original is damaged."""
 
     code = "backup_damaged"
     exit_code = 1
@@ -108,16 +110,16 @@ class _Part(msgspec.Struct, frozen=True):
 
     source: Path
     name: str
-    """Under the target."""
+    """The path below the target."""
     size: int
     sha: str = ""
-    """What it must hash to, where its name says so."""
+    """The expected hash, if the file's name states it."""
     grows: bool = False
-    """It is appended to meanwhile: as many bytes as it had count."""
+    """The file may be appended to meanwhile; only its first `size` bytes are copied."""
 
 
 def back_up(config: OrchestratorConfig, target: Path, told: Told = lambda doing, done, total: None) -> Backup:
-    """Copy all that an orchestrator with this configuration keeps in its data folder."""
+    """Copy everything that an orchestrator with this configuration keeps in its data folder."""
     _check(config, target)
     try:
         with _draft(target) as draft:
@@ -134,11 +136,11 @@ def back_up(config: OrchestratorConfig, target: Path, told: Told = lambda doing,
 
 
 def unfinished(target: Path) -> list[Path]:
-    """Drafts of other backups beside this one: of a run that died, or is still at work. Only the next run with the same
-    target clears one away."""
+    """Drafts of other backups in the same folder: of a run that died, or one that is still at work. Only the next run
+    with the same target removes a draft."""
     own = _draft_of(target)
     found: list[Path] = []
-    with contextlib.suppress(OSError):  # whoever may not look there is told so when the backup is made
+    with contextlib.suppress(OSError):  # a missing permission is reported when the backup is made
         for path in sorted(target.parent.glob("*.part")):
             with contextlib.suppress(OSError):
                 if path != own and any(name.startswith(NOTE) for name in os.listdir(path)):
@@ -147,7 +149,7 @@ def unfinished(target: Path) -> list[Path]:
 
 
 def begin_from(data: Path, store: Store) -> None:
-    """To be called before anything is read from a store: if this data folder is a backup, it is one no longer."""
+    """Turn a data folder that is a backup into a normal one. Call this before anything is read from the store."""
     note = data / NOTE
     try:
         written = note.read_bytes()
@@ -160,7 +162,7 @@ def begin_from(data: Path, store: Store) -> None:
     except msgspec.DecodeError as wrong:
         raise Misconfigured(f"{note} cannot be read: {wrong}", hint="Restore it from the backup.") from None
     store.skip_ahead(SKIPPED)
-    # A death in between skips once more.
+    # A crash in between only skips once more.
     note.unlink()
     sync_folder(data)
     age_s = max(0, wall_ms() - made.made_ms) // 1000
@@ -184,7 +186,7 @@ def _fill(config: OrchestratorConfig, draft: Path, target: Path, told: Told) -> 
         roots = _roots(url)
         content, damaged = _named(blobs, roots) if blobs else ([], set[str]())
         if blobs and source is None:
-            # The dump is older than what is read here, and may name what nothing names any more.
+            # The database dump is older than the state read here, and may name files that nothing names any more.
             known = {part.name for part in content}
             content += [part for part in _owned(blobs, damaged) if part.name not in known]
         logs, keys = list(_logs(config.data, damaged)), list(_keys(config, damaged))
@@ -220,27 +222,26 @@ def _check(config: OrchestratorConfig, target: Path) -> None:
     if not data.is_dir():
         raise Misconfigured(
             f"there is no data of an orchestrator in {data}",
-            hint="Name the folder that `holdfast up` was given with --data-dir.",
+            hint="Give the --data-dir that `holdfast up` uses.",
         )
     state = _sqlite_file(config)
     if state is not None and not state.is_file():
         raise Misconfigured(
             f"there is no state in {state}",
-            hint="Give --data-dir and --store as `holdfast up` got them.",
+            hint="Give the --data-dir and --store that `holdfast up` uses.",
         )
     if not config.blobs and not (data / "blobs").is_dir():
-        raise Misconfigured(f"there are no files in {data / 'blobs'}", hint="Give --blobs as `holdfast up` got it.")
+        raise Misconfigured(f"there are no files in {data / 'blobs'}", hint="Give the --blobs that `holdfast up` uses.")
     if target.resolve().is_relative_to(data.resolve()):
-        raise Misuse("the backup would lie inside of what it is a copy of", hint="Choose a folder on another disk.")
+        raise Misuse("the backup would be inside the folder that it copies", hint="Choose a folder on another disk.")
     if os.path.lexists(target):
-        raise InTheWay(f"{target} is there already", hint="A backup replaces nothing. Choose another name.")
+        raise InTheWay(f"{target} already exists", hint="A backup replaces nothing. Choose another name.")
     if not target.parent.is_dir():
         raise Misconfigured(f"there is no folder {target.parent}", hint="Make it first, or choose another place.")
 
 
 def _sqlite_file(config: OrchestratorConfig) -> Path | None:
-    """The file that the state lies in, if it lies in one. An address that no store has is refused by the one who opens
-    it."""
+    """The SQLite file of the state, or None if it is not in one. `Store.open` reports an invalid address."""
     try:
         url = make_url(config.store_url())
     except ArgumentError:
@@ -256,7 +257,7 @@ def _draft_of(target: Path) -> Path:
 
 @contextlib.contextmanager
 def _draft(target: Path) -> Iterator[Path]:
-    """TARGET.part, empty and ours alone; gone if it is not finished, unless this process dies."""
+    """TARGET.part, empty and locked. It is removed if the backup fails, unless this process dies."""
     draft = _draft_of(target)
     with contextlib.suppress(FileExistsError):
         draft.mkdir(mode=0o700)
@@ -265,12 +266,10 @@ def _draft(target: Path) -> Iterator[Path]:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InTheWay(f"another backup is just being written to {draft}", hint="Wait for it to end.") from None
+            raise InTheWay(f"another backup is being written to {draft}", hint="Wait for it to end.") from None
         left = os.listdir(draft)
         if left and not any(name.startswith(NOTE) for name in left):
-            raise InTheWay(
-                f"{draft} holds something that is no unfinished backup", hint="Move it away, or choose another name."
-            )
+            raise InTheWay(f"{draft} is not an unfinished backup", hint="Move it away, or choose another name.")
         try:
             _empty(draft)
             durable_write(draft / NOTE, UNFINISHED, mode=0o600)
@@ -286,13 +285,13 @@ def _draft(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _nothing_deleted(blobs: Path | None) -> Iterator[None]:
-    """Hold the lock without which no sweeper deletes. A round that is under way is waited for."""
+    """Hold the lock that a sweeper needs for deleting. Waits for a sweep in progress."""
     if blobs is None:
         yield
         return
     file = os.open(blobs / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        if os.geteuid() == 0:  # and an orchestrator that is not must open it, too
+        if os.geteuid() == 0:  # an orchestrator that does not run as root must be able to open it
             owner = blobs.stat()
             os.fchown(file, owner.st_uid, owner.st_gid)
         until = time.monotonic() + LOCK_S
@@ -310,8 +309,8 @@ def _nothing_deleted(blobs: Path | None) -> Iterator[None]:
 
 
 def _copy_state(source: Path, target: Path) -> tuple[int, str]:
-    """One read of the whole database: its writer does not wait, and commits that come meanwhile are not in it. How
-    large the copy is, and its hash: from here on it is only read."""
+    """Copy the whole database in one read: its writer does not wait, and later commits are not in the copy. Returns the
+    size and the hash of the copy, which does not change any more."""
     os.close(os.open(target, _NEW, 0o600))
     try:
         with (
@@ -319,7 +318,7 @@ def _copy_state(source: Path, target: Path) -> tuple[int, str]:
             contextlib.closing(sqlite3.connect(target)) as copy,
         ):
             original.backup(copy)
-            # One file, without a journal beside it. Whoever opens it for work chooses again.
+            # One file, without a journal beside it. An orchestrator that opens it sets its own journal mode.
             copy.execute("PRAGMA journal_mode=DELETE")
             found = [row[0] for row in copy.execute("PRAGMA integrity_check")]
     except sqlite3.Error as error:
@@ -349,7 +348,7 @@ def _roots(url: str) -> list[Root]:
 
 
 def _named(blobs: Path, roots: Iterable[Root]) -> tuple[list[_Part], set[str]]:
-    """The manifests and what they name; and the keys of manifests that cannot be read."""
+    """The manifests and the blobs that they name; and the keys of manifests that cannot be read."""
     parts: dict[str, _Part] = {}
     damaged: set[str] = set()
     for root in roots:
@@ -369,8 +368,8 @@ def _named(blobs: Path, roots: Iterable[Root]) -> tuple[list[_Part], set[str]]:
 
 
 def _files(top: Path, base: Path, lost: set[str]) -> Iterator[tuple[Path, str, int]]:
-    """Every file under a folder, with its name under the base and its size. One that is gone was cleared away just now;
-    what cannot be looked at is lost."""
+    """Every file under a folder, with its path below the base and its size. A file that is gone has just been removed
+    and is skipped; one that cannot be read is added to `lost`."""
 
     def failed(path: Path, error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -388,7 +387,7 @@ def _files(top: Path, base: Path, lost: set[str]) -> Iterator[tuple[Path, str, i
 
 
 def _owned(blobs: Path, lost: set[str]) -> Iterator[_Part]:
-    """Everything that was ever taken over and not collected."""
+    """All verified content that was not collected."""
     for path, key, size in _files(blobs / OWNED, blobs, lost):
         if parse_key(key) is not None:
             yield _Part(path, f"blobs/{key}", size, path.name)
@@ -400,8 +399,8 @@ def _logs(data: Path, lost: set[str]) -> Iterator[_Part]:
 
 
 def _keys(config: OrchestratorConfig, lost: set[str]) -> Iterator[_Part]:
-    """Files beside the state: tokens, keys, certificates. Not what a running process leaves there, nor a draft."""
-    # Never what would stand where the copied state does, or beside it: it may be of another store.
+    """Files beside the state: tokens, keys, certificates. Without files of a running process, and without drafts."""
+    # Never a file that would replace the copied state or its journal: it may belong to another store.
     left = _OF_A_PROCESS | {STATE + end for end in _BESIDE_STATE}
     state = _sqlite_file(config)
     if state is not None and state.parent.resolve() == config.data.resolve():
@@ -431,7 +430,7 @@ def _need_room(draft: Path, total: int) -> None:
 
 
 def _copy_all(draft: Path, parts: list[_Part], told: Callable[[int], None]) -> tuple[dict[str, str], set[str]]:
-    """The hash of each file, by its name; and the names of those that the original has lost."""
+    """The hash of each copied file, by name; and the names of files that are missing or damaged in the original."""
     for folder in sorted({(draft / part.name).parent for part in parts}):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     copied: dict[str, str] = {}
@@ -451,14 +450,14 @@ def _copy_all(draft: Path, parts: list[_Part], told: Callable[[int], None]) -> t
             for part, sha in zip(some, pool.map(lambda part: _copy(draft, part, moved), some), strict=True):
                 if sha:
                     copied[part.name] = sha
-                elif part.sha or sha == _UNREAD:  # else it was cleared away just now
+                elif part.sha or sha == _UNREAD:  # otherwise it has just been removed
                     lost.add(part.name)
     return copied, lost
 
 
 def _copy(draft: Path, part: _Part, moved: Callable[[int], None]) -> str | None:
-    """The hash of what was written; None where the original is gone, or is not what its name says; or `_UNREAD`. Only
-    what goes wrong with the copy itself is raised."""
+    """The hash of what was written. None: the original is gone or does not match its name; `_UNREAD`: it cannot be
+    read. Raises only errors of the copy itself."""
     target = draft / part.name
     digest = hashlib.sha256()
     left = part.size if part.grows else part.size + 1
@@ -482,7 +481,7 @@ def _copy(draft: Path, part: _Part, moved: Callable[[int], None]) -> str | None:
             left -= len(block)
             moved(len(block))
         os.fsync(copy.fileno())
-        # What is read back must come from the disk.
+        # Reading back must come from the disk.
         os.posix_fadvise(copy.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if part.sha and digest.hexdigest() != part.sha:
         target.unlink()
@@ -511,7 +510,7 @@ def _give_name(draft: Path, target: Path) -> None:
         os.rename(draft, target)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise InTheWay(f"{target} was made by somebody else meanwhile", hint="Choose another name.") from None
+            raise InTheWay(f"{target} was created by another process meanwhile", hint="Choose another name.") from None
         raise
 
 
@@ -522,7 +521,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def _empty(draft: Path) -> None:
-    """The note goes last: what a death leaves is still known as ours."""
+    """Removes the note last, so that a folder left by a crash is still recognised as ours."""
     for name in sorted(os.listdir(draft), key=lambda name: name.startswith(NOTE)):
         path = draft / name
         if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""How an orchestrator is started: where its data lies, where it listens, whom it lets in."""
+"""The configuration of an orchestrator: where its data is, where it listens, and who may join."""
 
 import os
 from pathlib import Path
@@ -21,13 +21,14 @@ class OrchestratorConfig(msgspec.Struct, frozen=True):
     store: str = ""
     """`sqlite:////absolute/path.db` or `postgresql+psycopg://…`. Empty: SQLite in the data folder."""
     http: str = HTTP_DEFAULT
-    """For people. Port 0: a free one; the real one is in endpoint.json."""
+    """The address for people. Port 0: a free one; endpoint.json has the actual port."""
     nodes: str = NODES_DEFAULT
-    """For nodes (gRPC)."""
+    """The address for nodes (gRPC)."""
     files: str = ""
-    """For nodes' files (HTTP). Empty: the nodes' host, at the port after theirs, or a free one where theirs is."""
+    """The address for nodes' files (HTTP). Empty: the host of `nodes` at the next port, or a free port if `nodes` has
+    port 0."""
     blobs: str = ""
-    """`s3://BUCKET[/PREFIX]`, with the usual environment variables for the rest. Empty: a folder of the data folder."""
+    """`s3://BUCKET[/PREFIX]`, with the usual environment variables for the rest. Empty: a folder in the data folder."""
     s3_inputs: tuple[str, ...] = ()
     """`s3://BUCKET[/PREFIX]`, as for `blobs`: what jobs may read as inputs."""
     tls: bool | None = None
@@ -36,7 +37,7 @@ class OrchestratorConfig(msgspec.Struct, frozen=True):
     """Anyone may join without a token."""
     preset: str = "lan"
     settings: Settings | None = None
-    """Instead of a preset, for tests and measurements."""
+    """Replaces the preset, for tests and measurements."""
     log_level: str = "info"
 
     def store_url(self) -> str:

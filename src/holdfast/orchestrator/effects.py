@@ -1,4 +1,4 @@
-"""What happens once a batch is durable: its sends go to sessions and to the verifier, its rows to the views."""
+"""Carries out a batch once it is durable: its sends go to sessions and to the verifier, its rows to the views."""
 
 from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import CloseSession, Send, ToSession, Verify
@@ -13,7 +13,7 @@ from holdfast.state import Snapshot
 
 
 class Effects:
-    """The loop's `Outside`."""
+    """The `Outside` of the leader's loop."""
 
     leader: Leader
     """Set right after both exist: they need each other."""

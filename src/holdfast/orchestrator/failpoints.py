@@ -26,7 +26,7 @@ _visits = 0
 
 
 def arm(order: str | None) -> None:
-    """Take an order as the environment gives it: `name[:nth]`, or None for none."""
+    """Set the fail point as the environment names it: `name[:nth]`, or None for none."""
     global _armed, _visits
     _armed, _visits = _parse(order), 0
 
@@ -35,7 +35,7 @@ arm(os.environ.get(ENVIRONMENT))
 
 
 def failpoint(name: str) -> None:
-    """Die here if the environment says so."""
+    """Die here if the environment requests it."""
     if _armed is None or _armed[0] != name:
         return
     global _visits

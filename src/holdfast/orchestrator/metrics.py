@@ -1,4 +1,4 @@
-"""Counters of what the orchestrator did, for Prometheus (SPEC A5). Nothing here is read back to decide anything."""
+"""Counters of what the orchestrator did, for Prometheus (SPEC A5). No decision depends on them."""
 
 from collections.abc import Iterable
 
@@ -56,7 +56,7 @@ class Metrics:
         counter.inc()
 
     def rebuilt(self, jobs: Iterable[Job], paces: Iterable[DurationHistory]) -> None:
-        """Start counting live jobs afresh from what the store holds."""
+        """Recount the live jobs from what the store holds."""
         for pace in paces:
             self._judged(pace)
         self._phases = {job.id: job.phase for job in jobs if job.live}
@@ -64,7 +64,7 @@ class Metrics:
             self.queued.labels(phase.value).set(sum(1 for known in self._phases.values() if known is phase))
 
     def committed(self, batch: CommitBatch) -> None:
-        """Count what a durable batch says."""
+        """Count the entries of a durable batch."""
         self.commits.inc()
         self.batch_events.observe(batch.events)
         for row in batch.rows.values():

@@ -1,5 +1,6 @@
-"""The orchestrator's own log on standard error: one JSON object a line, or at a terminal a line for a person. Says what
-happened to whom; never a secret."""
+"""The orchestrator's log on standard error: one JSON object a line, or plain text at a terminal.
+
+It never contains a secret."""
 
 import logging
 import sys
@@ -24,7 +25,7 @@ class _JsonLine(logging.Formatter):
 class _PlainLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        # It may quote what a machine nobody controls said, which must not draw on the screen.
+        # It may quote text from an untrusted machine, which must not control the terminal.
         says = "".join(c if c.isprintable() else " " for c in record.getMessage())
         trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
         return f"{time.strftime('%H:%M:%S', time.localtime(record.created))}  {level}{says}{trace}"
@@ -36,6 +37,6 @@ def log_to_stderr(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # Libraries speak of their inside; only what goes wrong there concerns the operator.
+    # Only errors of libraries concern the operator.
     for name in ("uvicorn", "uvicorn.error", "grpc", "asyncio", "alembic", "litestar", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,6 +1,6 @@
-"""Questions answered from the store, in threads: only what is committed is ever shown.
+"""Answers queries from the store, in threads: only committed rows are ever shown.
 
-Names what a person pasted: an id, a unique beginning of one, or the name they gave a job or a node.
+Finds a job, node or token by what a person typed: an id, a unique prefix of one, or a name.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from holdfast.orchestrator.api_error import ApiError
 T = TypeVar("T")
 
 ADMIN = "admin"
-"""The owner of what is submitted for nobody else, and where a name is looked for that is given for nobody else."""
+"""The owner of jobs that are submitted without one, and of names that are looked up without one."""
 READERS = 8
 JOURNAL_SHOWN = 200
 """Entries in the view of one job or node; the rest is in the event stream."""
@@ -24,7 +24,7 @@ _FULL_NODE = re.compile(r"node_[0-9a-f]{32}").fullmatch
 
 
 class RowsPort(Protocol):
-    """What a store answers. See `state/store.py`, which says how."""
+    """The queries that a store answers. See `state/store.py` for their meaning."""
 
     def job(self, id: str) -> Job | None: ...
     def jobs_by_ids(self, ids: Sequence[str]) -> list[Job]: ...
@@ -65,8 +65,8 @@ class Queries:
         return await self.ask(self._job, named, owner, live)
 
     def _job(self, named: str, owner: str | None, live: bool) -> Job:
-        """`owner`: only this owner's jobs are found; None: everybody's. Another's job is as unknown as none. `live`: by
-        a name, what has not ended is meant; where that is several, nobody guesses which."""
+        """`owner`: only this owner's jobs are found; None: everybody's. Another owner's job is reported like one that
+        does not exist. `live`: a name stands for a job that has not ended; if several match, the name is ambiguous."""
         store = self.store
         if _FULL_JOB(named):
             job = store.job(named)
@@ -82,12 +82,13 @@ class Queries:
             return found
         named_so = store.jobs_by_name(owner or ADMIN, named)
         if named_so:
-            # A name may be used again; the newest is meant. Older ones are found by id.
+            # A name may be used again and stands for the newest job. Older ones are found by id.
             return named_so[0]
         raise ApiError("not_found", f"there is no job {named[:80]!r}", "`holdfast jobs` lists them.")
 
     def _live_named(self, name: str, owner: str) -> Job | None:
-        """Of an array, one of its items that has not ended either: as an item that has, it would pass for all of it."""
+        """For an array, returns one of its items that has not ended: an ended item would make the whole array look
+        ended."""
         ids = self.store.live_named(owner, name)
         if len(ids) > 1:
             hint = "Give the id of the one that is meant; `holdfast jobs` lists them."
@@ -99,7 +100,7 @@ class Queries:
         return await self.ask(lambda: (self.store.attempts(job.id), self.store.entries(0, job.id, None, JOURNAL_SHOWN)))
 
     async def received(self, job: str) -> bool:
-        """Whether the owner has the files that an ended job made."""
+        """Whether the owner has received the files of an ended job."""
         keep = await self.ask(self.store.keep, job)
         return keep is not None and keep.received
 
@@ -146,11 +147,11 @@ class Queries:
         return await self.ask(self.store.token, id)
 
     async def tokens(self) -> list[JoinToken]:
-        """Newest first."""
+        """All tokens, newest first."""
         return sorted(await self.ask(self.store.tokens), key=lambda token: (-token.made_ms, token.id))
 
     async def token_named(self, named: str) -> JoinToken | None:
-        """By its id, or by as much of it as no other begins with."""
+        """The token with this id, or with this unique prefix of an id."""
         if (known := await self.token(named)) is not None or len(named) <= len("tok_"):
             return known
         fits = [token for token in await self.tokens() if token.id.startswith(named)]
@@ -167,7 +168,7 @@ class Queries:
         return await self.ask(self._recent_of_node, node)
 
     def _recent_of_node(self, node: str) -> list[Entry]:
-        """The end of a node's journal, found by looking back over windows that double."""
+        """The end of a node's journal, found by reading back in windows that double."""
         last = self.store.last_seq()
         window = 1_000
         while True:

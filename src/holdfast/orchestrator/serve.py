@@ -1,4 +1,4 @@
-"""The orchestrator's process: puts the parts together, opens the doors, and closes them in good order on SIGTERM."""
+"""The orchestrator's process: creates the parts, opens the servers, and shuts them down in order on SIGTERM."""
 
 import asyncio
 import contextlib
@@ -57,17 +57,17 @@ log = logging.getLogger("holdfast.serve")
 
 CONNECTIONS_MAX = 4_000
 KEEP_ALIVE_S = 15
-"""A silent connection is kept longer than clients keep theirs (httpx: 5 s). Else one may be closed just as a request
-goes into it, and whoever sent that cannot know whether it was done."""
+"""How long an idle connection is kept, in seconds: longer than clients keep theirs (httpx: 5 s). Otherwise one may be
+closed just as a request is sent, and the client cannot know whether the request was carried out."""
 STOP_S = 3
 ANNOUNCED_AGAIN_S = 1.0
 OPEN_S_MAX = 1.0
 ASK_S_MAX = 10.0
-"""From a connection to its first whole request head."""
+"""Limit from a new connection to its first complete request head, in seconds."""
 
 
 def run_orchestrator(config: OrchestratorConfig) -> int:
-    """Serve until SIGTERM or SIGINT. Raises HoldfastError where it cannot start, worded for a person."""
+    """Serve until SIGTERM or SIGINT. Raises HoldfastError if it cannot start."""
     log_to_stderr(config.log_level)
     _allow_many_connections()
     _look_for_garbage_less_often()
@@ -75,7 +75,7 @@ def run_orchestrator(config: OrchestratorConfig) -> int:
         config.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as cause:
         raise Misconfigured(
-            f"the data folder {config.data} cannot be made: {cause.strerror}", hint="Choose another with --data-dir."
+            f"the data folder {config.data} cannot be created: {cause.strerror}", hint="Choose another with --data-dir."
         ) from None
     with _alone(config.store_url()):
         (config.data / "endpoint.json").unlink(missing_ok=True)
@@ -98,8 +98,9 @@ def _allow_many_connections() -> None:
 
 
 def _look_for_garbage_less_often() -> None:
-    """Most objects here live as long as a node's session does, and each look walks over all of them: while thousands of
-    nodes join, that was a fifth of the loop's time. Reference counts free nearly everything else at once."""
+    """Collect garbage less often. Most objects here live as long as a node's session, and each collection walks over
+    all of them: while thousands of nodes joined, it took a fifth of the loop's time. Reference counts free nearly
+    everything else at once."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
@@ -107,10 +108,8 @@ def _look_for_garbage_less_often() -> None:
 
 @contextlib.contextmanager
 def _alone(store_url: str) -> Iterator[None]:
-    """Hold the lock beside a SQLite file: two orchestrators on one file would only fence each other for ever.
-
-    PostgreSQL needs none: there a second one is allowed, and the epoch decides who leads.
-    """
+    """Hold the lock beside a SQLite file: two orchestrators on one file would only depose each other for ever.
+    PostgreSQL needs no lock: a second orchestrator is allowed there, and the epoch decides which one leads."""
     prefix = "sqlite:///"
     if not store_url.startswith(prefix):
         yield
@@ -168,7 +167,8 @@ class Orchestrator:
         doors = self._people_door()
         files = self._files_door()
         leading = asyncio.create_task(self._leader.run())
-        # Who dials now waits in the socket and is answered; only if leading takes long is it told to come back.
+        # A node that connects now waits in the socket and is answered; it is refused only if taking the lead takes
+        # long.
         await asyncio.wait({asyncio.create_task(self._leader.led.wait())}, timeout=OPEN_S_MAX)
         tasks = [
             leading,
@@ -228,7 +228,7 @@ class Orchestrator:
         self._files_socket = _listening(self._files_host, self._files_port, "--files")
         self._files_port = self._files_socket.getsockname()[1]
         scheme = "https" if self._files_certificate else "http"
-        # The host as a node knows it: it dialled this machine by a name that is not known here.
+        # The host by which the node knows this machine: it connected to a name that is not known here.
         host = "" if self._files_host == self._nodes_host else self._files_host
         self._sessions.data_url = f"{scheme}://{joined(host, self._files_port)}"
         app = make_data_app(NodeFilesApi(self._leader, self._sessions, self._queries, self._content))
@@ -257,7 +257,8 @@ class Orchestrator:
         return _Doors(_http_config(self._blob_door(make_app(context, self._token)), self._http_certificate))
 
     async def _announce(self) -> None:
-        """Write endpoint.json once requests can be served. It holds no secret, only where the secret's file is."""
+        """Write endpoint.json once requests can be served. It holds no secret, only the path of the file with the
+        secret."""
         await self._leader.led.wait()
         scheme = "https" if self._http_certificate else "http"
         endpoint = {
@@ -274,11 +275,11 @@ class Orchestrator:
         content = msgspec.json.format(msgspec.json.encode(endpoint), indent=2)
         while True:
             try:
-                atomic_write(self._config.data / "endpoint.json", content)  # made anew by every life
+                atomic_write(self._config.data / "endpoint.json", content)  # written anew at every start
                 break
             except OSError as wrong:
-                # Without it nobody on this machine finds an orchestrator that serves.
-                log.error("endpoint.json cannot be written, and is tried again: %s", wrong)
+                # Without it, no command on this machine finds the orchestrator, although it serves.
+                log.error("endpoint.json cannot be written, trying again: %s", wrong)
                 await asyncio.sleep(ANNOUNCED_AGAIN_S)
         log.info("ready: people at %s, nodes at %s", endpoint["url"], endpoint["nodes"])
 
@@ -338,7 +339,7 @@ def _listening(host: str, port: int, flag: str) -> socket.socket:
 
 
 class _Impatient(HttpToolsProtocol):
-    """Hangs up on whoever connects and does not ask: strangers must not fill the room before anyone is heard."""
+    """Closes connections that send no request in time: strangers must not use up all connections."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -352,18 +353,18 @@ class _Impatient(HttpToolsProtocol):
 class _Doors(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the process's, not the HTTP server's."""
+        """The process handles signals, not the HTTP server."""
         yield
 
 
 def _reachable(host: str) -> str:
-    """An address one can dial for one that listens everywhere."""
+    """An address that can be connected to, for one that listens on all interfaces."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 def _taken(address: str, flag: str) -> Misconfigured:
     return Misconfigured(
-        f"{address} cannot be listened on",
+        f"{address} is not available",
         hint=f"Something else uses it; choose another with {flag}.",
         code="port_taken",
     )

@@ -1,4 +1,4 @@
-"""Wakes readers when something they watch may have changed. It carries no news: whoever is woken reads again.
+"""Wakes readers when something they watch may have changed. It carries no data: a woken reader reads again.
 
 A reader clears its bell, reads, and only then waits, so a change between reading and waiting is never missed.
 """
@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 JOURNAL = "journal"
-"""Rung whenever a journal entry was committed."""
+"""Rung after each commit of a journal entry."""
 NEWS = "news"
-"""The same, but not for an entry that only says that the orchestrator was late: whoever asks it something each time
-this rings must not be what makes it late the next time."""
+"""Like `JOURNAL`, but not rung for an entry that only records that the orchestrator was late. A reader that sends a
+request at every ring must not cause the next lateness."""
 
 
 class Bell(asyncio.Event):
-    """One reader's."""
+    """The bell of one reader."""
 
     async def rung(self, within_s: float) -> bool:
-        """False: nothing rang in time."""
+        """Wait for a ring. False: none came in time."""
         try:
             async with asyncio.timeout(within_s):
                 await self.wait()
@@ -30,7 +30,7 @@ class Bell(asyncio.Event):
 
 
 class Wakeups:
-    """Belongs to the event loop's thread."""
+    """All bells. Used only in the event loop's thread."""
 
     def __init__(self) -> None:
         self._listening: dict[str, set[Bell]] = {}

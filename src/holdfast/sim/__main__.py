@@ -31,7 +31,7 @@ def main(words: list[str] | None = None) -> int:
     several.add_argument("count", type=int)
     fuzz = commands.add_parser("fuzz", help="run new seeds until stopped; bad ones go into the corpus")
     fuzz.add_argument("--for", dest="seconds", type=float, default=None)
-    fuzz.add_argument("--from", dest="first", type=int, default=None, help="default: a seed nobody ran before")
+    fuzz.add_argument("--from", dest="first", type=int, default=None, help="default: a seed that was not run before")
     fuzz.add_argument("--corpus", type=Path, default=CORPUS)
     given = parser.parse_args(words)
     match given.command:

@@ -254,7 +254,7 @@ def impossible(question: Question) -> str:
         return f"more than {JOBS_PER_NODE_MAX} jobs for each node are not simulated"
     if question.mtbf_ms and not question.return_ms and too_large(question):
         return (
-            f"a fleet of which nobody comes back is simulated as a whole, which is at most {PLAYED_MAX} nodes or jobs, "
+            f"a fleet whose nodes never return is simulated as a whole, which is at most {PLAYED_MAX} nodes or jobs, "
             f"{BUSY_MAX} of them at work"
         )
     settings = Settings.preset(question.preset)

@@ -81,12 +81,12 @@ def said_of_effort(plan: Plan) -> list[str]:
     if (plan.played_nodes, plan.played_jobs) != (question.nodes, question.jobs):
         nodes, jobs = plan.played_nodes, plan.played_jobs
         part = f"{counted(nodes, 'node')} and {counted(jobs, 'job')}"
-        alike = "a part fares like the whole" if nodes >= PART_MIN else "so small a part fares only roughly alike"
+        alike = "a part behaves like the whole" if nodes >= PART_MIN else "so small a part behaves only roughly alike"
         lines.append(f"simulated as {part}: {alike}")
     if plan.stopped:
         all_runs = plan.here.runs + plan.here.cut >= plan.runs_meant
-        meant = "more intervals were to be tried" if all_runs else f"{counted(plan.runs_meant, 'run')} were meant"
-        late = f"this took too long. --runs {plan.runs_meant} takes its time"
+        meant = "more intervals were planned" if all_runs else f"{counted(plan.runs_meant, 'run')} were planned"
+        late = f"the time was up. --runs {plan.runs_meant} runs all of them"
         lines.append(f"{meant}; {late if plan.stopped == 'time' else 'you stopped it'}")
     if plan.here.cut:
         worlds = counted(plan.here.runs + plan.here.cut, "world")

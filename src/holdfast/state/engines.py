@@ -1,8 +1,8 @@
-"""Connections: what differs between SQLite and PostgreSQL, and nothing else. Knows no table.
+"""Opens connections, and holds everything that differs between SQLite and PostgreSQL. Knows no table.
 
-Two engines to one database. The *writer* has one connection; its transactions exclude those of any other
-writer from their first statement (SQLite) or from the leader's row on (PostgreSQL). The *reader* has several,
-each statement on its own unless a snapshot is asked for; readers never wait for the writer.
+There are two engines per database. The *writer* has one connection; its transactions exclude those of any other
+writer from their first statement on (SQLite) or from locking the leader's row on (PostgreSQL). The *reader* has
+several connections; each statement runs by itself unless a snapshot is requested. Readers never wait for the writer.
 """
 
 import os
@@ -18,16 +18,18 @@ from sqlalchemy.pool import QueuePool
 from holdfast.state.errors import StoreFailed
 
 BUSY_MS = 5_000
-"""How long a SQLite writer waits for another process's transaction. Ours take milliseconds."""
+"""How long a SQLite writer waits for another process's transaction. Transactions here take milliseconds."""
 
 STALLED_WRITER_MS = 4_000
-"""PostgreSQL ends a transaction that stood still for this long. A leader that froze between the fence and its
-commit holds the leader's row, and a successor must get it well within the 10 s of SPEC A9."""
+"""PostgreSQL ends a transaction that is idle for this long. A leader that freezes between the epoch check and its
+commit holds the lock on the leader's row, and a successor must get it well within the 10 s of SPEC A9."""
 
 STATEMENT_MS = 30_000
-"""No statement of ours takes seconds; one that does is waiting for something that will not come."""
+"""Time limit of a statement. Statements here take less than a second; a slower one waits for something that will not
+happen."""
 
 READERS = 16
+"""Connections of the reader."""
 
 
 class Engines(NamedTuple):
@@ -36,7 +38,7 @@ class Engines(NamedTuple):
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """A reader's connection on which all statements see the same committed state."""
+        """A connection of the reader on which all statements see the same committed state."""
         with self.reader.connect() as connection:
             if connection.dialect.name == "sqlite":
                 connection.exec_driver_sql("BEGIN")
@@ -54,7 +56,7 @@ class Engines(NamedTuple):
 
 
 def open_engines(url: str) -> Engines:
-    """Nothing is connected yet, except that a SQLite file is made, readable by its owner only."""
+    """Connects nothing yet. A SQLite file is created, readable by its owner only."""
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -73,7 +75,7 @@ def open_engines(url: str) -> Engines:
 
 
 def _engine(url: URL, *, connections: int, **more: Any) -> Engine:
-    # Parameters hold whole rows, and rows hold people's environment variables: never in an error or a log.
+    # Parameters hold whole rows, and rows hold people's environment variables: never show them in an error or a log.
     return create_engine(
         url,
         poolclass=QueuePool,
@@ -100,7 +102,7 @@ def _sqlite(url: URL, path: str) -> Engines:
     driver = {
         "check_same_thread": False,
         "isolation_level": None,
-    }  # None: the driver begins nothing
+    }  # None: the driver begins no transactions
     writer = _engine(url, connections=1, connect_args=driver)
     reader = _engine(url, connections=READERS, connect_args=driver)
     event.listen(writer, "connect", _prepare_sqlite_writer)
@@ -122,7 +124,7 @@ def _prepare_sqlite_reader(connection: Any, _record: Any) -> None:
 
 
 def _begin_immediate(connection: Connection) -> None:
-    # IMMEDIATE takes the write lock now: the epoch that is read next cannot change before the commit.
+    # IMMEDIATE takes the write lock now, so the epoch that is read next cannot change before the commit.
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
@@ -131,18 +133,18 @@ def _begin_immediate(connection: Connection) -> None:
 
 def _postgresql(url: URL) -> Engines:
     session = {
-        "synchronous_commit": "on",  # whatever the server's default: an acknowledged commit survives a crash
+        "synchronous_commit": "on",  # whatever the server's default is: an acknowledged commit survives a crash
         "idle_in_transaction_session_timeout": STALLED_WRITER_MS,
         "statement_timeout": STATEMENT_MS,
         "tcp_user_timeout": 2 * STALLED_WRITER_MS,
     }
     connect_args = {
         "connect_timeout": 5,
-        # After the operator's own (a search path, say): libpq takes one such string, and the later setting wins.
+        # After the operator's own options (a search path, for example): libpq takes one string, and the last one wins.
         "options": " ".join(
             [str(url.query.get("options", "")), *(f"-c {name}={value}" for name, value in session.items())]
         ).strip(),
-        # A machine that vanished sends no reset: without these a commit would wait for hours.
+        # A machine that vanished sends no reset: without keepalives a commit would wait for hours.
         "keepalives_idle": 5,
         "keepalives_interval": 2,
         "keepalives_count": 3,
@@ -151,16 +153,16 @@ def _postgresql(url: URL) -> Engines:
     writer = _engine(url, connections=1, connect_args=connect_args)
     reader = _engine(url, connections=READERS, isolation_level="AUTOCOMMIT", connect_args=connect_args)
     for engine in (writer, reader):
-        # First of all listeners: SQLAlchemy's own already reads text, which comes as bytes out of SQL_ASCII.
+        # Before all other listeners: SQLAlchemy's own already reads text, which SQL_ASCII returns as bytes.
         event.listen(engine, "connect", _refuse_other_encodings, insert=True)
     return Engines(writer, reader)
 
 
 def _refuse_other_encodings(connection: Any, _record: Any) -> None:
-    """People's words are in any script: a database that cannot hold them would fail in the middle of work."""
+    """Names and texts may be in any script. A database that cannot store them would fail in the middle of work."""
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise StoreFailed(
             f"the database {connection.info.dbname} has the encoding {encoding}, and the store needs UTF8",
-            hint="Make one that has it: createdb -E UTF8 -T template0 NAME.",
+            hint="Create one with that encoding: createdb -E UTF8 -T template0 NAME.",
         )

@@ -1,4 +1,4 @@
-"""What can go wrong with the store, in the words its operator reads. Knows nothing of SQL.
+"""The errors of the store, as its operator sees them. Knows nothing of SQL.
 
 StoreError
 ├── StoreFailed      store_failed       74    the database did not do it: disk full, connection lost
@@ -9,11 +9,12 @@ from holdfast.errors import HoldfastError
 
 
 class StoreError(HoldfastError):
-    """The store did not do what was asked. Whoever was committing leads no longer and rebuilds."""
+    """An operation of the store failed. A process that was committing no longer leads and must rebuild."""
 
 
 class StoreFailed(StoreError):
-    """A batch whose commit raised this may be durable or not (an answer can be lost), but never in part."""
+    """A batch whose commit raised this may or may not be durable (an answer can be lost), but is never durable in
+    part."""
 
     code = "store_failed"
     exit_code = 74

@@ -1,7 +1,7 @@
-"""Brings a database to the schema this program knows: Alembic, driven from code, with no file to configure.
+"""Migrates a database to the schema of this release. Runs Alembic from code, without a configuration file.
 
-All of it is one transaction on both engines, so a crash in the middle leaves the old schema; and two
-orchestrators that start at once take turns.
+The whole migration is one transaction on both engines, so a crash in the middle leaves the old schema. Two
+orchestrators that start at the same time migrate one after the other.
 """
 
 import threading
@@ -16,10 +16,10 @@ from sqlalchemy import Engine
 from holdfast.state.errors import StoreFailed
 
 _ADVISORY_LOCK = 0x686F6C64
-"""PostgreSQL lets whoever holds this number migrate; the number means nothing else."""
+"""Key of the advisory lock that a migration holds on PostgreSQL. The number has no other meaning."""
 
 _one_at_a_time = threading.Lock()
-"""Alembic keeps the migration under way in module globals."""
+"""Alembic keeps the current migration in module globals."""
 
 
 def config() -> Config:
@@ -49,7 +49,7 @@ def to_head(writer: Engine, where: str) -> None:
 
 
 def need_head(reader: Engine, where: str) -> None:
-    """StoreFailed unless the database has the schema this program knows."""
+    """Raises StoreFailed unless the database has the schema of this release."""
     with reader.connect() as connection:
         present = MigrationContext.configure(connection).get_current_revision()
     known = ScriptDirectory.from_config(config()).get_current_head()

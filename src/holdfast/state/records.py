@@ -1,6 +1,6 @@
-"""Rows of the model to records of a table, and back. Each row is encoded once. Knows no connection.
+"""Converts rows of the model to records of a table. Each row is encoded once. Knows no connection.
 
-Records go to the driver as they are: words that people choose are made storable here.
+Records go to the driver unchanged, so text that people choose is made storable here.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,8 +31,8 @@ def _value(row_type: RowType[Any], column: Column[Any]) -> str:
 
 
 def _recorder(row_type: RowType[Any], table: Table) -> Callable[[Any], Record]:
-    """What makes a record of a row. It is compiled once for each kind, as a dataclass compiles its `__init__`: this is
-    done for every row of every commit, and walking through the columns takes three times as long."""
+    """Returns the function that makes a record of a row. It is compiled once for each kind, as a dataclass compiles its
+    `__init__`: it runs for every row of every commit, and a loop over the columns takes three times as long."""
     values = {c.name: _value(row_type, c) for c in table.columns if c.name != "doc"}
     if row_type.single:
         values["id"] = "1"
@@ -43,12 +43,13 @@ def _recorder(row_type: RowType[Any], table: Table) -> Callable[[Any], Record]:
 _RECORDERS = {kind: (table, _recorder(ROW_TYPES[kind], table)) for kind, table in tables.BY_TYPE.items()}
 
 TABLES = tuple(tables.BY_TYPE.values())
-"""What a batch can hold."""
+"""The tables that a batch can write to."""
 _APPENDED = {tables.BY_TYPE[row_type.kind] for row_type in ROW_TYPES.values() if row_type.appends}
 
 
 def by_table(rows: Iterable[StoredRow]) -> dict[Table, list[Record]]:
-    """The records of a batch, by table. Of several versions of one row the last stands; entries have only one."""
+    """The records of a batch, by table. Of several versions of one row, only the last is kept; entries have one
+    version."""
     batch: dict[Table, list[Record]] = {}
     for row in rows:
         table, record = _RECORDERS[type(row)]

@@ -1,7 +1,7 @@
-"""Every statement that is ever sent to the database, built from the tables. Nothing here executes anything.
+"""Builds every statement that is sent to the database. Executes nothing.
 
-Text such as `phase <> 'ended'` stands literally in a statement where a partial index does: both planners use
-the index only if they can see that the question implies its condition.
+The condition of a partial index, such as `phase <> 'ended'`, is written literally in a statement: both planners use
+the index only if they can see that the query implies its condition.
 """
 
 import json
@@ -36,7 +36,7 @@ from holdfast.model.rows import ROWS, Live, Newest, RowType
 from holdfast.state.tables import BY_TYPE, attempts, entries, jobs, keeps, leader, meta, nodes, notes, storable, tokens
 
 BIGGEST = 2**63 - 1
-"""The largest integer either engine compares with; a larger one in a question is as good as this."""
+"""The largest integer that both engines can compare. Larger numbers in a query are reduced to it."""
 
 _ENDED = literal_column("'ended'")
 _LIVE_JOB = jobs.c.phase != _ENDED
@@ -61,20 +61,21 @@ def replace_meta(doc: str) -> UpdateBase:
 
 
 leader_held: Select[int, str] = select(leader.c.epoch, leader.c.holder).where(leader.c.id == 1).with_for_update()
-"""The lock makes a later `raise_epoch` wait for this commit; on SQLite the transaction itself does."""
+"""The row lock makes a later `raise_epoch` wait for this commit; on SQLite the transaction itself does that."""
 
 
 def put(table: Table) -> sqlite.Insert:
-    """SQLite: one record, new or replacing the one with its key."""
+    """SQLite: inserts one record, or replaces the record with the same key."""
     return _or_replace(table, sqlite.insert(table))
 
 
 def put_all(batch: Iterable[Table]) -> Select[int, str]:
     """PostgreSQL: a whole commit in one statement, and so in one round trip and one transaction.
 
-    Each table's records are one parameter of its name, a JSON array: a parameter for each value costs the client ten
-    times the processor. They are written only if `epoch` leads; who does is the answer. The leader's row is locked
-    before anything is written, because every record is joined with it.
+    The records of each table are one parameter, a JSON array named after the table: one parameter per value would cost
+    the client ten times as much processor time. The records are written only if `epoch` leads; the statement returns
+    the epoch that leads and its holder. The leader's row is locked before anything is written, because every record is
+    joined with it.
     """
     held = leader_held.cte("held")
     puts: list[CTE] = []
@@ -94,7 +95,7 @@ _New = TypeVar("_New", sqlite.Insert, postgresql.Insert)
 
 
 def _or_replace(table: Table, new: _New) -> _New:
-    """Entries are only ever added: a number used twice fails."""
+    """Entries are only added: a number that is used twice fails."""
     if table in _APPENDED:
         return new
     keys = table.primary_key.columns.keys()
@@ -103,13 +104,13 @@ def _or_replace(table: Table, new: _New) -> _New:
     )
 
 
-# --- loading what is alive ---
+# --- loading live rows ---
 
 the_meta: Select[str] = select(meta.c.doc)
 
 
 def live_rows(row_type: RowType[Any]) -> list[Select[str]]:
-    """The rows of a kind that a leader loads, in the order of their keys; of `NEWEST` kinds the newest first."""
+    """The rows of a kind that a leader loads, in the order of their keys; for `NEWEST` kinds, the newest first."""
     table = BY_TYPE[row_type.kind]
     if row_type.newest is not None:
         newest = row_type.newest
@@ -127,12 +128,12 @@ def live_rows(row_type: RowType[Any]) -> list[Select[str]]:
 
 
 def _in_order(question: Select[str], table: Table) -> Select[str]:
-    """Jobs come in the order of their index: asked for by id, SQLite would walk through all that ever ended."""
+    """Jobs are sorted in the order of their index: sorted by id, SQLite would scan all jobs that ever ended."""
     return question.order_by(*((jobs.c.submitted_ms, jobs.c.id) if table is jobs else table.primary_key.columns))
 
 
 def forget_oldest(row_type: RowType[Any], limit: int) -> list[UpdateBase]:
-    """Remove those that `live_rows` would not load, at most `limit` at once."""
+    """Remove rows that `live_rows` would not load, at most `limit` per statement."""
     newest, table = row_type.newest, BY_TYPE[row_type.kind]
     if newest is None:
         return []
@@ -142,7 +143,7 @@ def forget_oldest(row_type: RowType[Any], limit: int) -> list[UpdateBase]:
 
 
 def _newest_of(table: Table, what: ColumnElement[str], newest: Newest, *, prefixed: bool) -> Select[str]:
-    """Newest first, in the order in which the kernel forgets them. Several may have one number."""
+    """Newest first: the reverse of the order in which the kernel evicts them. Several rows may have the same number."""
     begins = (table.c.id >= newest.prefix) & (table.c.id < newest.prefix + "\U0010ffff")
     return select(what).where(begins if prefixed else not_(begins)).order_by(table.c.seq.desc(), table.c.id.desc())
 
@@ -150,7 +151,7 @@ def _newest_of(table: Table, what: ColumnElement[str], newest: Newest, *, prefix
 every_note: Select[str, str] = select(notes.c.id, notes.c.doc)
 
 
-# --- questions ---
+# --- queries ---
 
 
 def jobs_of_array(array: str) -> Select[str]:
@@ -166,7 +167,7 @@ def by_id(table: Table, key: str) -> Select[str]:
 
 
 def jobs_by_ids(ids: Sequence[str], dialect: str) -> Select[str]:
-    """The ids are one parameter: a statement with one for each would be put together anew for every question."""
+    """The ids are one parameter: a statement with one parameter per id would be compiled anew for every query."""
     words = [storable(id) for id in ids]
     if dialect == "postgresql":
         return select(jobs.c.doc).where(jobs.c.id == any_(literal(words, ARRAY(Text))))
@@ -175,7 +176,7 @@ def jobs_by_ids(ids: Sequence[str], dialect: str) -> Select[str]:
 
 
 def ids_by_prefix(table: Table, prefix: str, limit: int) -> Select[str]:
-    """A range, not LIKE: what a person typed is no pattern, and a range uses the primary key."""
+    """A range, not LIKE: what a person typed is not a pattern, and a range uses the primary key."""
     return (
         select(table.c.id)
         .where(table.c.id >= prefix, table.c.id < prefix + "\U0010ffff")
@@ -189,7 +190,7 @@ def submitted_at(job: str) -> Select[int]:
 
 
 def jobs_newest(owner: str | None, phase: str | None, limit: int, before: tuple[int, str] | None) -> Select[str]:
-    """`before`: (submitted_ms, id) of the last job already seen."""
+    """`before`: (submitted_ms, id) of the last job of the previous page."""
     statement = _newest_first(select(jobs.c.doc)).limit(_bounded(limit))
     if owner is not None:
         statement = statement.where(jobs.c.owner == owner)
@@ -214,7 +215,7 @@ def jobs_named(owner: str, name: str, limit: int, *, live: bool = False) -> Sele
 
 
 def live_named(owner: str, name: str, limit: int) -> Select[str]:
-    """Ids: of an array one, however many of its items live."""
+    """Ids of live jobs; an array gives one id, however many of its items are live."""
     bearer = func.coalesce(jobs.c.array_id, jobs.c.id)
     named = (jobs.c.name != literal_column("''"), jobs.c.owner == owner, jobs.c.name == name)
     found = select(bearer).where(*named, _LIVE_JOB)
@@ -226,7 +227,8 @@ def _newest_first(statement: Select[str]) -> Select[str]:
 
 
 def attempts_of(job: str) -> Select[str]:
-    """In the order in which they were made: fences grow, while the text of an id puts 10 before 2."""
+    """In the order in which they were made: sorted by fence, because as text the id of attempt 10 comes before that of
+    2."""
     return select(attempts.c.doc).where(attempts.c.job == job).order_by(attempts.c.fence)
 
 

@@ -3,11 +3,11 @@
 Duties of the caller:
 
 1. Write (`take_lead`, `commit`) from one thread at a time. Read from any thread at any time.
-2. After `StoreFailed` or `LeadershipLost` from a write, drop what was in memory, `take_lead` (if it is to
-   lead again) and `load_live`. A batch whose commit failed may still be durable: an answer can be lost.
-3. Entries are numbered by the caller, upwards, each number once.
+2. After `StoreFailed` or `LeadershipLost` from a write, drop the state in memory, call `take_lead` (to lead
+   again) and `load_live`. A batch whose commit failed may still be durable: an answer can be lost.
+3. Number the entries upwards, and use each number once.
 
-Reads see committed state only, also while a commit is in flight.
+Reads see only committed state, even while a commit is in flight.
 """
 
 from collections import Counter
@@ -33,20 +33,21 @@ from holdfast.state.writing import Batch, Lead, forget, writer_of
 T = TypeVar("T")
 
 FORGET_EVERY = 2_000
-"""After so many written rows of a kind those are removed that no rebuild would load: so the table has a bound."""
+"""After this many written rows of a kind, the rows that no rebuild would load are deleted. This bounds the table."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All that is alive, as of one moment; each kind sorted by its key, those with a number the newest first."""
+    """All live rows at one moment. Kinds are sorted by key; kinds of which only the newest rows are kept, newest
+    first."""
 
     by_kind: dict[type[StoredRow], tuple[StoredRow, ...]] = {}
-    """A kind that has no live row is left out."""
+    """Kinds without live rows are left out."""
     notes: dict[str, str] = {}
-    """What leaders before left written, by subject."""
+    """Notes that earlier leaders left, by subject."""
 
     @classmethod
     def holding(cls, rows: Iterable[StoredRow], notes: dict[str, str] | None = None) -> "Snapshot":
-        """Of these rows, in the order given."""
+        """A snapshot of these rows, in the order given."""
         by_kind: dict[type[StoredRow], tuple[StoredRow, ...]] = {}
         for kind, found in groupby(rows, type):
             by_kind[kind] = (*by_kind.get(kind, ()), *found)
@@ -81,13 +82,13 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def meta(self) -> Meta | None:
-        """None: nothing was ever committed."""
+        """None: nothing has ever been committed."""
         return next(iter(self.of(Meta)), None)
 
 
 class Store:
     def __init__(self, engines: Engines) -> None:
-        """For `open`, which also brings the schema up to date."""
+        """Called by `open`, which also migrates the schema."""
         self._engines = engines
         self._dialect = engines.writer.dialect.name
         self._where = engines.writer.url.render_as_string(hide_password=True)
@@ -97,7 +98,7 @@ class Store:
 
     @classmethod
     def open(cls, url: str) -> "Store":
-        """`sqlite:////absolute/path.db` or `postgresql+psycopg://…`; makes or migrates the schema."""
+        """`sqlite:////absolute/path.db` or `postgresql+psycopg://…`; creates or migrates the schema."""
         store = cls(open_engines(url))
         with store._opening():
             migrate.to_head(store._engines.writer, store._where)
@@ -105,7 +106,8 @@ class Store:
 
     @classmethod
     def open_as_it_is(cls, url: str) -> "Store":
-        """For reading only: changes nothing, not even the schema. StoreFailed where that is of another release."""
+        """For reading only: changes nothing, not even the schema. Raises StoreFailed if the schema is of another
+        release."""
         store = cls(open_engines(url))
         with store._opening():
             migrate.need_head(store._engines.reader, store._where)
@@ -128,7 +130,7 @@ class Store:
     # --- writing: one thread ---
 
     def take_lead(self, holder: str) -> int:
-        """Lead from now on. Returns the new epoch; commits under any earlier one are refused from here on."""
+        """Take the lead. Returns the new epoch; from now on, commits under any earlier epoch are refused."""
         try:
             with self._engines.writer.begin() as transaction:
                 return transaction.execute(statements.raise_epoch(holder)).scalar_one()
@@ -136,8 +138,8 @@ class Store:
             raise self._failed("written to", error) from error
 
     def skip_ahead(self, by: int) -> None:
-        """Pass over so many epochs, fences and entries: somebody else may have given them out, of whom nothing is known
-        here. Nobody leads meanwhile."""
+        """Skip this many epochs, fences and entry numbers, because a leader that is unknown to this store may have used
+        them. No orchestrator may lead meanwhile."""
         try:
             with self._engines.writer.begin() as transaction:
                 transaction.execute(statements.skip_epochs(by))
@@ -150,7 +152,7 @@ class Store:
             raise self._failed("written to", error) from error
 
     def commit(self, rows: Iterable[StoredRow], epoch: int) -> None:
-        """All of the rows, durably, or none of them."""
+        """Write all of the rows durably, or none of them."""
         batch = by_table(rows)
         self._write(batch, epoch)
         for row_type in BY_TYPE.values():
@@ -161,14 +163,15 @@ class Store:
                     self._forget_oldest(row_type.kind, epoch)
 
     def _forget_oldest(self, kind: type[StoredRow], epoch: int) -> None:
-        """More than were written since the last time, and never so many that a commit waits for long."""
+        """Removes more rows than were written since the last time, but not so many that a commit waits for long."""
         try:
             forget(self._engines.writer, epoch, statements.forget_oldest(BY_TYPE[kind], 2 * FORGET_EVERY))
         except SQLAlchemyError as error:
             raise self._failed("written to", error) from error
 
     def write_note(self, subject: str, text: str, epoch: int) -> None:
-        """Leave something for whoever leads next, in place of what stood there; fenced like any commit."""
+        """Write a note for the next leader, replacing the note on the same subject. Checks the epoch like any
+        commit."""
         self._write({tables.notes: [{"id": subject, "doc": text}]}, epoch)
 
     def _write(self, batch: Batch, epoch: int) -> None:
@@ -182,9 +185,9 @@ class Store:
     # --- reading: any thread ---
 
     def load_live(self) -> Snapshot:
-        """What a leader rebuilds from: jobs and attempts not ended, every node and token.
+        """The state that a leader rebuilds from: jobs and attempts that have not ended, every node and every token.
 
-        Nodes that are gone keep their id for their key, and a revoked token stays known as revoked.
+        Nodes that are gone are included, so that their id stays bound to their key, and so are revoked tokens.
         """
 
         def ask() -> Snapshot:
@@ -202,13 +205,13 @@ class Store:
         return self._one(Job, statements.by_id(tables.jobs, id))
 
     def jobs_by_ids(self, ids: Sequence[str]) -> list[Job]:
-        """Those of up to some thousand ids that exist, in no order."""
+        """The jobs that exist among up to a few thousand ids, in no particular order."""
         return self._all(Job, statements.jobs_by_ids(ids, self._dialect)) if ids else []
 
     def jobs(
         self, owner: str | None = None, phase: str | None = None, limit: int = 50, after: str | None = None
     ) -> list[Job]:
-        """Newest first. `after`: id of the last job of the page before; an unknown one gives none."""
+        """Newest first. `after`: id of the last job of the previous page; an unknown id gives an empty list."""
         before: tuple[int, str] | None = None
         if after is not None:
             submitted_ms = self._scalar(statements.submitted_at(after))
@@ -218,29 +221,28 @@ class Store:
         return self._all(Job, statements.jobs_newest(owner, phase, limit, before))
 
     def job_ids_by_prefix(self, prefix: str, limit: int = 10, owner: str | None = None) -> list[str]:
-        """`owner`: only this owner's; None: everybody's."""
+        """`owner`: only jobs of this owner; None: of all owners."""
         question = statements.ids_by_prefix(tables.jobs, prefix, limit)
         return self._column(question if owner is None else question.where(tables.jobs.c.owner == owner))
 
     def jobs_by_name(self, owner: str, name: str, limit: int = 10, *, live: bool = False) -> list[Job]:
-        """Newest first, at most `limit`; `live`: only those that have not ended. Jobs without a name are found by no
-        name."""
+        """Newest first, at most `limit`. `live`: only jobs that have not ended. The empty name finds nothing."""
         return self._all(Job, statements.jobs_named(owner, name, limit, live=live))
 
     def live_named(self, owner: str, name: str, limit: int = 10) -> list[str]:
-        """Ids of what has this name and has not ended, at most `limit`: jobs, and arrays in place of their items."""
+        """Ids of live jobs with this name, at most `limit`; an array is listed in place of its items."""
         return self._column(statements.live_named(owner, name, limit))
 
     def jobs_of_array(self, array: str) -> list[Job]:
-        """All that were ever submitted for an array, oldest first; of one item there may be several."""
+        """All jobs that were ever submitted for an array, oldest first; an item may have several."""
         return self._all(Job, statements.jobs_of_array(array))
 
     def keep(self, job: str) -> Keep | None:
-        """How long the files of an ended job are kept; None: it had none, or has not ended."""
+        """How long the files of an ended job are kept; None: the job has no files, or has not ended."""
         return self._one(Keep, statements.by_id(tables.keeps, job))
 
     def keeps(self, now_ms: int) -> list[Keep]:
-        """Those that have not run out, in no order."""
+        """Those that have not expired, in no particular order."""
         return self._all(Keep, statements.keeps_after(now_ms))
 
     def attempts(self, job: str) -> list[Attempt]:
@@ -251,7 +253,7 @@ class Store:
         return self._one(Node, statements.by_id(tables.nodes, id))
 
     def nodes(self) -> list[Node]:
-        """All that ever joined, also those that are gone."""
+        """All nodes that ever joined, including those that are gone."""
         return self._all(Node, statements.every_node)
 
     def node_ids_by_prefix(self, prefix: str, limit: int = 10) -> list[str]:
@@ -261,20 +263,20 @@ class Store:
         return self._one(JoinToken, statements.by_id(tables.tokens, id))
 
     def tokens(self) -> list[JoinToken]:
-        """All that were ever made, also those revoked or expired."""
+        """All tokens that were ever made, including revoked and expired ones."""
         return self._all(JoinToken, statements.every_token)
 
     def entries(
         self, after_seq: int = 0, job: str | None = None, node: str | None = None, limit: int = 1000
     ) -> list[Entry]:
-        """The journal from `after_seq` on, oldest first."""
+        """The journal after `after_seq`, oldest first."""
         return self._all(Entry, statements.entries_after(after_seq, job, node, limit))
 
     def last_seq(self) -> int:
-        """The number of the newest entry; 0 where there is none."""
+        """The number of the newest entry; 0 if there is none."""
         return self._scalar(statements.last_entry) or 0
 
-    # --- how a question is asked ---
+    # --- running a query ---
 
     def _one(self, kind: type[R], question: Select[str]) -> R | None:
         doc = self._scalar(question)
@@ -298,7 +300,7 @@ class Store:
         return self._read(ask)
 
     def _read(self, ask: Callable[[], T]) -> T:
-        """Ask; and once more if the connection was found dead, as all are after the server was restarted."""
+        """Run a query. Try once more if the connection is dead, as all are after a restart of the server."""
         try:
             try:
                 return ask()

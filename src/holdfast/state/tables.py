@@ -1,10 +1,10 @@
-"""The schema. A record is the columns that are searched by, and `doc`: the whole row of the model as JSON.
+"""The schema. A record has the columns that queries search by, and `doc`: the whole row of the model as JSON.
 
-The model can grow a field with a default without a migration; only what is searched by needs one. `doc` is
-text and not a JSON type: nothing searches inside it, and PostgreSQL's own type refuses some of JSON.
-Every change here comes with a file in migrations/versions/; a test compares the two on both engines.
+A new field with a default needs no migration; only a new column to search by does. `doc` is text and not a
+JSON type: no query searches inside it, and PostgreSQL's JSON type refuses some valid JSON.
+Every change here needs a file in migrations/versions/; a test compares the two on both engines.
 
-A kind of row that is searched by nothing but its key needs no table here: it gets a plain one, `id` and `doc`.
+A kind of row that is found only by its key needs no table here: it gets a plain one with `id` and `doc`.
 """
 
 from typing import Any
@@ -32,9 +32,10 @@ metadata = MetaData()
 
 
 def storable(word: str) -> str:
-    """PostgreSQL cannot hold NUL, and neither engine an unpaired surrogate. People choose names and type ids;
-    what one of them chose must fail neither a lookup nor the commit of a whole batch: such a character is
-    replaced here. The `doc` still has what was sent.
+    """Replaces characters that cannot be stored: PostgreSQL cannot store NUL, and neither engine an unpaired surrogate.
+
+    People choose names and type ids; such a character must not make a lookup or the commit of a whole batch fail. The
+    `doc` still has the original text.
     """
     if word.isascii() and "\0" not in word:
         return word
@@ -42,7 +43,7 @@ def storable(word: str) -> str:
 
 
 class Word(TypeDecorator[str]):
-    """Text that is searched by: ordered by code point on both engines, so that sorting equals Python's."""
+    """Text that queries search by. Ordered by code point on both engines, so that sorting equals Python's."""
 
     impl = Text
     cache_ok = True
@@ -55,7 +56,7 @@ class Word(TypeDecorator[str]):
 
 
 RowNumber = BigInteger().with_variant(Integer(), "sqlite")
-"""On SQLite only `INTEGER PRIMARY KEY` is the row's own address; it holds 64 bits there all the same."""
+"""On SQLite, only `INTEGER PRIMARY KEY` makes the column the rowid; it still holds 64 bits there."""
 
 leader = Table(
     "leader",
@@ -64,7 +65,7 @@ leader = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("holder", Text, nullable=False),
 )
-"""One row, made by the first migration. Whoever raised `epoch` last leads; every commit checks it."""
+"""One row, inserted by the first migration. The process that last raised `epoch` leads; every commit checks it."""
 
 jobs = Table(
     "jobs",
@@ -178,7 +179,7 @@ notes = Table(
     Column("id", Word, primary_key=True),
     Column("doc", Text, nullable=False),
 )
-"""What one leader leaves written for the next, by subject. Not part of any batch."""
+"""Notes from one leader to the next, by subject. Not part of any batch."""
 
 meta = Table(
     "meta",
@@ -191,7 +192,7 @@ meta = Table(
 # --- rows and their tables ---
 
 _NOT_ROWS = {"leader", "notes"}
-"""Tables that no row of the registry is kept in."""
+"""Tables that hold no rows of the registry."""
 
 
 def _table_of(row_type: RowType[Any]) -> Table:

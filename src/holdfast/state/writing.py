@@ -1,7 +1,8 @@
-"""A commit as each engine does it best: the look at the leader's row and all records, in one transaction.
+"""Writes a commit in the fastest way for each engine: one transaction checks the leader's row and writes all records.
 
-Both return whose epoch leads, and have written the batch if and only if it is the one given. Records travel as the
-driver takes them, past SQLAlchemy's work on each value: that was most of the processor time of a commit.
+Both writers return the epoch that leads and its holder, and have written the batch if and only if that is the given
+epoch. Records go directly to the driver, without SQLAlchemy's conversion of each value, which took most of the
+processor time of a commit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,9 +51,9 @@ class Sqlite:
 
 class Postgres:
     def __init__(self, engine: Engine) -> None:
-        # One statement is a transaction by itself: begin and commit would only be two more round trips.
+        # One statement is a transaction by itself: BEGIN and COMMIT would only add two round trips.
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
-        # A note is rare, and would make the statement of every batch longer.
+        # Notes are rare, and would make the statement of every batch longer.
         self._puts = {tables: statements.put_all(tables) for tables in (TABLES, (notes,))}
 
     def write(self, batch: Batch, epoch: int) -> Lead:
@@ -63,7 +64,7 @@ class Postgres:
 
 
 def forget(engine: Engine, epoch: int, removals: Iterable[UpdateBase]) -> None:
-    """Remove what nobody reads any more; nothing unless this epoch leads. Too rare to be a part of every commit."""
+    """Delete rows that are no longer read, if this epoch leads. Too rare to be part of every commit."""
     with engine.begin() as transaction:
         if _lead(transaction).epoch == epoch:
             for removal in removals:

@@ -7,7 +7,7 @@ _NETWORK = frozenset({"Body", "Network", "NetworkStuck", "Run", "VirtualNode", "
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is first used: the rest of the kit does without a simulator."""
+    """Import the name at its first use: the rest of the kit does not need the simulator."""
     if name not in _NETWORK:
         raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")
     from holdfast.testing import network

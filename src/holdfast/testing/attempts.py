@@ -1,6 +1,6 @@
-"""Real attempts for tests: a folder, an order, a shim started by a real launcher, and a line to it.
+"""Real attempts for tests: a folder, an order, a shim started by a real launcher, and a connection to it.
 
-Stands where the agent stands, without one. Used by the conformance suite for runtimes and by the shim's own tests.
+Takes the place of the agent. Used by the conformance suite for runtimes and by the shim's own tests.
 """
 
 import contextlib
@@ -22,18 +22,20 @@ from holdfast.node.launcher import Launcher
 from holdfast.testing.processes import wait_for
 
 PATIENCE_S = 60.0
-"""No story waits so long where all is well: a machine that does other things beside may take seconds for anything."""
+"""Limit for every wait in a test, in seconds. Far above what an idle machine needs: a busy one may take seconds for
+anything."""
 
 Status = dict[str, Any]
 
 
 def now() -> int:
-    """On the clock that limits are counted on."""
+    """The time of the clock that limits are measured with, in milliseconds."""
     return boottime_ms()
 
 
 class RealAttempt:
-    """One attempt as the agent sees it. Reads statuses from the socket; `on_disk` is the file's word."""
+    """One attempt as the agent sees it. `hear` reads statuses from the shim's socket; `on_disk` reads the status
+    file."""
 
     def __init__(self, home: Path, launcher: Launcher, argv: tuple[str, ...], **changes: Any) -> None:
         self.home = home
@@ -54,7 +56,7 @@ class RealAttempt:
         return self
 
     def spawn(self) -> None:
-        """Start its shim, and leave it alone."""
+        """Start the shim, without connecting to it."""
         self.pid = self.launcher.spawn_now(str(self.home))
         self.ticks = json.loads((self.home / "shim.json").read_text())["start_ticks"]
 
@@ -101,11 +103,11 @@ class RealAttempt:
         return self.ended(patience_s)["outcome"]
 
     def verdict(self, patience_s: float = PATIENCE_S) -> Result | Failure:
-        """What the node makes of its end."""
+        """The node's verdict on how the attempt ended."""
         return verdict(folders.status_from(self.ended(patience_s)))
 
     def printed(self, text: str) -> None:
-        """Wait until the body has printed this."""
+        """Wait until the body has printed this text."""
         wait_for(
             lambda: text in self.log("stdout"),
             lambda: f"the body to print {text!r}: {self.log('stderr')[-300:]} {self.log('shim')[-300:]}",
@@ -127,7 +129,7 @@ class RealAttempt:
         return linux.is_alive(self.pid, self.ticks)
 
     def family(self) -> list[tuple[int, int]]:
-        """Everything below the shim, each with the identity that a reused pid does not have."""
+        """All descendants of the shim as (pid, start ticks), which tells them apart from a reused pid."""
         found = [(pid, linux.start_ticks(pid)) for pid in linux.descendants(self.pid)]
         return [(pid, ticks) for pid, ticks in found if ticks is not None]
 
@@ -136,7 +138,7 @@ class RealAttempt:
         os.kill(self.pid, number)
 
     def clean_up(self) -> None:
-        """End what runs and leave nothing of it on the machine but files."""
+        """End all processes and remove everything of the attempt but its files."""
         if self.line is not None:
             self.line.close()
         family = self.family() if self.pid and self.shim_lives() else []
@@ -152,9 +154,9 @@ class RealAttempt:
 
 
 def under_limit(start: Callable[[int], RealAttempt], text: str, shortest_ms: int = 1_500) -> tuple[RealAttempt, int]:
-    """An attempt that has printed this under a limit which it is to meet, and that limit in milliseconds: a short one,
-    of which at least half is left. Where the machine is so busy that the body took longer to come that far, another one
-    is given more; of the longest, something is left."""
+    """Start an attempt with a time limit that it is meant to reach, and wait until it has printed `text`. Returns the
+    attempt and the limit in milliseconds. At least half of the limit is left; if the machine is too slow for that, a
+    new attempt gets a longer limit, and with the longest one less than half may be left."""
     longest_ms = 16 * shortest_ms
     for limit_ms in (shortest_ms, 4 * shortest_ms, longest_ms):
         began = now()
@@ -170,7 +172,7 @@ def all_dead(family: list[tuple[int, int]]) -> bool:
 
 
 class Attempts:
-    """Starts attempts, each in a folder of its own. `defaults`: what every order holds unless a test says else."""
+    """Starts attempts, each in its own folder. `defaults`: order fields that apply unless a test overrides them."""
 
     def __init__(self, folder: Path, launcher: Launcher, **defaults: Any) -> None:
         self.folder = folder

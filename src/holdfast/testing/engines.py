@@ -1,12 +1,13 @@
-"""Real container engines and a real image registry for tests: started on a folder and a socket of their own, stopped
-by process id, with nothing of them left on the machine.
+"""Real container engines and a real image registry for tests. Each has its own folder and socket, is stopped by process
+id, and leaves nothing on the machine.
 
     with Docker(live_restore=True) as engine:
         image = engine.add_image(busybox_tar())
         engine.kill()
         engine.start()
 
-A process is ended only if it was started here, or was started by what was (it names the engine's own folder).
+A process is ended only if it was started here, or descends from one that was: then its arguments name the engine's
+own folder.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ STOP_S = 90.0
 
 
 class Service:
-    """A program in the foreground with its output in a file, in a folder that goes with it."""
+    """A program in the foreground with its output in a file. Its folder is removed when it is closed."""
 
     def __init__(self, prefix: str) -> None:
         # Not below pytest's own folder: that path is too long for a socket.
@@ -59,7 +60,7 @@ class Service:
         raise LookupError("a subclass knows when it is ready")
 
     def start(self) -> Self:
-        """Returns when it answers. After `stop` or `kill`: again, on what it left."""
+        """Start the program and return when it answers. After `stop` or `kill`, it starts again on the data it left."""
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 self.command(),
@@ -90,7 +91,7 @@ class Service:
             self.process.send_signal(number)
 
     def stop(self) -> None:
-        """SIGTERM, and wait for its end."""
+        """Send SIGTERM and wait for the end."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -108,7 +109,7 @@ class Service:
             raise
 
     def leftovers(self) -> list[psutil.Process]:
-        """What it started and left behind: told by its folder in their arguments."""
+        """Processes that the service started and left behind, found by its folder in their arguments."""
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -135,7 +136,7 @@ class Service:
 
 
 class EngineService(Service):
-    """A container engine; `socket` is where it listens, `api` a line to it."""
+    """A container engine. `socket` is where it listens, `api` is a client for it."""
 
     kind = ""
 
@@ -154,8 +155,8 @@ class EngineService(Service):
             return False
 
     def add_image(self, rootfs: bytes, name: str = "", changes: Iterable[str] = ()) -> str:
-        """An image of one layer; its id. The same is added once. `changes`: lines of a Dockerfile, such as
-        `ENV COLOUR=green`."""
+        """Import an image of one layer and return its id. The same image is imported only once. `changes`: Dockerfile
+        lines such as `ENV COLOUR=green`."""
         lines = list(changes)
         name = name or "holdfast-test-" + hashlib.sha256(rootfs + "".join(lines).encode()).hexdigest()[:12]
         with contextlib.suppress(EngineError):
@@ -166,12 +167,12 @@ class EngineService(Service):
         return str(self.api.call("GET", f"/images/{name}:latest/json")["Id"])
 
     def containers(self) -> list[str]:
-        """Names of all, ended ones too."""
+        """The names of all containers, including those that have ended."""
         found = self.api.call("GET", "/containers/json" + query(all=1)) or []
         return sorted(str(container["Names"][0]).lstrip("/") for container in found)
 
     def close(self) -> None:
-        """Containers first: they would outlive an engine that restores them."""
+        """Remove the containers first: they would outlive an engine that restores them."""
         with contextlib.suppress(OSError):
             for name in self.containers() if self.running() else ():
                 self.api.remove(name)
@@ -182,7 +183,7 @@ class Docker(EngineService):
     kind = "docker"
 
     def __init__(self, live_restore: bool = False, flags: Iterable[str] = (), data: Path | None = None) -> None:
-        """`data`: where its images and containers lie, if not in its own folder."""
+        """`data`: the folder of its images and containers; a folder inside its own by default."""
         super().__init__("hf-docker-")
         self.live_restore = live_restore
         self.flags = tuple(flags)
@@ -196,12 +197,12 @@ class Docker(EngineService):
         return ["dockerd", *lonely, *places, "--config-file", str(self.folder / "daemon.json"), *more]
 
     def start(self) -> Self:
-        (self.folder / "daemon.json").write_text("{}")  # not that of the machine
+        (self.folder / "daemon.json").write_text("{}")  # not the machine's configuration
         return super().start()
 
     def kill(self) -> None:
-        """Its containerd dies with it, but not in the same moment: a second one would find the first's lock. And where
-        nobody reaps orphans, its number stays taken: then the next Docker would wait for it."""
+        """containerd dies with Docker, but a moment later: a new containerd would find the old one's lock. If nothing
+        reaps orphans, the pid stays in use and the next Docker would wait for it, so the pid files are removed."""
         super().kill()
         wait_for(lambda: not self._containerd(), "containerd to end", STOP_S)
         for name in ("pid", "exec/containerd/containerd.pid"):
@@ -215,7 +216,7 @@ class Podman(EngineService):
     kind = "podman"
 
     def __init__(self, insecure: Iterable[str] = ()) -> None:
-        """`insecure`: registries to be spoken to without TLS, as HOST:PORT."""
+        """`insecure`: registries that are used without TLS, as HOST:PORT."""
         super().__init__("hf-podman-")
         (self.folder / "containers.conf").write_text(
             "[containers]\n"
@@ -224,7 +225,7 @@ class Podman(EngineService):
             'runtime="runc"\n'
             'cgroup_manager="cgroupfs"\n'
             'events_logger="file"\n'
-            'lock_type="file"\n'  # of its own: those in shared memory are the machine's, and each start frees them all
+            'lock_type="file"\n'  # locks in shared memory belong to the whole machine, and each start frees them all
         )
         entries = "".join(f'[[registry]]\nlocation="{address}"\ninsecure=true\n' for address in insecure)
         (self.folder / "registries.conf").write_text(entries)
@@ -235,7 +236,7 @@ class Podman(EngineService):
             "CONTAINERS_CONF": str(self.folder / "containers.conf"),
             "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
         }
-        own = self.folder / "uploads"  # or they would stay where the machine keeps such files
+        own = self.folder / "uploads"  # otherwise uploads would remain in the machine's own temporary folder
         own.mkdir(exist_ok=True)
         return super().environment() | confs | {"TMPDIR": str(own)}
 
@@ -246,7 +247,7 @@ class Podman(EngineService):
 
 
 class Registry(Service):
-    """Debian's docker-registry on loopback; `address` is what stands in front of an image's name."""
+    """Debian's docker-registry on loopback. `address` is the prefix of its image names."""
 
     def __init__(self) -> None:
         super().__init__("hf-registry-")
@@ -269,7 +270,8 @@ class Registry(Service):
             return False
 
     def add_image(self, name: str, rootfs: bytes, tag: str = "latest", config: dict[str, Any] | None = None) -> str:
-        """Put an image of one layer there as `push` would; its reference by digest. `config`: `Env`, `Volumes` …"""
+        """Upload an image of one layer as `push` would, and return its reference by digest. `config`: `Env`, `Volumes`
+        …"""
         layer = gzip.compress(rootfs, 1, mtime=0)
         inside = {"type": "layers", "diff_ids": [_digest(rootfs)]}
         whole = {"architecture": _machine(), "os": "linux", "config": config or {}, "rootfs": inside}
@@ -288,11 +290,11 @@ class Registry(Service):
         return f"{self.address}/{name}@{_digest(manifest.encode())}"
 
     def fetches(self, name: str) -> int:
-        """How often something of this image was downloaded, its description apart."""
+        """How many blobs of this image were downloaded. Manifests do not count."""
         return len(re.findall(rf'"GET /v2/{name}/blobs/\S+ HTTP/1.1" 200', self.log.read_text(errors="replace")))
 
     def layers(self, reference: str) -> list[Path]:
-        """The files of an image's layers, by its reference with a digest."""
+        """The files of an image's layers. `reference` includes a digest."""
         manifest = json.loads(self.blob(reference.partition("@")[2]).read_bytes())
         return [self.blob(layer["digest"]) for layer in manifest["layers"]]
 
@@ -304,7 +306,7 @@ class Registry(Service):
         assert status == 201, status
 
     def _ask(self, method: str, path: str, body: bytes = b"", kind: str = "") -> tuple[int, str]:
-        """Status and `Location` of the answer."""
+        """The status and `Location` header of the answer."""
         connection = HTTPConnection(self.address, timeout=30)
         try:
             connection.request(method, path, body, {"Content-Type": kind} if kind else {})
@@ -314,7 +316,7 @@ class Registry(Service):
             connection.close()
 
     def blob(self, digest: str) -> Path:
-        """Where the bytes behind `sha256:…` lie."""
+        """The file that holds the content of `sha256:…`."""
         kind, _, number = digest.partition(":")
         return self.storage / "docker/registry/v2/blobs" / kind / number[:2] / number / "data"
 
@@ -324,7 +326,7 @@ def _digest(content: bytes) -> str:
 
 
 def _machine() -> str:
-    """This machine's processor in the words of images."""
+    """This machine's processor architecture as images name it."""
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
 
 
@@ -332,9 +334,9 @@ def _machine() -> str:
 
 
 def busybox_tar(programs: Mapping[str, Path] | None = None, libraries: Iterable[Path] = ()) -> bytes:
-    """A file system with busybox and its commands. `programs`, by the name they get, and `libraries` of this machine
-    come on top, in /opt with the loader and all they need: where these usually are, a static busybox would load some of
-    them and fall over. Equal calls give equal bytes."""
+    """A file system with busybox and its commands, as a tar archive. `programs`, by command name, and `libraries` of
+    this machine are added in /opt together with the loader and their dependencies: in the usual folders, a static
+    busybox would load some of them and crash. Equal calls give equal bytes."""
     busybox = Path(shutil.which("busybox", path="/usr/bin:/bin") or "/bin/busybox")
     commands = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
     files = {"bin/busybox": busybox.read_bytes()}
@@ -351,7 +353,7 @@ def busybox_tar(programs: Mapping[str, Path] | None = None, libraries: Iterable[
 
 
 def tar_of(files: Mapping[str, bytes], links: Mapping[str, str] | None = None, folders: Iterable[str] = ()) -> bytes:
-    """A file system with these programs, symbolic links and folders. Equal calls give equal bytes."""
+    """A file system with these programs, symbolic links and folders, as a tar archive. Equal calls give equal bytes."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name in folders:
@@ -364,7 +366,7 @@ def tar_of(files: Mapping[str, bytes], links: Mapping[str, str] | None = None, f
 
 
 def _needed_by(program: Path) -> list[tuple[str, Path]]:
-    """Its libraries and its loader, by name."""
+    """The libraries and the loader of a program, by name."""
     said = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     paths = [Path(path) for path in re.findall(r"(?:=> |^\s*)(/\S+)", said, re.MULTILINE)]
     return [(path.name, path) for path in paths]

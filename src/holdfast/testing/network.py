@@ -7,10 +7,10 @@
         network.nodes[0].kill()
         assert job.wait().state == "succeeded"
 
-Kernel, leader core, node core and warden are those that run in production; only wires, clocks and disks are virtual,
-and jobs do what the test says. Nothing is started, no port is opened, and hours pass in milliseconds. Time passes when
-the test lets it (`advance`), while a client waits for something, and a little with each request. The same seed and the
-same calls give the same run.
+Kernel, leader core, node core and warden are those that run in production; only connections, clocks and disks are
+virtual, and jobs do what the test defines. No process is started, no port is opened, and hours pass in milliseconds.
+Time passes when the test calls `advance`, while a client waits for something, and a little with each request. The
+same seed and the same calls give the same run.
 """
 
 import warnings
@@ -51,21 +51,21 @@ WALL_EPOCH_MS = 1_700_000_000_000
 ANSWER_MS_MAX = 10_000
 JOIN_MS_MAX = 120_000
 IDLE_MS_MAX = 400 * 86_400_000
-"""Nothing in a network waits longer than this for anything."""
+"""Limit for any wait in a network, in virtual milliseconds."""
 LINK_MS = 1
 URL = "http://127.0.0.1:0"
-"""Nobody is asked there; an address of this machine, in case somebody asks after all."""
+"""No request goes to this address. It is a loopback address, so that a request by mistake stays on this machine."""
 
 
 class NetworkStuck(HoldfastError):
-    """Something that was waited for can no longer happen."""
+    """An awaited event can no longer happen."""
 
     code = "network_stuck"
 
 
 class Network:
-    """`nodes`: how many, or a list with what each offers: `[{"cpu": 8, "gpu": 1}, {"cpu": 2}]`. `body`: what jobs do of
-    which nothing else is said. `preset`, `settings`: how patient it is, as for an orchestrator."""
+    """`nodes`: their number, or a list of what each one offers: `[{"cpu": 8, "gpu": 1}, {"cpu": 2}]`. `body`: what a
+    job does if no `when` matches it. `preset`, `settings`: the orchestrator's settings."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Network:
         preset: str = "lan",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        self._closed = True  # until it is made
+        self._closed = True  # until construction is complete
         wanted = [{}] * nodes if isinstance(nodes, int) else nodes
         if not wanted:
             raise Misuse("a network without nodes runs nothing", hint="Give at least one: Network(nodes=1).")
@@ -92,7 +92,7 @@ class Network:
         self._keys = Random(f"keys {seed}")
         content = VirtualContent(self.belongings.blobs)
         self.door = NetworkApi(context_of(self, content), content, self.need_open, lambda: self.leads)
-        """What clients speak to. `door.lost = 1`: the next answer gets lost on its way."""
+        """The HTTP API that clients use. `door.lost = 1`: the next answer is lost on its way to the client."""
         self.nodes = [self._node(number, dict(offer)) for number, offer in enumerate(wanted, start=1)]
         self._closed = False
         self.start_orchestrator()
@@ -106,9 +106,7 @@ class Network:
         gpu_memory = size_mib(str(offer.pop("gpu_memory", "16GiB")))
         site = str(offer.pop("site", ""))
         if offer:
-            raise Misuse(
-                f"a node has no {sorted(offer)[0]!r}", hint="There are cpu, memory, disk, gpu, gpu_memory, site."
-            )
+            raise Misuse(f"a node has no {sorted(offer)[0]!r}", hint="Use cpu, memory, disk, gpu, gpu_memory or site.")
         spec = MachineSpec(
             NodeId(f"node_{number}"),
             Resources(cpu_milli(cpu), size_mib(memory), size_mib(disk), gpus),
@@ -124,7 +122,7 @@ class Network:
     # --- for tests ---
 
     def client(self) -> "Client":
-        """The SDK's own `Client`, of this network. Whatever it waits for, it waits for in virtual time."""
+        """The SDK's own `Client`, connected to this network. Whatever it waits for, it waits for in virtual time."""
         from holdfast.client.client import Client
 
         self.need_open()
@@ -137,8 +135,8 @@ class Network:
         return AsyncClient.over(VirtualAsyncTransport(self, Endpoint(URL)))
 
     def when(self, job: str, body: Deed | None = None, **body_fields: Any) -> None:
-        """What jobs do that are called so, or whose command is or begins with this word: `when("train", takes="2h")`,
-        `when("flaky", exit_code=3)`, `when("train.py", a_function)`, `when("python3", really())`."""
+        """Define what jobs do that have this name, this command or this first word of the command: `when("train",
+        takes="2h")`, `when("flaky", exit_code=3)`, `when("train.py", a_function)`, `when("python3", really())`."""
         self.need_open()
         if body is not None and body_fields:
             raise Misuse("a body was given twice", hint="Give a Body or a function, or its fields, not both.")
@@ -149,11 +147,12 @@ class Network:
         self._run(round(1_000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days)))))
 
     def until(self, done: Any, *, seconds: float = 3_600) -> None:
-        """Let time pass until `done()` holds. Raises `NetworkStuck` if it does not within so many virtual seconds."""
+        """Let time pass until `done()` is true. Raises `NetworkStuck` if it is not true within `seconds` of virtual
+        time."""
         limit = self._world.now + round(1_000 * seconds)
         while not done():
             if self._world.now >= limit:
-                raise NetworkStuck(f"what was waited for did not happen within {seconds:g} virtual seconds")
+                raise NetworkStuck(f"the condition did not become true within {seconds:g} virtual seconds")
             self._run(limit - self._world.now, stop_at_news=True)
 
     @property
@@ -163,11 +162,11 @@ class Network:
 
     @property
     def fingerprint(self) -> str:
-        """The same for two runs in which everything happened the same."""
+        """A hash of everything that happened; two identical runs have the same."""
         return self._world.trace_hash()
 
     def story(self) -> str:
-        """What happened so far, one line each, for the message of a test that fails."""
+        """The journal so far, one line per entry, for the message of a failing test."""
         return "\n".join(f"{at / 1_000:10.3f}  {e.kind:<20} {e.text}" for at, e in self.store.journal)
 
     def __enter__(self) -> "Network":
@@ -179,12 +178,12 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        """The end: nothing can be asked of it, its nodes or its clients any more. What happened can still be read."""
+        """Close the network. It, its nodes and its clients accept no more calls; what happened can still be read."""
         self._closed = True
 
     def need_open(self) -> None:
         if self._closed:
-            raise Misuse("this network was closed", hint="Use it, its nodes and its clients inside of its `with`.")
+            raise Misuse("this network was closed", hint="Use it, its nodes and its clients inside its `with` block.")
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
@@ -198,14 +197,14 @@ class Network:
     # --- the orchestrator ---
 
     def kill_orchestrator(self) -> None:
-        """As kill -9 does. Its store stays; nodes go on with what they have."""
+        """Kill the orchestrator as kill -9 does. Its store stays; nodes keep running their attempts."""
         self.need_open()
         leader = self._leader
         if leader is not None:
             leader.die(silently=False)
 
     def start_orchestrator(self) -> None:
-        """In place of one that was killed."""
+        """Start an orchestrator if none runs."""
         self.need_open()
         if self._leader is None:
             clocks = Clock(self._world, 1_000, 0), Clock(self._world, WALL_EPOCH_MS, 0)
@@ -222,7 +221,7 @@ class Network:
         leader = self._leader
         return leader if leader is not None and leader.serves else None
 
-    # --- for the door and the clients ---
+    # --- for the API and the clients ---
 
     @property
     def leads(self) -> bool:
@@ -231,7 +230,8 @@ class Network:
         return leader is not None and leader.serves
 
     def ask(self, events: Sequence[AnyEvent]) -> list[Answer] | None:
-        """Have the kernel decide, and wait until that is durable. None: nobody confirms it."""
+        """Have the kernel decide, and wait until the decision is durable. None: no orchestrator confirmed it in
+        time."""
         leader = self._leader
         if leader is None or not leader.serves:
             return None
@@ -244,15 +244,14 @@ class Network:
         return heard if len(heard) == len(events) else None
 
     def pass_time(self, seconds: float, idle_s: float | None = None) -> None:
-        """Somebody waits for so long; or, where nothing at all happens, for up to `idle_s`."""
+        """Let `seconds` pass. If nothing happens meanwhile, let up to `idle_s` pass in all, until something does."""
         before = len(self.store.journal)
         self._run(round(1_000 * seconds))
         if idle_s is not None and len(self.store.journal) == before:
             self._run(round(1_000 * min(idle_s - seconds, IDLE_MS_MAX / 1_000)), stop_at_news=True)
 
     def wait_for_news(self, seconds: float = IDLE_MS_MAX / 1_000) -> bool:
-        """Let time pass until something is put on record. False: nothing was, and if no time was given, nothing will
-        be."""
+        """Let time pass until a journal entry is written. False: none was, and if no time was given, none will be."""
         before = len(self.store.journal)
         self._run(round(1_000 * seconds), stop_at_news=True)
         return len(self.store.journal) > before
@@ -262,13 +261,13 @@ class Network:
         world, journal = self._world, self.store.journal
         before, limit = len(journal), world.now + max(0, ms)
         while world.now < limit and not (stop_at_news and len(journal) > before):
-            # In pieces: the world's own bound on events is one for worlds of minutes.
+            # In pieces: the limit on events in a world is meant for worlds of minutes.
             world.happened = 0
             piece = min(limit, world.now + _PIECE_MS)
             world.run_until(piece, (lambda: len(journal) > before) if stop_at_news else None)
 
     def new_key(self) -> str:
-        """Never used before, and the same in every run."""
+        """A key that was never used before, and is the same in every run."""
         return f"{self._keys.getrandbits(128):032x}"
 
     @property
@@ -280,7 +279,7 @@ class Network:
         return machine is not None and machine.agent is not None and machine.agent.core.connected
 
     def answers(self, node: str) -> bool:
-        """Whether a question to the node would be answered now."""
+        """Whether the node would answer a probe now."""
         machine = next((one.machine for one in self.nodes if one.id == node), None)
         agent = None if machine is None else machine.agent
         return (
@@ -298,7 +297,7 @@ _USUAL = {"cpu": 4, "memory": "8GiB", "disk": "100GiB"}
 
 
 class VirtualNode:
-    """One machine of the network, and what can happen to it."""
+    """One machine of the network, with the faults that a test can cause."""
 
     def __init__(self, network: Network, machine: VirtualMachine) -> None:
         self._network = network
@@ -324,24 +323,24 @@ class VirtualNode:
 
     @property
     def running(self) -> list[str]:
-        """The jobs whose bodies run here at this moment."""
+        """The jobs whose bodies run on this machine now."""
         return [shim.job for shim in self.machine.running]
 
     def kill(self) -> None:
-        """Power is lost: everything on it is gone, and nobody is told."""
+        """Cut its power: everything but its disk is gone, and it reports nothing."""
         self.machine.fall("the test killed it")
 
     def start(self) -> None:
-        """It comes back, empty-handed but for its disk."""
+        """Start it again with the content of its disk."""
         self.machine.rise()
 
     def restart_agent(self) -> None:
-        """The agent is replaced; what runs goes on."""
+        """Replace the agent; the bodies keep running."""
         self.machine.stop_agent("the test restarts it")
         self.machine.start_agent()
 
     def cut(self) -> None:
-        """The network to it is cut; what runs there goes on, and does not know."""
+        """Cut its network connection; its bodies keep running, unaware of it."""
         if not self._cut:
             self._cut = True
             for way in (UP, DOWN):
@@ -354,12 +353,12 @@ class VirtualNode:
                 self.machine.link.mend(way)
 
     def freeze(self) -> None:
-        """It stands still, as a laptop does when it is closed."""
+        """Freeze it, like a laptop that is closed."""
         self.machine.freeze(whole=True)
 
     def thaw(self) -> None:
         self.machine.thaw()
 
     def slow_down(self, factor: int) -> None:
-        """Everything on it takes so many times as long; 1: as before."""
+        """Make everything on it take `factor` times as long; 1 restores the normal speed."""
         self.machine.set_slowness(factor)

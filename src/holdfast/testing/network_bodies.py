@@ -1,7 +1,8 @@
-"""What jobs do in a network for tests: take time, print, leave files, end with a code; stated, or worked out.
+"""Defines what jobs do in a test network: take time, print, write files, exit with a code. Fixed, or computed by a
+function.
 
-A body is asked for when an attempt starts, and told which attempt it is and where, so a test can have the first fail
-and the second succeed. Knows nothing of clocks: how long a body takes is a number, and somebody else lets it pass.
+The function is called when an attempt starts, with the attempt's number and node, so that a test can let the first
+attempt fail and the second succeed. Knows nothing about clocks: a duration is only a number here.
 """
 
 import os
@@ -19,27 +20,27 @@ from holdfast.errors import Misuse
 from holdfast.quantities import duration_ms
 
 REAL_S_MAX = 60.0
-"""A command that is really run by a test ends within this."""
+"""Time limit for a command that a test really runs, in seconds."""
 FUNCTION = ("python3", "inputs/call/callee.py")
-"""How `holdfast.function` calls: these jobs are really run, so that they return their values."""
+"""The command that `holdfast.function` submits. These jobs are really run, so that they return their values."""
 
 
 class Body(msgspec.Struct, frozen=True):
     """What one attempt does."""
 
     takes: float | str = "1s"
-    """Seconds, or `90s`, `30m`, `2h`."""
+    """How long it takes: seconds, or `90s`, `30m`, `2h`."""
     exit_code: int = 0
     prints: str | bytes = ""
-    """To stdout. Arrives when the body ends."""
+    """Written to stdout. It arrives when the body ends."""
     complains: str | bytes = ""
-    """To stderr."""
+    """Written to stderr."""
     files: Mapping[str, str | bytes] = {}
-    """What it leaves in its working folder, by path."""
+    """Files that it writes to its working folder, by path."""
     ignores_stop: bool = False
-    """It does not heed the polite signal, and has to be killed."""
+    """It ignores SIGTERM and has to be killed."""
     fells_node: bool = False
-    """It takes its machine down with it when its time is over."""
+    """It takes its machine down when its time is over."""
 
     @property
     def takes_ms(self) -> int:
@@ -47,7 +48,7 @@ class Body(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One attempt, as the function that decides what it does sees it."""
+    """One attempt, as passed to the function that decides what it does."""
 
     job: str
     name: str
@@ -55,19 +56,19 @@ class Run(msgspec.Struct, frozen=True):
     env: dict[str, str]
     node: str
     attempt: int
-    """1 for the first."""
+    """The number of the attempt, from 1."""
     saved_s: float = 0.0
-    """Of a job that resumes: how much of its work an earlier attempt saved."""
+    """For a job that resumes: how many seconds of its work an earlier attempt saved."""
     lay_out: Callable[[Path], None] = lambda folder: None
     """Puts the package and the inputs of the job into a folder."""
 
 
 Deed = Body | Callable[[Run], Any]
-"""A body, or a function of the attempt that returns one, or a text it prints, or an exit code, or nothing."""
+"""A body, or a function that gets a `Run` and returns a body, text to print, an exit code, or None."""
 
 
 class Bodies:
-    """Who does what: the newest rule that fits a job counts."""
+    """The rules that map jobs to bodies. The newest rule that matches a job applies."""
 
     def __init__(self, usual: Deed) -> None:
         self._usual = usual
@@ -91,7 +92,7 @@ def _done(deed: Deed, run: Run) -> Body:
     try:
         said = deed(run)
     except Exception:
-        # As Python itself ends a program: what went wrong on stderr, and 1.
+        # As Python ends a program: traceback on stderr, exit code 1.
         return Body(exit_code=1, complains=traceback.format_exc())
     match said:
         case Body():
@@ -112,8 +113,8 @@ def _done(deed: Deed, run: Run) -> Body:
 
 
 def really(takes: float | str = "1s") -> Callable[[Run], Body]:
-    """The job's command, really run on this machine in a folder of its own, and over in no virtual time but `takes`.
-    Nothing keeps it in bounds: for your own code only."""
+    """Really run the job's command on this machine, in a folder of its own. It takes `takes` in virtual time. The
+    command runs without isolation: use this only for your own code."""
 
     def body(run: Run) -> Body:
         with tempfile.TemporaryDirectory(prefix="holdfast-body-") as name:

@@ -1,4 +1,4 @@
-"""The SDK's transports over a network in this process: the same steps, but waiting lets virtual time pass."""
+"""The SDK's transports over a test network in this process: the same steps, but waiting lets virtual time pass."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Content of a network for tests, in memory, as the handlers of the API ask for it: see
+"""The content of a test network, in memory, behind the interface that the API handlers use: see
 `orchestrator/content/service.py`.
 """
 
@@ -20,7 +20,7 @@ class VirtualContent:
         self._blobs = blobs
         self.inputs = S3Inputs()
 
-    # --- what stands behind its addresses ---
+    # --- content by key ---
 
     def put(self, key: str, data: bytes) -> None:
         self._blobs[key] = data
@@ -30,7 +30,7 @@ class VirtualContent:
             raise ApiError("blob_missing", f"the store holds nothing under {key[:160]!r}")
         return self._blobs[key]
 
-    # --- what the API asks for ---
+    # --- for the API ---
 
     def _has(self, key: str, size: int) -> bool:
         return key in self._blobs and len(self._blobs[key]) == size

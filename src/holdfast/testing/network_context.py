@@ -1,4 +1,4 @@
-"""What stands behind the API of a network for tests. Whoever waits in here lets virtual time pass, and returns."""
+"""Provides what the API handlers need in a test network. Every wait here lets virtual time pass and then returns."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
@@ -65,7 +65,7 @@ class VirtualLeader:
 
     @property
     def trouble(self) -> str:
-        return "" if self._network.leads else "no orchestrator leads just now"
+        return "" if self._network.leads else "no orchestrator leads now"
 
     async def ask(self, event: AnyEvent) -> Answer:
         return (await self.ask_all([event]))[0][0]
@@ -81,7 +81,7 @@ class VirtualLeader:
 
     @asynccontextmanager
     async def turn(self, jobs: Set[JobId], /) -> AsyncIterator[None]:
-        """A virtual network answers one request at a time, so it is always this one's turn."""
+        """A virtual network answers one request at a time, so no request has to wait for its turn."""
         yield
 
 
@@ -112,7 +112,7 @@ class VirtualOutput:
         self._network = network
 
     def read(self, attempt: str, stream: str, offset: int, limit: int) -> bytes:
-        """Everything once the attempt's logs were delivered, nothing before."""
+        """The whole log once the attempt's logs are delivered; nothing before."""
         need_log_name(attempt, stream)
         arrived = AttemptId(attempt) in self._network.store.delivered
         printed = self._network.belongings.printed.get((attempt, stream), b"") if arrived else b""
@@ -121,7 +121,7 @@ class VirtualOutput:
 
 class VirtualRetention:
     def gone(self, job: Job) -> str:
-        """Nothing is ever deleted here."""
+        """A test network never deletes logs."""
         return ""
 
 
@@ -145,7 +145,7 @@ class VirtualWakeups:
 
 
 class VirtualTurns:
-    """Nobody else asks meanwhile, and no question takes any of the leader's time."""
+    """No wait is needed: requests are answered one at a time and cost the leader no time."""
 
     watchers = 0
 

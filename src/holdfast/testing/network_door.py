@@ -1,6 +1,6 @@
-"""The HTTP API of a network for tests, answered in this process by the table of routes that an orchestrator serves.
+"""The HTTP API of a test network, answered in this process by the route table that an orchestrator serves.
 
-It is a transport for httpx, so what asks is the real `Client`. While an answer is made, virtual time passes.
+It is a transport for httpx, so the real `Client` uses it. Virtual time passes while an answer is computed.
 """
 
 import sys
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 def finished(answer: Coroutine[Any, Any, T]) -> T:
-    """What comes of a coroutine that waits for nothing but virtual things, which are over when they return."""
+    """The result of a coroutine that awaits only virtual operations, which are complete when they return."""
     hooks = sys.get_asyncgen_hooks()
-    # A stream of this network is none of the event loop's that its reader may run in.
+    # The streams of this network must not be registered with the event loop that their reader may run in.
     sys.set_asyncgen_hooks(None, None)
     try:
         answer.send(None)
@@ -45,10 +45,10 @@ class NetworkApi(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self._need_open = need_open
         self._leads = leads
         self._turn = RLock()
-        """A client may be shared between threads; the world behind it is one."""
+        """Serializes requests: threads may share a client, and there is only one world behind it."""
         self.routes = ROUTES
         self.lost = 0
-        """So many answers get lost on their way back."""
+        """How many of the next answers are lost on their way to the client."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         request.read()
@@ -70,8 +70,8 @@ class NetworkApi(httpx.BaseTransport, httpx.AsyncBaseTransport):
     def _answered(self, request: httpx.Request) -> httpx.Response:
         try:
             if not self._leads():
-                # In the place of a connection that is refused.
-                raise ApiError("busy", "no orchestrator leads just now", "Try again in a moment.")
+                # Takes the place of a refused connection.
+                raise ApiError("busy", "no orchestrator leads now", "Try again in a moment.")
             if request.url.path.startswith(PREFIX):
                 return self._blob(request)
         except ApiError as wrong:
@@ -88,7 +88,7 @@ class NetworkApi(httpx.BaseTransport, httpx.AsyncBaseTransport):
         return httpx.Response(response.status, headers=headers, stream=httpx.ByteStream(response.body))
 
     def _blob(self, request: httpx.Request) -> httpx.Response:
-        """What stands behind the addresses that it gives out for content."""
+        """Upload or download the content behind an address that the API gave out."""
         key = request.url.path.removeprefix(PREFIX)
         if request.method == "PUT":
             self._content.put(key, request.content)
@@ -97,7 +97,7 @@ class NetworkApi(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
 
 class _Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A stream, made as it is read: whoever waits for its next piece lets virtual time pass."""
+    """A stream that is computed while it is read: waiting for the next piece lets virtual time pass."""
 
     def __init__(self, pieces: AsyncGenerator[bytes, None], turn: RLock, need_open: Callable[[], None]) -> None:
         self._pieces = pieces

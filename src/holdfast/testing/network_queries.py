@@ -1,4 +1,4 @@
-"""What is committed in a network for tests, asked for as the store of an orchestrator is: see `state/store.py`."""
+"""Queries on the committed rows of a test network, with the interface of `state/store.py`."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class VirtualQueries(Queries):
-    """Asks in the caller's own thread: nothing in a virtual network takes real time."""
+    """Answers in the caller's own thread: nothing in a virtual network takes real time."""
 
     def __init__(self, store: SimStore) -> None:
         self.store = VirtualRows(store)

@@ -1,7 +1,7 @@
-"""The machines and the orchestrator of a network for tests: those of the simulator, with bodies that a test states.
+"""The machines and the orchestrator of a test network: those of the simulator, with bodies that a test defines.
 
 Kernel, leader core, node core and warden are the production ones; links, clocks, disks and stores are virtual. Nothing
-is decided here. What the simulator does often because it looks for faults (probe, measure, look), is done seldom here:
+is decided here. Periodic work (progress, logs, load) runs less often than in the simulator, which looks for faults:
 hours should pass in milliseconds.
 """
 
@@ -32,26 +32,27 @@ from holdfast.testing.network_bodies import Bodies, Body, Run, as_bytes
 LOOK_EVERY_MS = 10_000
 LOAD_EVERY_MS = 30_000
 PULSE_MS = 10_000
-"""This orchestrator never freezes, so it need not look at the clock all the time; what is due is still done in time."""
+"""How often the orchestrator looks at its clock, in milliseconds. It never freezes, so it need not look more often;
+deadlines are still met in time."""
 
 
 def owned_by(owner: str, sha: str) -> str:
-    """The key of something that an owner has."""
+    """The key of an owner's blob."""
     return owned_key(owner_hash(owner), sha)
 
 
 class Belongings:
-    """Everything that is no row: blobs, what attempts printed and left, what jobs saved."""
+    """Everything that is not a row: blobs, the output and files of attempts, the progress that jobs saved."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
-        """By key, as in a blob store: what came in, and what its owner has. See `holdfast.blobs.keys`."""
+        """By key, as in a blob store, incoming and owned. See `holdfast.blobs.keys`."""
         self.printed: dict[tuple[str, str], bytes] = {}
         self.left: dict[str, DeliveredFiles] = {}
         self.saved_ms: dict[str, int] = {}
-        """Work that a job need not do again."""
+        """By job: work that a checkpoint has saved."""
         self.begun_ms: dict[str, int] = {}
-        """Work that was done already when an attempt began."""
+        """By attempt: work that was already done when it started."""
 
     def keep(self, attempt: str, owner: str, body: Body) -> None:
         self.printed[attempt, "stdout"] = as_bytes(body.prints)
@@ -65,7 +66,7 @@ class Belongings:
             for path, data in body.files.items():
                 place = folder / path
                 if not place.resolve().is_relative_to(folder.resolve()):
-                    raise ValueError(f"a body cannot leave {path!r}: it is outside of its folder")
+                    raise ValueError(f"a body cannot write {path!r}: the path is outside its folder")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(as_bytes(data))
             manifest = scan(folder).manifest
@@ -107,7 +108,7 @@ class VirtualAgent(SimAgent):
             self._save_later(attempt)
 
     def _save_later(self, attempt: AttemptId) -> None:
-        """As the production agent does: what a job saves is captured in the interval that it asked for."""
+        """As the production agent does: the checkpoint is captured at the interval that the job requests."""
         shim = self.machine.shims.get(attempt)
         job = self.machine.store.rows.get(("job", shim.job)) if shim is not None else None
         if isinstance(job, Job) and job.spec.checkpoint_ms:
@@ -156,7 +157,7 @@ class VirtualAgent(SimAgent):
 
     def _heard(self, stream: Stream, message: Any) -> None:
         if isinstance(message, LogsKept) and message.attempt in self.machine.belongings.left:
-            # Its logs and its files arrive together.
+            # Logs and files arrive together.
             if stream is self._stream and self._undelivered.pop(message.attempt, None) is not None:
                 self._feed(Delivered(message.attempt, self.machine.belongings.left[message.attempt]))
             return

@@ -1,4 +1,4 @@
-"""Python packages without an index: small wheels, made on the spot, for pip to find in a folder."""
+"""Makes small Python packages for tests: wheels in a folder that pip uses instead of an index."""
 
 import base64
 import hashlib
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def make_wheel(folder: Path, name: str, version: str, needs: str = "") -> Path:
-    """A package with one module that knows its version. `needs`: another package that it requires."""
+    """Write a wheel with one module, which holds its version. `needs`: another package that it requires."""
     info = f"{name}-{version}.dist-info"
     wants = f"Requires-Dist: {needs}\n" if needs else ""
     files = {
@@ -25,7 +25,7 @@ def make_wheel(folder: Path, name: str, version: str, needs: str = "") -> Path:
 
 
 def offline_pip(wheels: Path) -> dict[str, str]:
-    """The environment of a node whose pip finds packages in this folder and nowhere else."""
+    """The environment variables of a node whose pip finds packages only in this folder."""
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": "/dev/null"}
 
 

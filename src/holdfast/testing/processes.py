@@ -1,4 +1,4 @@
-"""A whole network as real processes on loopback: to start, kill, freeze and restart, and to clean up.
+"""A whole network as real processes on loopback. It starts, kills, freezes, restarts and cleans them up.
 
     with LocalNetwork(folder) as network:
         network.start_orchestrator()
@@ -8,8 +8,8 @@
         node.kill_tree()
 
 Everything is started through the command line, as a person would. A process is ended only if it belongs to
-this network: it was started here, descends from what was, is named in a shim's own file, or carries this
-network's mark in its environment or its folder in its arguments. Times are deadlines, never guesses.
+this network: it was started here, descends from one that was, is named in a shim's own file, or has this
+network's mark in its environment or its folder in its arguments. Times are deadlines, never fixed delays.
 """
 
 import contextlib
@@ -40,11 +40,12 @@ T = TypeVar("T")
 
 MARK = "HOLDFAST_TESTING_NETWORK"
 READY_S = 60.0
-"""For a process to come up on a machine that runs other tests beside it. No story waits so long where all is well."""
+"""Limit for a process to start, in seconds, on a machine that runs other tests as well. Far above what an idle machine
+needs."""
 
 
 class NotInTime(AssertionError):
-    """Something that was waited for did not happen."""
+    """An awaited condition did not become true."""
 
 
 PORTS = (10_000, 32_000)
@@ -53,7 +54,8 @@ PORTS = (10_000, 32_000)
 def wait_for(
     condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = READY_S, every_s: float = 0.03
 ) -> T:
-    """Poll until the condition holds; its value. Fails with `what` (told, or found out then) after `timeout_s`."""
+    """Poll until the condition is true, and return its value. After `timeout_s`, fail with `what`: a text, or a
+    function that returns one."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -65,9 +67,9 @@ def wait_for(
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on, below those that the kernel gives to outgoing connections: one of these could
-    take a port from that range between this look and its use. None is given twice, nor to two workers of one test run:
-    whoever was given it may start late, or be killed and come back to it."""
+    """A port that no process listens on, below the range that the kernel assigns to outgoing connections: an outgoing
+    connection could take a port of that range before it is used. No port is given out twice, nor to two workers of one
+    test run: its user may start late, or be killed and start again on it."""
     share = _share_of_ports()
     for port in random.SystemRandom().sample(share, min(len(share), 200)):
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -83,7 +85,7 @@ _given_ports: set[int] = set()
 
 
 def _share_of_ports() -> range:
-    """Those of this process, where pytest-xdist runs several."""
+    """The ports of this process, if pytest-xdist runs several."""
     low, high = PORTS
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw") or 0) % workers
@@ -120,7 +122,8 @@ class HoldfastProcess:
     def __init__(
         self, words: list[str], env: dict[str, str], log: Path, through: Iterable[str] = (), cwd: Path | None = None
     ) -> None:
-        """`through`: a command that runs it, such as `ip netns exec NAME`; it must become it, not stay beside it."""
+        """`through`: a command that runs this one, such as `ip netns exec NAME`. It must replace itself by exec, not
+        wait for a child."""
         self.words = words
         self.log = log
         self._out = log.open("ab")
@@ -142,7 +145,7 @@ class HoldfastProcess:
         return self.process.poll() is None
 
     def itself(self) -> list[psutil.Process]:
-        """Its process, while it lives: it may be gone before anybody has told us."""
+        """The process while it is alive. It may have ended without our having been notified."""
         try:
             return [psutil.Process(self.pid)] if self.running() else []
         except psutil.NoSuchProcess:
@@ -162,7 +165,7 @@ class HoldfastProcess:
             self.process.send_signal(number)
 
     def terminate(self, timeout_s: float = READY_S) -> int:
-        """SIGTERM and its exit code: a shutdown in good order."""
+        """Send SIGTERM, for an orderly shutdown, and return the exit code."""
         self.signal(signal.SIGTERM)
         try:
             return self.process.wait(timeout_s)
@@ -172,7 +175,7 @@ class HoldfastProcess:
             ) from None
 
     def kill(self) -> None:
-        """SIGKILL this one process, not its children."""
+        """Send SIGKILL to this process alone, not to its children."""
         self.signal(signal.SIGKILL)
         self.process.wait(READY_S)
 
@@ -190,13 +193,13 @@ class HoldfastProcess:
 
 
 class OrchestratorProcess(HoldfastProcess):
-    """The orchestrator's process; what it takes to start it again lies beside it."""
+    """An orchestrator process, with what is needed to start it again."""
 
     def __init__(self, words: list[str], env: dict[str, str], log: Path, url: str, listen: str) -> None:
         super().__init__(words, env, log)
         self.url = url
         self.listen = listen
-        """Where nodes dial in."""
+        """The address that nodes connect to."""
 
 
 class NodeProcesses(HoldfastProcess):
@@ -213,11 +216,11 @@ class NodeProcesses(HoldfastProcess):
 
     @property
     def id(self) -> str:
-        """The id it made for itself at its first start."""
+        """The id that the node created at its first start."""
         return "node_" + (self.home / "uuid").read_text().strip().replace("-", "")
 
     def shims(self) -> list[psutil.Process]:
-        """The shims that live, recognised by pid and start time: a reused pid is not one."""
+        """The live shims, identified by pid and start time: a reused pid does not count."""
         found: list[psutil.Process] = []
         for path in sorted(self.home.glob("attempts/*/shim.json")):
             process = _identified(path)
@@ -226,11 +229,11 @@ class NodeProcesses(HoldfastProcess):
         return found
 
     def bodies(self) -> list[psutil.Process]:
-        """What runs under the shims: sandbox and job."""
+        """The processes under the shims: sandbox and job."""
         return [child for shim in self.shims() for child in _children(shim)]
 
     def tree(self) -> list[psutil.Process]:
-        """Every process of this node: as if it were one machine."""
+        """Every process of this node, as if it were one machine."""
         roots = self.itself()
         found: dict[int, psutil.Process] = {}
         for root in [*roots, *self.shims()]:
@@ -248,12 +251,13 @@ class NodeProcesses(HoldfastProcess):
         end(self.bodies())
 
     def kill_tree(self) -> None:
-        """The machine loses its power: everything is stopped first, so that nothing can react to anything."""
+        """Simulate a power cut: all processes are stopped before they are killed, so that none can react to the end of
+        another."""
         end(self.freeze_tree())
         self.process.wait(READY_S)
 
     def freeze_tree(self) -> list[psutil.Process]:
-        """Everything stands still, also what was started while the rest was being stopped; all of it."""
+        """Stop every process, including those that start meanwhile, and return all of them."""
         stopped: dict[int, psutil.Process] = {}
         while fresh := [process for process in self.tree() if process.pid not in stopped]:
             _signal(fresh, signal.SIGSTOP)
@@ -287,13 +291,13 @@ class LocalNetwork:
 
     @property
     def desk(self) -> Path:
-        """Where commands are typed if nobody says otherwise: `run` sends the current folder, so it has its own."""
+        """The default folder for commands: `run` sends the current folder, so commands get one of their own."""
         folder = self.folder / "desk"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def environment(self, extra: dict[str, str] | None = None) -> dict[str, str]:
-        """This process's environment without what would lead to another network."""
+        """This process's environment without the variables that point to another network."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PNODE_", "ORCHESTRATOR_"))}
         return {**kept, "HOLDFAST_HOME": str(self.home), MARK: self.mark, **(extra or {})}
 
@@ -306,10 +310,8 @@ class LocalNetwork:
         wait: bool = True,
         host: str = "127.0.0.1",
     ) -> OrchestratorProcess:
-        """Start `holdfast up` on free ports. Called again after a kill: on the same ports and data.
-
-        `host`: where nodes dial in.
-        """
+        """Start `holdfast up` on free ports. After a kill: on the same ports and data. `host`: the address that nodes
+        connect to."""
         before = self.orchestrator
         url = before.url if before else f"http://127.0.0.1:{free_port()}"
         listen = before.listen if before else f"{host}:{free_port(host)}"
@@ -335,7 +337,7 @@ class LocalNetwork:
     def launch(
         self, words: list[str], env: dict[str, str] | None, log: Path, url: str, listen: str
     ) -> OrchestratorProcess:
-        """How an orchestrator's process comes to be; for those who want every life of it to be special."""
+        """Create the orchestrator's process. Subclasses override this to change every start of it."""
         return OrchestratorProcess(words, self.environment(env), log, url, listen)
 
     def restart_orchestrator(self, env: dict[str, str] | None = None, wait: bool = True) -> OrchestratorProcess:
@@ -369,7 +371,7 @@ class LocalNetwork:
         wait: bool = True,
         through: Iterable[str] = (),
     ) -> NodeProcesses:
-        """Start `holdfast node`. A name used before comes back with its old home: the same machine again."""
+        """Start `holdfast node`. A name that was used before gets its old home: it is the same machine again."""
         if token is None:
             token = self._token = self._token or self.client().tokens.create().token
         home = self.folder / f"node-{name}"
@@ -394,7 +396,7 @@ class LocalNetwork:
         return node
 
     def wait_node(self, name: str, state: str | None = None, timeout_s: float = READY_S) -> str:
-        """Wait until the node of this name may be given work (or is in `state`); its id."""
+        """Wait until the node with this name accepts work, or is in `state`, and return its id."""
         node = self.nodes[name]
         states = {state} if state else {"ready", "probation"}
 
@@ -407,7 +409,7 @@ class LocalNetwork:
         return str(wait_for(there, f"node {name} to be {' or '.join(sorted(states))}", timeout_s))
 
     def client(self, patience_s: float = 20.0) -> Client:
-        """A client for this network; closed with it. The first one is kept and shared."""
+        """A client for this network, which is closed with it. The first one is kept and shared."""
         if self._clients and patience_s == 20.0:
             return self._clients[0]
         token = (self.home / "orchestrator" / "admin.token").read_text().strip()
@@ -423,7 +425,8 @@ class LocalNetwork:
         check: int | None = None,
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run one `holdfast` command to its end, piped. `check`: the exit code it must have. `cwd`: else `desk`."""
+        """Run one `holdfast` command to its end, with piped output. `check`: the exit code it must have. `cwd`: `desk`
+        by default."""
         done = subprocess.run(
             [sys.executable, "-m", "holdfast.cli", *words],
             env=self.environment(env),
@@ -441,13 +444,13 @@ class LocalNetwork:
     def start_cli(
         self, *words: str, log: Path, env: dict[str, str] | None = None, cwd: Path | None = None
     ) -> HoldfastProcess:
-        """Start one `holdfast` command and leave it running, its output in a file. `cwd`: else `desk`."""
+        """Start one `holdfast` command and leave it running, with its output in a file. `cwd`: `desk` by default."""
         program = HoldfastProcess(list(words), self.environment(env), log, cwd=cwd or self.desk)
         self._programs.append(program)
         return program
 
     def node_running(self, job: str, timeout_s: float = READY_S) -> NodeProcesses:
-        """The node on which the newest attempt of a job runs, once its body runs."""
+        """The node that runs the newest attempt of a job, once its body runs."""
 
         def running() -> NodeProcesses | None:
             attempts = [a for a in self.client().jobs.get(job).attempts if a.phase == "running" and not a.revoked]
@@ -468,7 +471,7 @@ class LocalNetwork:
     # --- ending ---
 
     def leftovers(self) -> list[psutil.Process]:
-        """Every process that belongs to this network, however it came to be."""
+        """Every process that belongs to this network, however it was started."""
         found: dict[int, psutil.Process] = {}
         for program in self._programs:
             members = program.tree() if isinstance(program, NodeProcesses) else program.descendants()
@@ -483,7 +486,7 @@ class LocalNetwork:
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
             env = process.environ()
-            # A sandbox that is being set up has nothing of its node's environment, and may have lost its shim.
+            # A sandbox that is being set up has none of its node's environment, and may have lost its shim.
             if env.get(MARK) == self.mark or env.get(WORK_DIR, "").startswith(f"{self.folder}/"):
                 return True
             return any(str(self.folder) in word for word in process.cmdline())
@@ -499,14 +502,14 @@ class LocalNetwork:
         while (left := self.leftovers()) and time.monotonic() < deadline:
             # Frozen first: an agent that sees a shim die must not start another one.
             _signal(left, signal.SIGSTOP)
-            with contextlib.suppress(NotInTime):  # what can be ended beside it shall be
+            with contextlib.suppress(NotInTime):  # end the others even if one does not end
                 end(left)
         for program in self._programs:
             if program.running():
                 program.kill()
             program.process.wait(READY_S)
             program.close()
-        for node in self.nodes.values():  # what a node that was killed could not clear up itself
+        for node in self.nodes.values():  # what a killed node could not clean up itself
             for folder in node.home.glob("attempts/*"):
                 attempt_folders.end_processes(folder)
                 attempt_folders.clean(folder)
@@ -531,7 +534,7 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Not where it only waits to be reaped: that may be for somebody to do who stands still."""
+    """A zombie does not count: its parent may be stopped and unable to reap it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -558,7 +561,7 @@ def _identified(path: Path) -> psutil.Process | None:
     try:
         said = json.loads(path.read_text())
         stat = Path(f"/proc/{int(said['pid'])}/stat").read_text()
-        # Field 22, counted behind the command name, which may itself contain spaces and brackets.
+        # Field 22, counted after the command name, which may itself contain spaces and brackets.
         started = stat.rpartition(")")[2].split()[19]
         return psutil.Process(int(said["pid"])) if str(said["start_ticks"]) == started else None
     except (OSError, ValueError, KeyError, IndexError, psutil.NoSuchProcess):
@@ -566,7 +569,8 @@ def _identified(path: Path) -> psutil.Process | None:
 
 
 def _answers(url: str) -> bool:
-    """Whether an orchestrator serves there. Not by httpx: it prepares for TLS at every call, which takes longer."""
+    """Whether an orchestrator serves at this URL. Does not use httpx, which prepares TLS at every call and is
+    slower."""
     address, _, path = url.removeprefix("http://").partition("/")
     connection = HTTPConnection(address, timeout=2.0)
     try:

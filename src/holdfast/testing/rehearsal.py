@@ -1,15 +1,15 @@
-"""A rehearsal: one job on a small network of this machine, in peace and with its machines killed under it. Same output?
+"""Rehearses a job: runs it on a small local network, undisturbed and with its machines killed, and compares the output.
 
     with Rehearsal(told=print) as rehearsal:
         report = rehearsal.play(JobRequest(["python3", "work.py"]), kills=2)
         assert report.finding == "same", report.advice
 
-The job runs undisturbed first; then again, and the node that runs it is killed (SIGKILL of its whole process tree) at
-a random moment, as often as was asked. Where what it made differs, it runs undisturbed once more: a job whose output
-differs by itself is told apart from one that does not bear being cut.
+The job runs undisturbed first. Then it runs again, and the node that runs it is killed (SIGKILL of its whole process
+tree) at a random moment, `kills` times. If the output differs, the job runs undisturbed once more, to distinguish a job
+whose output always varies from one that does not survive an interruption.
 
-All of it lies in one folder that names the process it belongs to. Where that is killed with everything running, the
-next rehearsal ends what is left of it and takes it away.
+Everything is in one folder, whose name identifies the process that it belongs to. If that process is killed, the next
+rehearsal ends the processes that it left and removes the folder.
 """
 
 import contextlib
@@ -35,29 +35,29 @@ from holdfast.testing.processes import LocalNetwork, NodeProcesses, NotInTime, w
 from holdfast.wire.http import AttemptView, FailureView, JobRequest, JobView
 
 SPARE = 1
-"""Machines beside those that will be killed."""
+"""Machines in addition to those that will be killed."""
 EARLIEST, LATEST = 0.15, 0.85
-"""When a kill comes, as a share of how long the undisturbed run worked."""
+"""The range for the moment of a kill, as a fraction of the working time of the undisturbed run."""
 PATIENCE_S = 6 * 3600.0
 HURRY_MAX = 4
-"""A job that was slower in peace is over before the kill comes. Then it runs again, and the kill comes twice as soon,
-up to so many times as soon."""
+"""A job may end before the planned kill. Then it runs again with the kill moments divided by 2, and so on up to this
+divisor."""
 QUIET_S, QUIET_S_MAX = 10.0, 600.0
-"""A job that runs so long without anything to tell is told to run still; each time after twice as long."""
+"""The first and the longest interval between two messages that the job still runs, in seconds. It doubles each time."""
 DETAILS, DETAIL_BYTES = 5, 1 << 20
-"""How many differences are looked at, and how far into each."""
+"""How many differences are described, and how many bytes of each file are compared for that."""
 LAST_LINES = 10
-"""Of what a job that failed printed."""
+"""How many lines of a failed job's output are shown."""
 SHORTEST_S = 0.5
-"""A run shorter than this is over before anybody could be killed at a chosen moment."""
+"""A run shorter than this, in seconds, is over before a machine could be killed at a chosen moment."""
 
 
 class Kill(msgspec.Struct, frozen=True):
     node: str
     after_s: float
-    """Since the body of the attempt began."""
+    """Seconds since the body of the attempt started."""
     recovered_s: float | None
-    """Until the body ran again elsewhere; None: it never did."""
+    """Seconds until the body ran again elsewhere; None: it never did."""
 
 
 class RehearsalRun(msgspec.Struct, frozen=True):
@@ -66,18 +66,18 @@ class RehearsalRun(msgspec.Struct, frozen=True):
     seconds: float
     attempts: int
     files: dict[str, str]
-    """Path -> sha256 of what the job made."""
+    """Path -> sha256 of the files that the job made."""
     stdout: str
-    """sha256 of what the attempt that counts printed."""
+    """sha256 of the accepted attempt's stdout."""
     failure: str = ""
     worked_s: float = 0.0
-    """Of `seconds`, how long its last attempt worked: without the wait before and the preparing."""
+    """How much of `seconds` the last attempt worked, without waiting and preparation."""
     printed: tuple[str, ...] = ()
-    """Where it failed: the last lines of its output."""
+    """The last lines of the output of a failed job."""
     manifest: str = ""
-    """Of its files."""
+    """The manifest of its files."""
     accepted: str = ""
-    """The attempt that counts."""
+    """The accepted attempt."""
 
 
 class RehearsalReport(msgspec.Struct, frozen=True):
@@ -89,10 +89,10 @@ class RehearsalReport(msgspec.Struct, frozen=True):
     calm: RehearsalRun
     torn: RehearsalRun | None = None
     again: RehearsalRun | None = None
-    """The third run, undisturbed, where the second one differed."""
+    """The third run, undisturbed, if the second one differed."""
     kills: tuple[Kill, ...] = ()
     details: tuple[str, ...] = ()
-    """Of some of the differences, the first line that is not the same."""
+    """The first differing line of some of the differences."""
 
     @property
     def good(self) -> bool:
@@ -100,7 +100,7 @@ class RehearsalReport(msgspec.Struct, frozen=True):
 
 
 class Rehearsal:
-    """The network for it. Use it with `with`."""
+    """A network to rehearse jobs on. Use it with `with`."""
 
     def __init__(
         self, told: Callable[[str], None] = lambda line: None, chance: random.Random | None = None, preset: str = "lan"
@@ -202,7 +202,7 @@ class Rehearsal:
         return run, tuple(struck)
 
     def _until_ended(self, job: str, timeout_s: float) -> bool:
-        """Whether it ends within so long. Somebody may watch: now and then it is said that it still runs."""
+        """Whether the job ends within `timeout_s`. Reports from time to time that it still runs."""
         began, pause = time.monotonic(), QUIET_S
         while (left := began + timeout_s - time.monotonic()) > 0:
             with contextlib.suppress(WaitExpired):
@@ -214,7 +214,7 @@ class Rehearsal:
         return self._ended(job)
 
     def _kill(self, job: str, span: float) -> Kill | None:
-        """Kill the machine that runs the job, `span` seconds after its body began. None: the job was quicker."""
+        """Kill the machine that runs the job, `span` seconds after its body started. None: the job ended first."""
 
         attempt = self._under_way(job)
         if attempt is None:
@@ -276,7 +276,7 @@ class Rehearsal:
         return self.client.jobs.get(job).phase == "ended"
 
     def _have_machines(self, number: int) -> None:
-        """So many that live, all ready for work."""
+        """Have at least this many live machines, all ready for work."""
         living = [name for name, node in self.network.nodes.items() if node.running()]
         while len(living) < number:
             self._nodes += 1
@@ -305,7 +305,7 @@ class Rehearsal:
         )  # fmt: skip
 
     def _details(self, one: RehearsalRun, other: RehearsalRun, *, printed: bool) -> tuple[str, ...]:
-        """Where the first few of their differences are."""
+        """A description of the first few differences between two runs."""
         names = [name for name in sorted(one.files.keys() & other.files.keys()) if one.files[name] != other.files[name]]
         found: list[str] = []
         with tempfile.TemporaryDirectory(dir=self.network.folder) as folder:
@@ -320,7 +320,7 @@ class Rehearsal:
         return tuple(found)
 
     def _printed(self, run: RehearsalRun) -> bytes:
-        """The beginning of what the attempt that counts printed."""
+        """The beginning of the accepted attempt's stdout."""
         printed = b""
         for piece in self.client.jobs.logs(run.job, stream="stdout"):
             if piece.stream == "stdout" and piece.attempt == run.accepted:
@@ -335,13 +335,13 @@ class Rehearsal:
 
 
 WHAT = "rehearsal"
-"""In the name of its folder."""
+"""Part of the name of its folder."""
 MARKED = "mark"
-"""The file in it with the word that its processes carry."""
+"""The file in that folder with the mark that its processes have in their environment."""
 
 
 def clear_up(folder: str) -> None:
-    """End what a rehearsal left running, and take from the machine what it left there; the folder stays."""
+    """End the processes that a rehearsal left, and clean up after them; the folder stays."""
     left = LocalNetwork(Path(folder))
     with contextlib.suppress(OSError):
         left.mark = (left.folder / MARKED).read_text() or left.mark
@@ -353,7 +353,7 @@ def clear_up(folder: str) -> None:
 
 
 def _told_of(failure: FailureView) -> str:
-    """What happened, with its numbers."""
+    """The failure's text with its exit code, signal and detail."""
     numbers = [f"exit code {failure.exit_code}"] if failure.exit_code is not None else []
     numbers += [f"signal {failure.signal}"] if failure.signal is not None else []
     more = ", ".join(word for word in (*numbers, failure.detail) if word)
@@ -366,7 +366,7 @@ def _worked_s(view: JobView) -> float:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Every file in a folder by the hash of its content; links by where they lead."""
+    """The hash of every file in a folder, by path; for a link, its target."""
     found: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -379,12 +379,12 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def resumes(request: JobRequest) -> bool:
-    """Whether a further attempt goes on where the last one was, and so prints only the rest."""
+    """Whether the next attempt continues where the last one stopped, and so prints only the rest."""
     return request.checkpoint_ms > 0 or request.recovery == "resume"
 
 
 def differences(one: RehearsalRun, other: RehearsalRun, *, resumes: bool) -> tuple[str, ...]:
-    """What is not the same, for people to read."""
+    """The differences between two runs, as text for people."""
     found = [f"{name}: only in one of them" for name in sorted(one.files.keys() ^ other.files.keys())]
     found += [f"{name}: another content" for name in sorted(one.files.keys() & other.files.keys())
               if one.files[name] != other.files[name]]  # fmt: skip
@@ -401,7 +401,7 @@ def _beginning(path: Path) -> bytes:
 
 
 def first_difference(one: bytes, other: bytes) -> str:
-    """The first line that is not the same, or the first byte where it is no text; for people to read."""
+    """The first line that differs, or the first byte if it is not text; for people."""
     if b"\0" in one or b"\0" in other:
         same = next(
             (at for at, (x, y) in enumerate(zip(one, other, strict=False)) if x != y), min(len(one), len(other))

@@ -1,8 +1,8 @@
-"""What any runtime must do, as a suite that every one of them runs: limits, failure codes, signals, remains.
+"""The conformance suite for runtimes: limits, failure codes, signals, and what is left on the machine.
 
-Subclass `RuntimeSuite` in a test module and fill in the fixtures that are marked as hooks. Every story goes through
-a real launcher and a real shim and ends in the verdict a node would give, so that a runtime is judged by what a
-user would read. Bodies use only what a POSIX shell and busybox have: an image needs no more.
+Subclass `RuntimeSuite` in a test module and fill in the fixtures that are marked as hooks. Every test uses a real
+launcher and a real shim and ends in the verdict a node would give, so that a runtime is judged by what a user would
+read. Bodies need only a POSIX shell and busybox, so an image needs no more.
 """
 
 import hashlib
@@ -26,21 +26,21 @@ from holdfast.testing.attempts import Attempts, RealAttempt, all_dead, now, unde
 from holdfast.testing.processes import wait_for
 
 GREEDY = "tail /dev/zero"
-"""Takes memory until it is stopped: there is no line in it that could be printed."""
+"""A command that takes memory until it is killed. It prints nothing."""
 BUSY = "while :; do :; done"
 LONG_S = 90.0
-"""For stories that move much data, on a machine that does other things beside."""
+"""Limit for tests that move much data on a busy machine, in seconds."""
 
 
 def failure(attempt: RealAttempt, patience_s: float = LONG_S) -> Failure:
-    """How it failed; a result fails the test."""
+    """The failure of an attempt; a result fails the test."""
     found = attempt.verdict(patience_s)
     assert isinstance(found, Failure), f"it succeeded: {attempt.log('stdout')[-500:]}"
     return found
 
 
 class RuntimeSuite:
-    # --- hooks: what a subclass fills in ---
+    # --- hooks: a subclass fills these in ---
 
     @pytest.fixture
     def runtime(self) -> str:
@@ -49,26 +49,27 @@ class RuntimeSuite:
 
     @pytest.fixture
     def order(self) -> dict[str, Any]:
-        """Hook: what every order for it must hold besides (`image`, `engine` …)."""
+        """Hook: fields that every order must have for this runtime (`image`, `engine` …)."""
         return {}
 
     @pytest.fixture
     def outside(self) -> str:
-        """Hook: the URL of a server beyond the machine that answers `outside` to whoever may use the network."""
+        """Hook: the URL of a server beyond the machine that answers `outside` to every body that may use the
+        network."""
         raise LookupError("a subclass knows a server")
 
     @pytest.fixture
     def fetch(self) -> str:
-        """Hook: a shell command that prints what lies at the URL in $1, and fails within seconds where it cannot."""
+        """Hook: a shell command that prints the content of the URL in $1, or fails within seconds."""
         return 'wget -q -T 5 -O - "$1"'
 
     @pytest.fixture
     def faketime(self) -> dict[str, str]:
-        """Hook: environment in which libfaketime is loaded into a body of this runtime; FAKETIME is the story's."""
+        """Hook: the environment that loads libfaketime into a body of this runtime. The test sets FAKETIME."""
         return {"LD_PRELOAD": "libfaketime.so.1"}
 
     def remains(self, folder: Path) -> list[str]:
-        """Hook: what the machine still holds of the attempt in this folder besides processes and mounts."""
+        """Hook: what the machine still holds of the attempt in this folder, apart from processes and mounts."""
         return []
 
     # --- fixtures of the suite ---
@@ -83,7 +84,7 @@ class RuntimeSuite:
 
     @pytest.fixture
     def bodies(self, tmp_path: Path, launcher: Launcher, runtime: str, order: dict[str, Any]) -> Iterator[Attempts]:
-        """Starts bodies of the runtime under test; at the end nothing of them is left on the machine."""
+        """Starts bodies of the runtime under test, and removes everything of them from the machine at the end."""
         made = Attempts(tmp_path, launcher, runtime=runtime, **order)
         yield made
         made.clean_up()
@@ -91,7 +92,7 @@ class RuntimeSuite:
             assert self.left(attempt.home) == []
 
     def left(self, folder: Path) -> list[str]:
-        """Everything of an attempt that is not a file in its folder."""
+        """Everything left of an attempt that is not a file in its folder."""
         found = [f"process {pid}" for pid in folders.processes_of(folder) if linux.start_ticks(pid) is not None]
         found += [f"mount {place}" for place in scratch.mounts_below(str(folder))]
         found += [f"loop device {device}" for device in scratch.loops_below(str(folder))]
@@ -102,7 +103,7 @@ class RuntimeSuite:
     @pytest.mark.spec("J7")
     @pytest.mark.parametrize("code", [1, 3, 126, 127, 137, 255])
     def test_an_exit_code_is_the_users_and_told_as_it_is(self, bodies: Attempts, code: int) -> None:
-        """137 as well: a program may choose that number, and no other evidence makes it out-of-memory."""
+        """137 as well: a program may choose that number, and without other evidence it does not mean out of memory."""
         found = failure(bodies.start("sh", "-c", f"exit {code}"))
         assert (found.code, found.exit_code) == (FailureCode.EXIT_CODE, code)
 
@@ -135,7 +136,7 @@ class RuntimeSuite:
         found = failure(bodies.start("sh", "-c", "sh -c 'kill -9 $$'; exit $?", resources={"memory_mib": 64}))
         assert (found.code, found.exit_code) == (FailureCode.EXIT_CODE, 137)
 
-    # --- what it prints, sees and is ---
+    # --- output, environment and identity ---
 
     @pytest.mark.spec("J4", "J11")
     def test_both_streams_are_kept_apart_and_complete(self, bodies: Attempts) -> None:
@@ -268,7 +269,7 @@ class RuntimeSuite:
         script = "dd if=/dev/zero of=/tmp/big bs=1M count=200"
         attempt = bodies.start("sh", "-c", script, resources={"memory_mib": 64})
         found = failure(attempt)
-        # killed, or told that there is no room: never 200 MiB
+        # killed, or refused for lack of space: never 200 MiB
         assert found.code in (FailureCode.OOM_JOB, FailureCode.EXIT_CODE), found
 
     @pytest.mark.spec("N4")
@@ -279,7 +280,7 @@ class RuntimeSuite:
         status = attempt.until(
             lambda status: status["phase"] == "ended" or status.get("usage", {}).get("pids", 0) >= 15, LONG_S
         )
-        # then there are never more than it may have, and those are ended with it
+        # then there are never more than its limit, and all of them end with it
         assert status["phase"] == "ended" or status["usage"]["pids"] <= 20
         assert len(attempt.family()) <= 20 + 4
         if status["phase"] != "ended":
@@ -299,7 +300,7 @@ class RuntimeSuite:
         later = attempt.until(
             lambda status: held.append(status["usage"]["throttled_permille"]) or now() - seen > 3_000, LONG_S
         )
-        # then it used at most that since there was any of it, within the kernel's periods, and is seen to wait
+        # then it used at most that, within the kernel's periods, and its waiting is reported
         assert later["usage"]["cpu_ms"] <= (now() - began) * 0.25 * 1.3 + 200
         assert max(held) > 0
 
@@ -324,7 +325,7 @@ class RuntimeSuite:
 
     @pytest.mark.spec("N4", "J7")
     def test_a_disk_that_others_filled_is_the_nodes_fault(self, bodies: Attempts, small_disk: Path) -> None:
-        # given a node whose disk has no room for what the job asked for
+        # given a node whose disk has too little space for the job's request
         attempt = bodies.prepare("sh", "-c", "echo ran", home=small_disk / "att", resources={"disk_mib": 64})
         found = failure(attempt.start())
         assert found.code is FailureCode.NODE_DISK_FULL, found
@@ -332,7 +333,7 @@ class RuntimeSuite:
 
     @pytest.fixture
     def small_disk(self, tmp_path: Path) -> Iterator[Path]:
-        """A disk with room for logs and little else."""
+        """A disk with space for logs and little else."""
         disk = tmp_path / "disk"
         disk.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "none", str(disk)], check=True)
@@ -344,7 +345,7 @@ class RuntimeSuite:
         script = "dd if=/dev/zero of=/tmp/m bs=1M count=40; dd if=/dev/zero of=d bs=1M count=10; echo here; sleep 60"
         attempt = bodies.start("sh", "-c", script, resources={"memory_mib": 256, "disk_mib": 64})
         attempt.printed("here")
-        # what was measured before it had printed that is heard first
+        # reports of measurements from before it printed arrive first
         usage = attempt.until(
             lambda status: (used := status["usage"]) and used["memory_mib"] >= 40 and used["disk_mib"] >= 9
         )["usage"]
@@ -353,7 +354,7 @@ class RuntimeSuite:
         assert 1 <= usage["pids"] <= 10
         assert 0 < usage["cpu_ms"] < 20_000
 
-    # --- its end ---
+    # --- stopping and ending ---
 
     @pytest.mark.spec("N4", "J7")
     def test_at_its_time_limit_it_may_say_goodbye(self, bodies: Attempts) -> None:
@@ -409,14 +410,14 @@ class RuntimeSuite:
         runtime_named(runtime).clean(str(attempt.home))
         assert self.left(attempt.home) == []
         folders.remove(attempt.home)
-        # and cleaning once more, without folder or order, is no fault
+        # and cleaning once more, without folder or order, is not an error
         runtime_named(runtime).clean(str(attempt.home))
 
     # --- clocks ---
 
     @pytest.mark.spec("N4", "J7")
     def test_a_clock_that_jumped_in_the_job_moves_no_limit(self, bodies: Attempts, faketime: dict[str, str]) -> None:
-        # given a body for which it is ten years later, and time hardly passes
+        # given a body whose clock is ten years ahead and hardly moves
         env = faketime | {"FAKETIME": "+10y x0.01"}
         script = "date +%Y; while :; do sleep 0.01; done"
         began: list[int] = []
@@ -427,7 +428,8 @@ class RuntimeSuite:
 
         attempt, limit_ms = under_limit(start, "\n")
         found = failure(attempt)
-        # then its limit is the node's, in real time: by the body's own clock it would take a hundred times as long
+        # then its limit is measured by the node in real time: by the body's own clock it would take a hundred times as
+        # long
         assert found.code is FailureCode.TIME_LIMIT, found
         assert limit_ms <= now() - began[-1] < 60 * limit_ms
         assert int(attempt.log("stdout").split()[0]) >= _year() + 9

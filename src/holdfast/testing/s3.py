@@ -1,4 +1,4 @@
-"""A real S3 endpoint on loopback for tests: buckets are folders, filled before it starts; it can be killed, frozen and
+"""A real S3 endpoint on loopback for tests. Buckets are folders, filled before it starts. It can be killed, frozen and
 started again on the same port.
 
     with S3Server() as s3:
@@ -19,7 +19,7 @@ ACCESS, SECRET = "holdfastaccess", "holdfastsecretkey"
 
 
 class S3Server(Service):
-    """`root`: where the buckets lie, if not in its own folder."""
+    """`root`: the folder of the buckets; a folder inside its own by default."""
 
     def __init__(self, root: Path | None = None) -> None:
         super().__init__("hf-s3-")
@@ -32,12 +32,12 @@ class S3Server(Service):
         return f"http://127.0.0.1:{self.port}"
 
     def bucket(self, name: str) -> Path:
-        """The folder of a bucket, made where it is missing."""
+        """The folder of a bucket, which is created if it is missing."""
         (self.root / name).mkdir(exist_ok=True)
         return self.root / name
 
     def keys(self, url: str = "") -> dict[str, str]:
-        """The environment of somebody who may use it; `url`: if it is reached by another address."""
+        """The environment variables of a client that may use it. `url`: set if it is reached by another address."""
         return {
             "AWS_ENDPOINT_URL": url or self.url,
             "AWS_ACCESS_KEY_ID": ACCESS,

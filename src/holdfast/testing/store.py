@@ -1,7 +1,7 @@
-"""What any store must do, as a suite that any implementation can run. Knows the contract, no database.
+"""The conformance suite for stores, which any implementation can run. Knows the contract, no database.
 
-Subclass `StoreConformance` in a test module and give it a fixture `store_url`: the address of a database that
-nobody has used, opened by `Store.open`. Run as a program, this module is the writer that the suite kills:
+Subclass `StoreConformance` in a test module and give it a fixture `store_url`: the address of an unused database,
+opened by `Store.open`. Run as a program, this module is the writer that the suite kills:
 
     python -m holdfast.testing.store URL      commits numbered batches, printing each number when it is durable
 """
@@ -55,7 +55,7 @@ from holdfast.state import LeadershipLost, Snapshot, Store, StoreFailed
 from holdfast.state import store as store_room
 
 BATCH_ROWS = 40
-"""Rows in one batch of the writer that is killed: enough that a torn batch would show."""
+"""Rows in one batch of the writer that is killed: enough for a torn batch to show."""
 
 
 def a_job(number: int, owner: str = "ada", name: str = "", phase: JobPhase = JobPhase.QUEUED) -> Job:
@@ -114,7 +114,7 @@ def an_entry(seq: int, job: str | None = None, node: str | None = None) -> Entry
 
 
 def keep_paces(monkeypatch: pytest.MonkeyPatch, most: int, commands_most: int) -> None:
-    """Only so many paces are kept, and so many that are only a command."""
+    """Limit how many duration histories are kept, and how many of those that are keyed by a command alone."""
     newest = Newest(most, COMMAND, commands_most)
     monkeypatch.setitem(BY_TYPE, DurationHistory, msgspec.structs.replace(BY_TYPE[DurationHistory], newest=newest))
 
@@ -215,7 +215,7 @@ class StoreConformance:
     def test_of_too_many_kinds_the_newest_are_loaded_and_the_others_removed(
         self, store: Store, epoch: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # Given a store that loads three kinds of work and two commands
+        # Given a store that loads at most three job kinds and two commands
         keep_paces(monkeypatch, 3, 2)
         rows = [
             DurationHistory(id, seq, (7,))
@@ -224,17 +224,17 @@ class StoreConformance:
         ]
         newest = ["name_z3", "arr_3", "name_z2", "command_3", "command_2"]
 
-        # When more are written, then those with the highest numbers are loaded, and of one number the higher ids
+        # When more are written, then those with the highest numbers are loaded, and among equal numbers the higher ids
         store.commit(rows, epoch)
         assert [pace.id for pace in store.load_live().paces] == newest
 
-        # When it was written to often enough, then the others are no longer there, however many would be loaded
+        # When enough commits have followed, then the others are removed, however many would be loaded
         monkeypatch.setattr(store_room, "FORGET_EVERY", 2)
         store.commit([DurationHistory("name_z3", 4, (7, 8)), DurationHistory("command_3", 4, (7, 8))], epoch)
         keep_paces(monkeypatch, 100, 100)
         assert [pace.id for pace in store.load_live().paces] == newest
 
-        # When an orchestrator that no longer leads would remove some, then it removes nothing
+        # When an orchestrator that no longer leads tries to remove some, then it removes nothing
         store.take_lead("another")
         keep_paces(monkeypatch, 1, 100)
         store._forget_oldest(DurationHistory, epoch)
@@ -256,7 +256,7 @@ class StoreConformance:
         ended = msgspec.structs.replace(running, phase=JobPhase.ENDED, ended_ms=Instant(9))
 
         store.commit([queued, Meta(fence=1)], epoch)
-        store.commit([running, ended, Meta(fence=2)], epoch)  # the last version in a batch is the one that stands
+        store.commit([running, ended, Meta(fence=2)], epoch)  # the last version in a batch counts
 
         assert store.jobs() == [ended]
         assert store.load_live().jobs == ()
@@ -365,7 +365,7 @@ class StoreConformance:
         assert [t.id for t in live.tokens] == ["tok_a", "tok_b", "tok_c"], "a revoked token stays known as revoked"
         assert len(store.nodes()) == len(NodeState) and len(store.tokens()) == 3
 
-    # --- questions ---
+    # --- queries ---
 
     @pytest.mark.spec("J3")
     def test_jobs_are_listed_newest_first_page_by_page(self, store: Store, epoch: int) -> None:
@@ -473,7 +473,7 @@ class StoreConformance:
         assert store.entries(after_seq=2**80) == [] and store.entries(after_seq=-5, limit=1) == entries[:1]
         assert store.entries(limit=-1) == []
 
-    # --- at the same time ---
+    # --- concurrency ---
 
     @pytest.mark.spec("J14")
     def test_readers_see_whole_batches_only_while_a_writer_writes(self, store: Store, epoch: int) -> None:
@@ -520,7 +520,7 @@ class StoreConformance:
     def test_a_killed_writer_loses_nothing_it_acknowledged_and_leaves_no_half_batch(
         self, store_url: str, store: Store, acknowledged: int
     ) -> None:
-        # When a writing process is killed right after it said that a batch is durable
+        # When a writing process is killed right after it reported that a batch is durable
         command = [sys.executable, "-m", "holdfast.testing.store", store_url]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None
@@ -528,10 +528,10 @@ class StoreConformance:
             writer.kill()
             heard += [int(line) for line in writer.stdout]
 
-        # Then every batch it named is there, at most one more, and each of them whole
+        # Then every batch that it reported is there, at most one more, and each of them is complete
         again = Store.open(store_url)
         try:
-            epoch = again.take_lead("the next")  # also waits for what the dead one had still in flight
+            epoch = again.take_lead("the next")  # also waits for the dead writer's last commit
             last = again.last_seq()
             whole, rest = divmod(last, BATCH_ROWS)
             assert rest == 0
@@ -546,7 +546,7 @@ class StoreConformance:
 
 
 def _generation(number: int) -> Sequence[Row]:
-    """A batch that belongs together: the same jobs each time, stamped with its number, and new entries."""
+    """A batch that belongs together: the same jobs each time, marked with its number, and new journal entries."""
     jobs = [msgspec.structs.replace(a_job(i), attempts_made=number) for i in range(BATCH_ROWS)]
     first = (number - 1) * BATCH_ROWS
     entries = [an_entry(first + i, jobs[0].id) for i in range(1, BATCH_ROWS + 1)] if number else []

@@ -1,1 +1,1 @@
-"""What a node decides, pure: no clock, socket, file or process. Imports nothing: the shim stays small."""
+"""The decisions of a node. Pure: no clock, socket, file or process. Imports nothing, so that the shim stays small."""

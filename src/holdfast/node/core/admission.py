@@ -1,7 +1,7 @@
-"""Decides whether a node takes an assignment, and puts the reason for a refusal into words (SPEC N5).
+"""Decides whether a node accepts an assignment, and states the reason for a refusal (SPEC N5).
 
-What the orchestrator sends is checked like any other input: a node protects itself even from a network
-that was taken over. A refusal costs the node nothing.
+Messages of the orchestrator are validated like any other input: a node protects itself even from a compromised
+network. A refusal costs the node nothing.
 """
 
 import re
@@ -14,7 +14,7 @@ from holdfast.model.messages import Start, Welcome
 from holdfast.node.core.order import Order, OrderError
 
 _ATTEMPT = re.compile(r"att_[0-9a-z]{1,64}\.[0-9]{1,9}")
-"""Becomes the name of a folder: nothing that could mean another place."""
+"""Becomes the name of a folder, so it must not contain a path."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _INPUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -23,10 +23,10 @@ _FENCE_MAX = 2**53
 
 
 class NodeLimits(msgspec.Struct, frozen=True):
-    """What a node takes at most, whoever asks."""
+    """The most that a node accepts, whatever the orchestrator asks for."""
 
     attempts_max: int = 256
-    """Bounds a report to one message."""
+    """Attempts held at a time, so that a report fits into one message."""
     argv_bytes_max: int = 32 * 1024
     env_bytes_max: int = 32 * 1024
     log_bytes_max: int = 64 * 1024 * 1024
@@ -40,7 +40,7 @@ def _no_limits() -> dict[str, int]:
 
 
 class Means(msgspec.Struct, frozen=True):
-    """What a node runs jobs with."""
+    """The runtimes, features and GPUs that a node runs jobs with."""
 
     runtime: str = "bubblewrap"
     """For jobs without an image."""
@@ -48,13 +48,13 @@ class Means(msgspec.Struct, frozen=True):
     engine: str = ""
     """The socket of the container engine; empty: there is none."""
     gpus: tuple[str, ...] = ()
-    """What the driver calls those that are offered."""
+    """The driver's ids of the offered GPUs."""
     limits: dict[str, int] = msgspec.field(default_factory=_no_limits)
-    """The operator's, for every job (see `Order.limits`)."""
+    """The operator's limits for every job (see `Order.limits`)."""
 
 
 def flaw(start: Start, limits: NodeLimits) -> str:
-    """What is wrong with an assignment as it stands, in words; empty when nothing is."""
+    """What is invalid in an assignment, in words; empty if it is valid."""
     spec = start.spec
     argv_bytes = sum(len(word.encode(errors="replace")) for word in spec.argv)
     env_bytes = sum(len((k + v).encode(errors="replace")) for k, v in spec.env.items())
@@ -94,7 +94,7 @@ def _hashes(start: Start) -> list[str]:
 
 
 def unable(start: Start, means: Means) -> str:
-    """What the job asks of this node that it cannot or will not do, in words; empty when nothing is."""
+    """Which features the job needs that this node does not offer, in words; empty if there are none."""
     spec = start.spec
     asked = {*spec.need.features, CONTAINER if spec.image or spec.dockerfile else PLAIN}
     missing = sorted(asked - set(means.features))
@@ -102,7 +102,7 @@ def unable(start: Start, means: Means) -> str:
 
 
 def crowding(need: Resources, offered: Resources, in_use: Resources) -> str:
-    """Which resource would be exceeded, in words; empty when the need fits beside what is held."""
+    """Which resource would be exceeded, in words; empty if the need fits beside the held attempts."""
     if (in_use + need).fits_in(offered):
         return ""
     for name in ("cpu_milli", "memory_mib", "disk_mib", "gpus"):
@@ -115,7 +115,7 @@ def crowding(need: Resources, offered: Resources, in_use: Resources) -> str:
 def order_for(
     start: Start, welcome: Welcome, means: Means, limits: NodeLimits, gpus: tuple[str, ...] = ()
 ) -> Order | str:
-    """The order a shim carries out for this assignment, or what is wrong with it. `gpus`: leased to it, whole."""
+    """The order that a shim carries out for this assignment, or what is wrong with it. `gpus`: assigned to it alone."""
     need = start.spec.need.resources
     contained = bool(start.spec.image or start.spec.dockerfile)
     try:

@@ -1,11 +1,11 @@
 """Decides for one attempt when its body starts and when it must die. Pure: knows no clock, process or file.
 
-The shim is its hands, the simulator its other world. Duties of whoever drives it:
+The shim drives it in production, the simulator in a simulated world. Duties of the caller:
 
-1. Call `due(now)` after every event and at `next_deadline()`, and do what it says.
-2. After `START`, tell it `body_started` or `spawn_failed`; once the body and all it left behind are
-   dead, tell it `body_ended`.
-3. Times are milliseconds of one clock that goes on while the machine is suspended (CLOCK_BOOTTIME).
+1. Call `due(now)` after every event and at `next_deadline()`, and carry out the act it returns.
+2. After `START`, call `body_started` or `spawn_failed`; once the body and all its processes are dead, call
+   `body_ended`.
+3. Pass times in milliseconds of one clock that runs on while the machine is suspended (CLOCK_BOOTTIME).
 """
 
 from dataclasses import asdict, dataclass
@@ -15,9 +15,9 @@ from typing import Any, cast
 from holdfast.node.core.order import DURATION_MS_MAX, Order
 
 KILL_MARGIN_MS = 100
-"""SIGKILL is sent this much before a lease ends: a process does not die in the moment it is told to."""
+"""SIGKILL is sent this long before a lease ends, because a process does not die at once."""
 KILL_AGAIN_MS = 1_000
-"""A body that is still there this long after SIGKILL gets another: it may have forked in between."""
+"""A body that is still alive this long after SIGKILL gets another: it may have forked in between."""
 
 
 class Act(StrEnum):
@@ -38,17 +38,17 @@ class Phase(StrEnum):
 
 
 class EndKind(StrEnum):
-    """Why the body is no more."""
+    """Why the body ended."""
 
     EXIT = "exit"
-    """By itself: `exit_code` or `signal` says how."""
+    """It ended by itself: `exit_code` or `signal` says how."""
     TIME_LIMIT = "time_limit"
     LEASE = "lease"
     ORPHAN = "orphan"
     STOPPED = "stopped"
-    """Somebody asked for it; `detail` has the reason given."""
+    """It was stopped on request; `detail` has the reason given."""
     FAULT = "fault"
-    """The machinery around the body failed; `code` and `detail` say how."""
+    """The runtime around the body failed; `code` and `detail` say how."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class BodyOutcome:
 
     @staticmethod
     def from_dict(raw: object) -> "BodyOutcome":
-        """Read one from `status.json`; ValueError where it is none."""
+        """Read an outcome from `status.json`. Raises ValueError if it is invalid."""
         given = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
         number, text = (int, type(None)), (str,)
         expected = {"exit_code": number, "signal": number, "detail": text, "code": text}
@@ -76,7 +76,7 @@ class BodyOutcome:
 
 
 class AttemptLifecycle:
-    """One attempt's life. Every way out of it has a bound: time limit, lease, orphan limit, or a stop."""
+    """The lifecycle of one attempt. It is always bounded: by a time limit, a lease, the orphan limit or a stop."""
 
     def __init__(self, order: Order, now: int) -> None:
         self.order = order
@@ -88,30 +88,30 @@ class AttemptLifecycle:
         self._asked_to_start = False
         self._started: int | None = None
         self._cause: BodyOutcome | None = None
-        """Why the body is being stopped. Set once; a lease renewed after that comes too late."""
+        """Why the body is being stopped. Set once; a lease that is renewed later does not undo it."""
         self._term: int | None = None
         self._kill: int | None = None
 
     # --- events ---
 
     def go(self, now: int) -> None:
-        """The body may start, as soon as and only while a lease holds."""
+        """The body may start, but only while a lease holds."""
         self._went = True
         self.contact(now)
 
     def lease(self, until_ms: int) -> None:
-        """The body must be dead at `until_ms`. A lease never shrinks: what was granted was granted."""
+        """The body must be dead at `until_ms`. A lease never shrinks."""
         self._lease_until = max(self._lease_until, until_ms)
 
     def contact(self, at_ms: int) -> None:
-        """The orchestrator was last heard of at `at_ms`."""
+        """The last contact with the orchestrator was at `at_ms`."""
         self._contact = max(self._contact, at_ms)
 
     def stop(self, reason: str) -> None:
         self._end_for(BodyOutcome(EndKind.STOPPED, detail=reason))
 
     def fault(self, code: str, detail: str) -> None:
-        """The machinery failed (a disk is full …): the body's work can no longer count."""
+        """The runtime failed (a disk is full …): the body's work can no longer count."""
         self._end_for(BodyOutcome(EndKind.FAULT, code=code, detail=detail))
 
     def body_started(self, now: int) -> None:
@@ -124,7 +124,7 @@ class AttemptLifecycle:
             self._end(self._cause or BodyOutcome(EndKind.FAULT, code=code, detail=detail))
 
     def body_ended(self, exit_code: int | None, signal: int | None, now: int) -> None:
-        """The body and everything it had started are dead. What it did before it was told to stop counts."""
+        """The body and everything it started are dead. If it ended before it was told to stop, its own exit counts."""
         cause = self._cause
         told = self._term is not None or self._kill is not None
         if cause is None or not (told or cause.kind is EndKind.FAULT):
@@ -134,7 +134,7 @@ class AttemptLifecycle:
     # --- decisions ---
 
     def due(self, now: int) -> Act:
-        """What to do at this moment. Each act is named once; SIGKILL again while the body is still there."""
+        """What to do now. Each act is returned once, except that KILL is repeated while the body is still alive."""
         if self.phase is Phase.ENDED:
             return Act.NOTHING
         self._judge(now)
@@ -154,7 +154,7 @@ class AttemptLifecycle:
         return Act.NOTHING
 
     def next_deadline(self) -> int | None:
-        """When `due` may next say something new by the passing of time alone; None: only after an event."""
+        """When `due` may next return an act because of time alone; None: only after an event."""
         if self.phase is Phase.ENDED:
             return None
         if self._cause is None:
@@ -166,7 +166,7 @@ class AttemptLifecycle:
         return self._kill_at(0) if told else None
 
     def status(self) -> dict[str, Any]:
-        """What anybody may know: part of `status.json` and of every line to the agent."""
+        """The public state: part of `status.json` and of every line to the agent."""
         return {
             "attempt": self.order.attempt,
             "fence": self.order.fence,
@@ -180,7 +180,7 @@ class AttemptLifecycle:
     # --- rules ---
 
     def _judge(self, now: int) -> None:
-        """Find the first limit that has passed. The lease first: it alone protects somebody else."""
+        """Find the first limit that has passed. The lease comes first: it prevents a second body elsewhere."""
         if self._cause is not None:
             return
         order = self.order
@@ -192,7 +192,7 @@ class AttemptLifecycle:
             self._end_for(BodyOutcome(EndKind.ORPHAN, detail=f"no word for {order.orphan_ms_max} ms"))
 
     def _may_start(self, now: int) -> bool:
-        """A lease about to end is no lease to start under: the body would be stopped at once."""
+        """A body does not start under a lease that is about to end: it would be stopped at once."""
         return self._went and self._cause is None and now < self._lease_term_at()
 
     def _orphan_at(self) -> int:
@@ -204,15 +204,15 @@ class AttemptLifecycle:
         return self._lease_until - min(KILL_MARGIN_MS, self.order.lease_ms // 10)
 
     def _lease_term_at(self) -> int:
-        """Early enough for the grace; but the grace takes at most a quarter of a lease, or a long one would
-        have a body stopped after the first late renewal."""
+        """Early enough for the grace. The grace takes at most a quarter of the lease: otherwise, with a long grace, the
+        first late renewal would stop the body."""
         if self.order.lease_ms == 0:
             return DURATION_MS_MAX
         return self._lease_kill_at() - min(self.order.stop_grace_ms, self.order.lease_ms // 4)
 
     def _kill_at(self, now: int) -> int:
-        """The moment of SIGKILL: the grace after SIGTERM, or the end of the lease, whichever is first. A body
-        whose machinery failed gets no grace: nothing it says can count."""
+        """When to send SIGKILL: at the end of the grace after SIGTERM or at the end of the lease, whichever is first. A
+        body whose runtime failed gets no grace: its work cannot count."""
         if self._kill is not None:
             return self._kill + KILL_AGAIN_MS
         moment = self._lease_kill_at()

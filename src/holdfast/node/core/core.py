@@ -1,21 +1,21 @@
-"""Decides what a node does with what it is told. Pure: it knows no clock, socket, process or file.
+"""Decides what a node does: which attempts it starts, stops, reports and deletes. Pure: knows no clock, socket or file.
 
-The agent is its hands, the simulator its other world. Duties of whoever drives it:
+The agent drives it in production, the simulator in a simulated world. Duties of the caller:
 
-1. Feed `Recovered` for everything found on disk before the first `Connected`; a session's `Hello` carries
-   `held()` and `epoch_seen` of the moment it is sent.
-2. Feed what happens, in any order, with a `now` that never goes back; `Tick` at `next_due()`.
-3. Carry out the actions of one `apply` in order. `RememberEpoch` must be durable before what follows it.
-4. Say `ShimDied`, `SpawnFailed` and `Removed` only when no process of the attempt is left.
+1. Apply `Recovered` for every attempt found on disk before the first `Connected`; a session's `Hello` carries
+   `held()` and `epoch_seen` as of the moment it is sent.
+2. Apply events as they happen, in any order, with a `now` that never goes back; `NodeTick` at `next_due()`.
+3. Carry out the actions of one `apply` in order. `RememberEpoch` must be durable before the next action.
+4. Apply `ShimDied`, `SpawnFailed` and `Removed` only when no process of the attempt is left.
 5. Stop when `left` is true.
 
-Rules it keeps, whatever is lost, repeated, late or out of order:
+It keeps these rules even if messages are lost, repeated, late or out of order:
 
 - an attempt is spawned at most once, and never again after it was discarded;
-- the body of a leased attempt is told to go only after the orchestrator's Go, under a lease that
-  counts from something this node said before the orchestrator answered it;
-- a command of a lower epoch than the highest seen changes nothing;
-- what has ended stays reported until the orchestrator discards it.
+- the body of a leased attempt starts only after the orchestrator's Go, under a lease that counts from a
+  report that this node sent before the orchestrator answered it;
+- a command with a lower epoch than the highest seen changes nothing;
+- an ended attempt stays reported until the orchestrator discards it.
 """
 
 from msgspec.structs import replace
@@ -74,17 +74,17 @@ from holdfast.node.core.held_attempt import HeldAttempt
 from holdfast.node.core.verdicts import verdict
 
 NUDGE_MS = 1_000
-"""A shim that was told to go or to stop, and did not, is told again this often."""
+"""Interval at which go and stop are repeated to a shim that has not obeyed."""
 CONTACT_MS_MAX = 10_000
-"""How far a shim's idea of the last contact may lag behind."""
+"""The longest interval between reports of the last contact to a shim."""
 PERIOD_MS_MIN = 50
-"""No orchestrator makes this node report more often than this."""
+"""The shortest report interval, whatever the orchestrator asks for."""
 LAST_WORDS_MS = 2_000
-"""Once everything was stopped, a leaving node has this long to deliver what is left to say."""
+"""A leaving node has this long to deliver its last reports after everything was stopped."""
 FORGOTTEN_MAX = 4_096
-"""Discarded attempts that are remembered, so that a late Start does not bring one back."""
+"""Number of discarded attempts that are remembered, so that a late Start does not start one again."""
 LEASE_REPORTS_MAX = 1_024
-"""Reports from which a lease may still count."""
+"""Number of remembered reports from which a lease may still count."""
 
 _SEEN_AS = {
     Phase.PREPARING: HeldPhase.PREPARING,
@@ -111,11 +111,11 @@ class NodeCore:
         self.limits = limits
         self.paused = False
         self._paused_why = ""
-        """Its operator wants nothing hosted for now."""
+        """Why the operator paused the node, for people to read."""
         self.drained = False
-        """The network's operator gives it nothing, by the orchestrator's last word. For people: it decides nothing."""
+        """Whether the network's operator drains it, as last reported. For people to read: no decision depends on it."""
         self.left = False
-        """Nothing is held back any more: the shell may stop."""
+        """The node has left: the agent may stop."""
         self._holdings: dict[AttemptId, HeldAttempt] = {}
         self._forgotten: dict[AttemptId, int] = {}
         self._welcome: Welcome | None = None
@@ -123,17 +123,17 @@ class NodeCore:
         self._load: Load | None = None
         self._seq = 0
         self._said: dict[int, tuple[Instant, frozenset[AttemptId]]] = {}
-        """Reports of this session from which a lease may count: when each was said, for which attempts."""
+        """Reports of this session from which a lease may count: when each was sent, and for which attempts."""
         self._last_full = Instant(0)
         self._last_contact_told = Instant(0)
         self._leave_until: Instant | None = None
         self._overdue = False
-        """The grace of a leaving node is over: what still runs is stopped."""
+        """The grace of a leaving node is over: attempts that still run are stopped."""
         self._news: dict[tuple[AttemptId, int], Held] = {}
         self._renew_now: set[AttemptId] = set()
         self._out: list[NodeAction] = []
 
-    # --- what anybody may know ---
+    # --- state ---
 
     @property
     def connected(self) -> bool:
@@ -149,7 +149,7 @@ class NodeCore:
 
     @property
     def alive(self) -> tuple[AttemptId, ...]:
-        """Attempts of which a shim or a body may live."""
+        """Attempts whose shim or body may be alive."""
         return tuple(sorted(h.attempt for h in self._holdings.values() if h.alive))
 
     def holding(self, attempt: AttemptId) -> HeldAttempt | None:
@@ -157,11 +157,11 @@ class NodeCore:
         return self._holdings.get(attempt)
 
     def held(self) -> tuple[Held, ...]:
-        """Everything held, as `Hello` and a full report say it."""
+        """All held attempts, as in `Hello` and a full report."""
         return tuple(self._holdings[key].held() for key in sorted(self._holdings))
 
     def next_due(self) -> Instant | None:
-        """When a `Tick` is due if nothing else happens before; None: only an event can matter."""
+        """When a `NodeTick` is due if no event comes first; None: only an event changes anything."""
         moments: list[Instant] = []
         if self._welcome is not None:
             moments.append(after(self._last_full, self._report_every_ms(self._welcome)))
@@ -172,7 +172,7 @@ class NodeCore:
             moments.append(self._last_words_at() if self._overdue else self._leave_until)
         return min(moments, default=None)
 
-    # --- what happens ---
+    # --- events ---
 
     def apply(self, event: NodeEvent, now: Instant) -> list[NodeAction]:
         match event:
@@ -234,7 +234,7 @@ class NodeCore:
             return
         self._saw_epoch(welcome.epoch)
         self._welcome = welcome
-        self.drained = False  # if it is, that is the next word
+        self.drained = False  # if it is drained, a Drained message follows
         self._stop_grace_ms = max(0, welcome.stop_grace_ms)
         self._forget_session()
         self._say_full(now)
@@ -318,12 +318,12 @@ class NodeCore:
         self._report(holding)
 
     def _free_gpus(self) -> tuple[str, ...]:
-        """A GPU is leased whole and to one holder."""
+        """A GPU is assigned as a whole to one attempt."""
         leased = {gpu for holding in self._holdings.values() if holding.occupies for gpu in holding.gpu_ids}
         return tuple(gpu for gpu in self.means.gpus if gpu not in leased)
 
     def _refuse(self, start: Start, why: str, keep: bool = True) -> None:
-        """Kept, so that a lost answer is repeated; not kept where that would disturb what is held."""
+        """`keep`: hold the refusal, so that a lost answer is repeated. Not kept if that would displace others."""
         failure = Failure(FailureCode.REFUSED, why)
         refused = HeldAttempt(start.attempt, start.fence, Resources(), phase=HeldPhase.REFUSED, alive=False)
         refused.verdict = failure
@@ -332,9 +332,9 @@ class NodeCore:
         self._report(refused)
 
     def _go(self, go: Go, now: Instant) -> None:
-        """The first Go starts the body under the lease that counts from the report it answers. Where that is
-        too long ago or unknown (the Hello, another session), and for any further Go, the node asks for a
-        lease instead, and the body starts when that is answered."""
+        """The first Go starts the body under the lease that counts from the report it answers. If that report is
+        too old or unknown (the Hello, another session), and for any further Go, the node requests a lease
+        instead, and the body starts when the lease is granted."""
         holding = self._holdings.get(go.attempt)
         if holding is None or holding.fence != go.fence:
             self._report_gone(go.attempt, go.fence)
@@ -352,7 +352,7 @@ class NodeCore:
                 self._extend(holding, renewed.seq, now)
 
     def _extend(self, holding: HeldAttempt, seq: int, now: Instant) -> bool:
-        """Let the lease count from the saying of report `seq`, if that spoke of this lease and helps."""
+        """Let the lease count from the sending of report `seq`, if that report named this lease and extends it."""
         said, leases = self._said.get(seq, (Instant(0), frozenset[AttemptId]()))
         until = holding.lease_from(said)
         if holding.attempt not in leases or until <= max(holding.lease_until, now):
@@ -407,14 +407,14 @@ class NodeCore:
     def _end(self, holding: HeldAttempt, status: ShimStatus) -> None:
         holding.alive = False
         holding.verdict = verdict(status)
-        # A leased body that was never told to go has not begun, and left no logs to wait for.
+        # A leased body without a go has never started, and has left no logs to wait for.
         began = not holding.leased or holding.went or status.go
         holding.advance(HeldPhase.UPLOADING if began else HeldPhase.FINISHED)
         if holding.unwanted:
             self._remove(holding)
 
     def _ended_badly(self, attempt: AttemptId, failure: Failure) -> None:
-        """Said at once, logs or not: the job should be tried elsewhere without waiting for this machine."""
+        """Reported at once, without waiting for the logs, so that the job can be tried elsewhere."""
         holding = self._holdings.get(attempt)
         if holding is None or not holding.alive:
             return
@@ -435,7 +435,7 @@ class NodeCore:
             self._report(holding)
 
     def _undeliverable(self, attempt: AttemptId, failure: Failure) -> None:
-        """A result that cannot be had is none; a failure stands, whatever else could be saved."""
+        """A result that cannot be delivered becomes a failure; an earlier failure is kept."""
         holding = self._holdings.get(attempt)
         if holding is not None and not holding.alive and holding.advance(HeldPhase.FINISHED):
             if isinstance(holding.verdict, Result):
@@ -470,7 +470,7 @@ class NodeCore:
     # --- leaving, and offering less ---
 
     def _offer_asked(self, asked: OfferAsked) -> None:
-        """What is held stays until the orchestrator has moved it: it knows where else there is room."""
+        """Attempts stay until the orchestrator has moved them: it knows where else there is room."""
         self.offered = self.offered if asked.offered is None else asked.offered
         if asked.paused is not None:
             self.paused, self._paused_why = asked.paused, asked.why
@@ -485,8 +485,9 @@ class NodeCore:
         return after(self._leave_until or Instant(0), self._stop_grace_ms + LAST_WORDS_MS)
 
     def _leave(self, now: Instant) -> None:
-        """Done when nothing is held; after the grace also when nothing lives and the last words had their
-        time. Never while a body may live: the orchestrator takes "done" as proof that it does not."""
+        """The node has left when it holds nothing; after the grace, also when nothing is alive and the time for the
+        last reports has passed. Never while a body may be alive: the orchestrator takes `done` as proof that none
+        is."""
         if self._leave_until is None or self.left:
             return
         self._overdue = now >= self._leave_until
@@ -537,11 +538,11 @@ class NodeCore:
         self._out.append(Tell(holding.attempt, "stop", reason=reason))
 
     def _tell_contact(self, now: Instant) -> None:
-        """A standing session counts as contact: the transport's own probes end one that is dead."""
+        """An open session counts as contact: the transport's own probes end a dead one."""
         self._last_contact_told = now
         self._out += [Tell(attempt, "contact", now) for attempt in self.alive]
 
-    # --- saying ---
+    # --- reporting ---
 
     def _report(self, holding: HeldAttempt) -> None:
         self._news[holding.attempt, holding.fence] = holding.held()

@@ -1,7 +1,7 @@
-"""What can happen to a node core, and what it asks its shell to do. Plain data; decides nothing.
+"""The events that a node core handles, and the actions that it returns to its caller. Plain data; decides nothing.
 
-The production agent and the simulator both speak this vocabulary. Times are CLOCK_BOOTTIME in
-milliseconds: a suspended machine must not think that its lease lives.
+The production agent and the simulator both use these types. Times are CLOCK_BOOTTIME in milliseconds, so
+that a lease also runs out while the machine is suspended.
 """
 
 import msgspec
@@ -28,7 +28,7 @@ from holdfast.node.core.order import Order
 
 
 class ShimStatus(msgspec.Struct, frozen=True):
-    """What a shim says of its attempt. `stdout_sha256` and the sizes are final once `phase` is `ended`."""
+    """What a shim reports of its attempt. `stdout_sha256` and the sizes are final once `phase` is `ended`."""
 
     phase: Phase
     outcome: BodyOutcome | None = None
@@ -39,26 +39,26 @@ class ShimStatus(msgspec.Struct, frozen=True):
     """The shim was told to go."""
     cpu_ms: int = 0
     memory_mib: int = 0
-    """What the body has used and uses now; 0 where that cannot be known."""
+    """Processor time that the body has used, and memory that it uses now; 0: not known."""
 
 
 # --- events ---
 
 
 class NodeEventBase(msgspec.Struct, frozen=True, tag=True):
-    """Base of everything that can happen to a node core."""
+    """Base of the events of a node core."""
 
 
 class Recovered(NodeEventBase, frozen=True):
-    """Found on disk when the agent started. Comes before the first `Connected`; `ShimDied` follows where the
-    shim is dead and left no outcome."""
+    """An attempt was found on disk when the agent started. Comes before the first `Connected`; `ShimDied` follows if
+    the shim is dead and left no outcome."""
 
     order: Order
     status: ShimStatus | None = None
 
 
 class Connected(NodeEventBase, frozen=True):
-    """A session stands. Everything said in an earlier one may be lost."""
+    """A session is open. Messages of an earlier session may be lost."""
 
     welcome: Welcome
 
@@ -68,7 +68,7 @@ class Disconnected(NodeEventBase, frozen=True):
 
 
 class CommandReceived(NodeEventBase, frozen=True):
-    """The orchestrator said this in the session that stands. May be late, repeated or out of order."""
+    """The orchestrator sent this in the open session. May be late, repeated or out of order."""
 
     command: Start | Go | Discard | Renewed | Ping | Save | Drained
 
@@ -79,7 +79,7 @@ class ShimSaid(NodeEventBase, frozen=True):
 
 
 class ShimDied(NodeEventBase, frozen=True):
-    """The shim is gone without a final status, and so is everything it had started: the shell saw to that."""
+    """The shim is dead without a final status, and so is everything it started: the agent made sure of that."""
 
     attempt: AttemptId
     why: str
@@ -93,16 +93,16 @@ class SpawnFailed(NodeEventBase, frozen=True):
 
 
 class DeliveredFiles(msgspec.Struct, frozen=True):
-    """What a body made, as it was delivered."""
+    """The files of a body, as delivered."""
 
     manifest: str = ""
-    """Empty: it made none."""
+    """Empty: the body made no files."""
     count: int = 0
     bytes: int = 0
 
 
 class Delivered(NodeEventBase, frozen=True):
-    """The body has ended, every byte of its logs is acknowledged, and its files are safe with the network."""
+    """The body has ended, every byte of its logs is acknowledged, and its files are stored by the network."""
 
     attempt: AttemptId
     files: DeliveredFiles = DeliveredFiles()
@@ -116,7 +116,7 @@ class Undeliverable(NodeEventBase, frozen=True):
 
 
 class Progressed(NodeEventBase, frozen=True):
-    """An attempt came further. Told with the next report, never for its own sake."""
+    """An attempt made progress. Sent with the next report, never in a report of its own."""
 
     attempt: AttemptId
     progress: Progress
@@ -133,23 +133,23 @@ class LoadMeasured(NodeEventBase, frozen=True):
 
 
 class LeaveAsked(NodeEventBase, frozen=True):
-    """The operator wants this node to go. A second one may shorten the grace, never lengthen it."""
+    """The operator asks this node to leave. A repeated request may shorten the grace, but not lengthen it."""
 
     grace_ms: int
 
 
 class OfferAsked(NodeEventBase, frozen=True):
-    """The operator changes what this node offers, or pauses it. None: as it was."""
+    """The operator changes what this node offers, or pauses it. None: unchanged."""
 
     offered: Resources | None = None
     paused: bool | None = None
     grace_ms: int = 60_000
     why: str = ""
-    """If paused: by what, for people to read; empty: by the operator."""
+    """Why the node is paused, for people to read; empty: the operator paused it."""
 
 
 class NodeTick(NodeEventBase, frozen=True):
-    """Time passed. Due at `NodeCore.next_due()`; earlier does no harm."""
+    """Time has passed. Due at `NodeCore.next_due()`; an earlier one does no harm."""
 
 
 NodeEvent = (
@@ -162,17 +162,17 @@ NodeEvent = (
 
 
 class Action(msgspec.Struct, frozen=True, tag=True):
-    """Base of everything a node core asks for."""
+    """Base of the actions of a node core."""
 
 
 class Say(Action, frozen=True):
-    """Send this in the session that stands; drop it if the session ends first."""
+    """Send this in the open session; drop it if the session ends first."""
 
     message: Report | Pong | Leaving | Offers
 
 
 class AttemptInputs(msgspec.Struct, frozen=True):
-    """What an attempt needs around it before its body can start, and what is kept of it: for the shell alone."""
+    """What the agent must prepare before the body starts, and how often it captures checkpoints."""
 
     package: str = ""
     inputs: tuple[Input, ...] = ()
@@ -198,7 +198,7 @@ class AttemptInputs(msgspec.Struct, frozen=True):
 
 
 class Spawn(Action, frozen=True):
-    """Get ready what the body needs, then start a shim. Asked once for an attempt; answered by `ShimSaid` or
+    """Prepare what the body needs, then start a shim. Requested once per attempt; answered by `ShimSaid` or
     `SpawnFailed`."""
 
     order: Order
@@ -206,7 +206,7 @@ class Spawn(Action, frozen=True):
 
 
 class Tell(Action, frozen=True):
-    """Tell the shim, if it can be reached; what matters is told again until it took effect."""
+    """Send a command to the shim, if it can be reached; go and stop are repeated until they take effect."""
 
     attempt: AttemptId
     do: str
@@ -216,25 +216,25 @@ class Tell(Action, frozen=True):
 
 
 class CaptureCheckpoint(Action, frozen=True):
-    """Capture the attempt's checkpoint folder now: its node is about to be emptied."""
+    """Capture the attempt's checkpoint folder now, because the job is about to move."""
 
     attempt: AttemptId
 
 
 class Remove(Action, frozen=True):
-    """The body has ended: delete what is left of the attempt, then say `Removed`. Asked once."""
+    """The body has ended: delete everything of the attempt, then apply `Removed`. Requested once."""
 
     attempt: AttemptId
 
 
 class RememberEpoch(Action, frozen=True):
-    """Make this durable before acting on what follows in the list."""
+    """Make this durable before carrying out the next action."""
 
     epoch: int
 
 
 class HangUp(Action, frozen=True):
-    """This session is led by somebody who lost the lead: end it and dial again."""
+    """The orchestrator of this session has lost the lead, or welcomed another node: end the session and dial again."""
 
     why: str
 

@@ -1,16 +1,16 @@
-"""Decides whether a body uses more than its order allows, by what was measured, and puts every limit into words.
+"""Decides from measurements whether a body uses more than its order allows, and describes each limit in words.
 
-What the kernel holds a body to, it cannot exceed; this is for the rest. Pure.
+This covers the limits that the operating system does not enforce. Pure.
 """
 
 from holdfast.node.core.order import Order
 
 
 def excess(order: Order, cpu_ms: int, memory_mib: int, disk_mib: int, oom_kills: int) -> str:
-    """The failure's code for a body that must be stopped for what it uses; empty while it keeps within its limits.
+    """The failure code of a body that must be stopped for exceeding a limit; empty while it keeps within its limits.
 
-    A body of which the kernel ended a process for exceeding the body's own memory is ended whole: what is left of it
-    cannot be trusted to notice."""
+    If the kernel killed one process of the body for exceeding the body's memory limit, the whole body is stopped: the
+    other processes may not notice."""
     memory_max, disk_max = order.resources.get("memory_mib", 0), order.resources.get("disk_mib", 0)
     cpu_s_max = order.limits.get("cpu_s", 0)
     if oom_kills or 0 < memory_max < memory_mib:
@@ -23,7 +23,7 @@ def excess(order: Order, cpu_ms: int, memory_mib: int, disk_mib: int, oom_kills:
 
 
 def words(order: Order, code: str) -> str:
-    """What happened, for the job's owner: which limit, and how much it is."""
+    """What happened, for the job's owner: which limit, and its value."""
     said = {
         "oom_job": f"it used more than the {order.resources.get('memory_mib', 0)} MiB of memory it asked for",
         "oom_node": "the machine ran out of memory, and its kernel ended the job",

@@ -1,4 +1,4 @@
-"""What a node core knows of one attempt it holds. A record; the rules are in core.py."""
+"""The state that a node core keeps for one attempt. A record; the rules are in core.py."""
 
 import msgspec
 
@@ -19,10 +19,10 @@ class HeldAttempt(msgspec.Struct):
     gpu_ids: tuple[str, ...] = ()
     phase: HeldPhase = HeldPhase.PREPARING
     alive: bool = True
-    """The shim, and with it a body, may live: it was asked for and its end was not heard of."""
+    """The shim, and with it a body, may be alive: it was spawned, and its end was not reported."""
     progress: Progress | None = None
     verdict: Result | Failure | None = None
-    """Known when the body has ended; said when the logs are delivered."""
+    """Known when the body has ended; reported when the logs are delivered."""
     granted: bool = False
     """Leased: the orchestrator allowed the body to start."""
     went: bool = False
@@ -32,7 +32,7 @@ class HeldAttempt(msgspec.Struct):
     """Why it was discarded; empty while it is wanted."""
     removing: bool = False
     nudged: Instant = Instant(0)
-    """When the shim was last told to go or to stop; told again until it took effect."""
+    """When go or stop was last sent to the shim; it is repeated until it takes effect."""
 
     @property
     def leased(self) -> bool:
@@ -40,7 +40,7 @@ class HeldAttempt(msgspec.Struct):
 
     @property
     def occupies(self) -> bool:
-        """Its body has resources. What has ended only waits to be fetched."""
+        """Its body uses resources. An ended attempt uses none."""
         return self.alive
 
     @property
@@ -48,11 +48,11 @@ class HeldAttempt(msgspec.Struct):
         return self.leased and self.granted and self.alive and not self.unwanted
 
     def lease_from(self, said: Instant) -> Instant:
-        """When the body must be dead, if the lease counts from what was said at `said`."""
+        """When the body must be dead, if the lease counts from the report sent at `said`."""
         return after(said, node_part_ms(self.lease_ms))
 
     def advance(self, phase: HeldPhase) -> bool:
-        """Move on. A phase never goes back: a late word of the shim changes nothing, and what was refused stays so."""
+        """Go to a later phase. A phase never goes back: a late status changes nothing, and a refusal is final."""
         if self.phase not in _ORDER or _ORDER.index(phase) <= _ORDER.index(self.phase):
             return False
         self.phase = phase

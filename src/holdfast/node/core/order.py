@@ -7,13 +7,13 @@ from typing import Any, cast
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 DURATION_MS_MAX = 2**53
 _BYTES_MAX = 128 * 1024
-"""Of argv and environment together: what the kernel surely takes in an exec."""
+"""Limit of argv and environment together: the kernel accepts this much in an exec."""
 _RESOURCES = ("cpu_milli", "memory_mib", "disk_mib", "gpus")
 _LIMITS = ("pids", "cpu_s", "net_kib_s", "disk_kib_s")
 
 
 class OrderError(ValueError):
-    """The order cannot be carried out as it is written. Its text names the field."""
+    """The order is invalid. The text names the field."""
 
 
 def _no_words() -> dict[str, str]:
@@ -26,7 +26,7 @@ def _no_resources() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Order:
-    """What to run and within which limits: `order.json`. Checked when it is made, wherever it came from."""
+    """What to run and within which limits: `order.json`. Validated on construction, whatever its source."""
 
     attempt: str
     fence: int
@@ -36,7 +36,7 @@ class Order:
     orphan_ms_max: int
     stop_grace_ms: int
     log_bytes_max: int
-    """Of stdout and of stderr, each."""
+    """Size limit of stdout and of stderr, each."""
     env: dict[str, str] = field(default_factory=_no_words)
     lease_ms: int = 0
     """0: no lease."""
@@ -50,18 +50,18 @@ class Order:
     engine: str = ""
     """Runtime `container`: the socket of the engine."""
     venv: str = ""
-    """A ready-made virtual environment, seen read-only by the body as /venv."""
+    """A prepared virtual environment, which the body sees read-only as /venv."""
     checkpoint: bool = False
     """The body gets a checkpoint folder."""
     gpu_ids: tuple[str, ...] = ()
-    """Leased to this body alone."""
+    """Assigned to this body alone."""
     limits: dict[str, int] = field(default_factory=_no_resources)
-    """Beyond `resources`: see `_LIMITS`. Missing or 0: none."""
+    """Limits beyond `resources`: see `_LIMITS`. Missing or 0: no limit."""
 
     def __post_init__(self) -> None:
         for name in (self.attempt, self.job, self.runtime):
             if not _NAME.fullmatch(name):
-                raise OrderError(f"{name!r} is no name: letters, digits, '_', '-' and '.' only")
+                raise OrderError(f"{name!r} is not a valid name: letters, digits, '_', '-' and '.' only")
         if not self.argv or not self.argv[0]:
             raise OrderError("argv is empty: there is nothing to run")
         words = (*self.argv, *self.env, *self.env.values())
@@ -87,12 +87,12 @@ class Order:
             raise OrderError("wait_for_go needs a lease: without one nothing bounds the body")
 
     def to_dict(self) -> dict[str, Any]:
-        """As `order.json` holds it."""
+        """The content of `order.json`."""
         return asdict(self) | {"argv": list(self.argv), "gpu_ids": list(self.gpu_ids)}
 
     @staticmethod
     def from_dict(raw: object) -> "Order":
-        """Read `order.json`. Anything unknown, missing or of another type is an OrderError."""
+        """Read `order.json`. Raises OrderError for a field that is unknown, missing or of the wrong type."""
         if not isinstance(raw, dict):
             raise OrderError("an order is a JSON object")
         given = cast("dict[str, Any]", raw)

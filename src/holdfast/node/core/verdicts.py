@@ -1,4 +1,4 @@
-"""Decides what a shim's last word means: a result, or a failure with its code (SPEC J7)."""
+"""Decides what a shim's final status means: a result, or a failure with its code (SPEC J7)."""
 
 from holdfast.model import Failure, FailureCode, Result
 from holdfast.node.core.attempt_lifecycle import EndKind
@@ -13,12 +13,12 @@ _FAULTS = (
     FailureCode.DISK_QUOTA,
     FailureCode.TIME_LIMIT,
 )
-"""What a shim may have evidence for: a failure of the machinery, or a limit of its own that the body exceeded. One
-that names another code is not believed."""
+"""Codes that a shim may report: a failure of the runtime, or a limit that the body exceeded. Any other code is read as
+`runtime_fault`."""
 
 
 def verdict(status: ShimStatus) -> Result | Failure:
-    """What an ended body amounts to. Only an exit with 0 by itself is a result."""
+    """The result or failure of an ended body. Only an exit by itself with code 0 is a result."""
     outcome = status.outcome
     if outcome is None:
         return Failure(FailureCode.RUNTIME_FAULT, "the shim ended without an outcome")
@@ -35,7 +35,7 @@ def verdict(status: ShimStatus) -> Result | Failure:
         case EndKind.ORPHAN:
             return Failure(FailureCode.ORPHANED, detail, code, signal)
         case EndKind.STOPPED:
-            # A stop that the orchestrator asked for ends in a discard and is never judged here.
+            # A stop that the orchestrator requested ends in a discard, and its outcome is never reported.
             return Failure(FailureCode.DRAINED, detail, code, signal)
         case EndKind.FAULT:
             named = [fault for fault in _FAULTS if fault.value == outcome.code]
@@ -43,6 +43,6 @@ def verdict(status: ShimStatus) -> Result | Failure:
 
 
 def spawn_failure(errno_name: str, detail: str) -> Failure:
-    """Why no shim could be started: a full disk is told apart from everything else."""
+    """Why no shim could be started. A full disk has its own code."""
     code = FailureCode.NODE_DISK_FULL if errno_name in _FULL else FailureCode.RUNTIME_FAULT
     return Failure(code, detail)

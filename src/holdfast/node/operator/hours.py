@@ -81,7 +81,7 @@ def parse_hours(text: str) -> Hours:
 def _window(part: str) -> Window:
     found = _WINDOW.fullmatch(part)
     if found is None:
-        raise ValueError(f"{part[:60]!r} is no window: {SHAPE}")
+        raise ValueError(f"{part[:60]!r} is not a window: {SHAPE}")
     start, end = (_minute(found[i], found[i + 1], part) for i in (2, 4))
     if start in (end, DAY_MIN):
         raise ValueError(f"{part[:60]!r} has no length; a whole day is 00:00-24:00")
@@ -90,7 +90,7 @@ def _window(part: str) -> Window:
 
 def _minute(hour: str, minute: str, part: str) -> int:
     if int(minute) > 59 or int(hour) * 60 + int(minute) > DAY_MIN:
-        raise ValueError(f"{hour}:{minute} in {part[:60]!r} is no time of day")
+        raise ValueError(f"{hour}:{minute} in {part[:60]!r} is not a time of day")
     return int(hour) * 60 + int(minute)
 
 
@@ -110,7 +110,7 @@ def _day(word: str, part: str) -> int:
     for number, day in enumerate(DAYS):
         if word.lower() == day.lower():
             return number
-    raise ValueError(f"{word[:20]!r} in {part[:60]!r} is no day; days are {', '.join(DAYS)}")
+    raise ValueError(f"{word[:20]!r} in {part[:60]!r} is not a day; days are {', '.join(DAYS)}")
 
 
 def spoken(hours: Hours) -> str:

@@ -1,4 +1,4 @@
-"""Why a machine cannot hold a job to a limit: the words for its operator, and a code for whoever knows the cure."""
+"""Why a machine cannot enforce a limit: a text for its operator, and a code for programs that suggest a fix."""
 
 from enum import StrEnum
 

@@ -1,5 +1,5 @@
-"""Mounts the table of routes on Litestar: what an orchestrator serves to people. Reads requests, checks who asks,
-words what goes wrong, and writes the OpenAPI document; what is answered is up to the handlers.
+"""Serves the table of routes with Litestar. Reads requests, authenticates the caller, formats errors, and writes the
+OpenAPI document; the handlers make the answers.
 """
 
 import inspect
@@ -49,17 +49,17 @@ log = logging.getLogger("holdfast.http")
 
 BODY_MAX = "body_bytes_max"
 SCOPES = "holdfast.scopes"
-"""Where the guard notes what the caller may do."""
+"""Key in the ASGI scope under which the guard puts the caller's scopes."""
 
 
 # --- mounting ---
 
 
 def mounted(ours: Route, context: ApiContext) -> HTTPRouteHandler:
-    """A handler of Litestar's for a route of ours. It reads what the signature asks for."""
+    """The Litestar handler for a route. It reads the parameters in the handler's signature."""
 
     async def may(connection: ASGIConnection[Any, Any, Any, Any], _: object) -> None:
-        """Asked before the body is read."""
+        """Runs before the body is read."""
         allowed(ours, _principal(connection))
 
     async def run(request: Request[Any, Any, Any], **parameters: Any) -> Any:
@@ -93,7 +93,7 @@ def _principal(connection: ASGIConnection[Any, Any, Any, Any]) -> Principal:
 
 
 def _litestars(kind: Any) -> Any:
-    """Bounds as Litestar states them: around the whole, also where it may be left out."""
+    """The type with its bounds in Litestar's form: around the whole type, even if the parameter is optional."""
     several = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     bounded = [one for one in several if get_origin(one) is Annotated]
     if not bounded:
@@ -148,26 +148,27 @@ def _error(request: Request[Any, Any, Any], wrong: Exception) -> ApiError:
         case HTTPException() if wrong.status_code == 413:
             return body_too_large(request.route_handler.opt.get(BODY_MAX, BODY_BYTES_MAX))
         case ClientException() | HTTPException() if wrong.status_code < 500:
-            return ApiError("bad_request", wrong.detail or "the request makes no sense")
+            return ApiError("bad_request", wrong.detail or "the request is invalid")
         case _:
             log.error("%s %s failed", request.method, path, exc_info=wrong)
             return ApiError("internal", "the orchestrator failed on this request", "Its log says more.")
 
 
 def _what_is_wrong(error: ValidationException) -> str:
-    """Each fault with its field, in one line."""
+    """All faults with their fields, in one line."""
     faults = error.extra if isinstance(error.extra, list) else []
     lines = [
         f"{fault.get('key', '')}: {fault.get('message', '')}".strip(": ") for fault in faults if isinstance(fault, dict)
     ]
-    return "; ".join(filter(None, lines)) or "the request does not have the shape it should have"
+    return "; ".join(filter(None, lines)) or "the request is malformed"
 
 
-# --- the whole ---
+# --- the application ---
 
 
 class Guard:
-    """Says who calls, and lets nobody through who needs a token and has none, whatever the path. Reads no body."""
+    """Authenticates callers, and rejects a request without a valid token, whatever its path, unless the route is open.
+    Reads no body."""
 
     def __init__(self, app: ASGIApp, token: AdminToken) -> None:
         self._app = app
@@ -200,7 +201,7 @@ class Guard:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _scopes(self, scope: AsgiScope) -> frozenset[Scope]:
-        """What the token that was sent allows; there is one, and it allows everything."""
+        """The scopes of the presented token. There is only the admin token, which has all scopes."""
         for name, value in scope["headers"]:  # pyright: ignore[reportTypedDictNotRequiredAccess]
             if name == b"authorization":
                 scheme, _, presented = value.decode("latin-1").partition(" ")

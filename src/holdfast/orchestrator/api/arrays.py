@@ -1,4 +1,4 @@
-"""Arrays: one request, one job for each item, one view of them all. An array is nothing but its jobs."""
+"""Arrays: one request, one job for each item, one view of all items. An array is only the set of its jobs."""
 
 import re
 import secrets
@@ -20,20 +20,20 @@ from holdfast.wire.http import ArrayItem, ArrayRequest, ArrayView, ErrorView, Jo
 ITEMS_MAX = 10_000
 ITEM_BYTES_MAX = 4 * 1024
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)?\}")
-"""Where something of the item is put into a word of the command: `{}`, `{item}`, `{index}`, `{field}`."""
+"""A placeholder in a word of the command: `{}`, `{item}`, `{index}`, `{field}`."""
 
 
 def item_request(request: JobRequest, item: str, index: int, items: int) -> JobRequest:
-    """The job of one item. Braces that name nothing of it are left as they are: a command may have its own."""
+    """The job of one item. Unknown names in braces are left as they are: a command may have its own braces."""
     known = {**_fields(item), "": item, "item": item, "index": str(index)}
-    # In one go: what an item says is never looked through for more.
+    # In one pass: the text of an item is not searched for placeholders.
     argv = [_PLACE.sub(lambda place: known.get(place[1] or "", place[0]), word) for word in request.argv]
     ours = {"HOLDFAST_ITEM": item, "HOLDFAST_INDEX": str(index), "HOLDFAST_ITEMS": str(items)}
     return msgspec.structs.replace(request, argv=argv, env={**request.env, **ours}, key=None)
 
 
 def _fields(item: str) -> dict[str, str]:
-    """Of an item that is a JSON object, its fields as words: text as it is, everything else as JSON."""
+    """The fields of an item that is a JSON object: strings as they are, other values as JSON."""
     if not item.lstrip().startswith("{"):
         return {}
     try:
@@ -46,7 +46,7 @@ def _fields(item: str) -> dict[str, str]:
 
 
 def array_view(array: str, jobs: list[Job]) -> ArrayView:
-    """Of each item the newest job counts: an item that was run again is judged by its last run."""
+    """The newest job of each item counts: an item that was run again is judged by its last run."""
     newest = {job.spec.item: job for job in jobs}
     total = jobs[0].spec.items
     counts: dict[str, int] = {}
@@ -89,7 +89,7 @@ async def _jobs(call: ApiCall, array: str) -> list[Job]:
 
 
 async def _submit(context: ApiContext, array: str, events: list[Submitted]) -> None:
-    """In batches. What stands already stands; a refusal ends it, and sending it again goes on where it ended."""
+    """Submits in batches. A refusal ends it; the jobs before it stay, and a repeated request continues there."""
     for at in range(0, len(events), BATCH_MAX):
         asked = [Submission(event, keyed=True) for event in events[at : at + BATCH_MAX]]
         views = await context.submissions.submit(context, asked)
@@ -99,7 +99,7 @@ async def _submit(context: ApiContext, array: str, events: list[Submitted]) -> N
 
 
 def _partly(refused: ErrorView, array: str, stand: int, asked: int) -> ErrorView:
-    """A refusal that also says what became of the items before it."""
+    """The refusal, with a hint about the items that were accepted before it."""
     if not stand:
         return refused
     left = f"{stand} of {asked} items stand as {array}: send the rest under the same key, or stop them by that id."
@@ -146,8 +146,7 @@ async def stop_array(call: ApiCall, array: str) -> ArrayView:
 
 
 async def retry_array(call: ApiCall, array: str) -> ArrayView:
-    """Items whose newest job ended without success are run again; the others are left alone. Repeating it while they
-    run changes nothing."""
+    """Runs the items again whose newest job ended without success. A repeated call while they run changes nothing."""
     context = call.context
     jobs = await _jobs(call, array)
     runs: dict[int, int] = {}

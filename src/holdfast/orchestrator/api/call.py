@@ -1,4 +1,4 @@
-"""What a handler of the API gets and gives. Knows neither HTTP servers nor frameworks."""
+"""The arguments and answers of an API handler. Knows neither HTTP servers nor frameworks."""
 
 from collections.abc import AsyncGenerator, Mapping
 from enum import Enum
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.orchestrator.api.context import ApiContext
 
 OWNER_HEADER = "x-holdfast-owner"
-"""The admin acts for this owner: submits as them, and sees what they see."""
+"""The owner that the admin acts for: submits as that owner, and sees what that owner sees."""
 KEY_HEADER = "idempotency-key"
 EVENTS_TYPE = "text/event-stream"
 NO_STORE = {"Cache-Control": "no-store"}
@@ -21,10 +21,10 @@ STREAM_HEADERS = {**NO_STORE, "X-Accel-Buffering": "no"}
 
 
 class Scope(Enum):
-    """What a caller must be allowed to do."""
+    """The permission that a route needs."""
 
     OPEN = "open"
-    """Nothing: no token is needed."""
+    """None: no token is needed."""
     READ = "read"
     SUBMIT = "submit"
     """Send, stop and move jobs, and send their files."""
@@ -41,21 +41,21 @@ class Principal(msgspec.Struct, frozen=True):
 
     scopes: frozenset[Scope]
     acts_for: str | None = None
-    """As the caller names them; not yet checked."""
+    """The owner named by the caller; not yet validated."""
 
     @property
     def sees(self) -> str | None:
-        """The owner whose jobs are seen; None: everybody's. ApiError where no owner can have that name."""
+        """The owner whose jobs the caller sees; None: all owners. Raises ApiError if the name is invalid."""
         return None if self.acts_for is None else checked_owner(self.acts_for)
 
     @property
     def name(self) -> str:
-        """The owner of what is submitted, and who is named as having asked."""
+        """The owner of submitted jobs, and the name recorded with requests."""
         return self.sees or ADMIN
 
 
 class Headers(Protocol):
-    """By name in any case."""
+    """Headers by case-insensitive name."""
 
     def get(self, key: str, /) -> str | None: ...
 
@@ -66,14 +66,14 @@ def admin(headers: Headers) -> Principal:
 
 
 class ApiCall(msgspec.Struct, frozen=True):
-    """One request, as far as a handler needs it beside its parameters."""
+    """What a handler needs of a request besides its parameters."""
 
     context: "ApiContext"
     principal: Principal
     headers: Headers
 
     def header(self, name: str) -> str:
-        """Empty where there is none."""
+        """Empty if there is none."""
         return self.headers.get(name) or ""
 
     @property
@@ -92,6 +92,6 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class EventStream(msgspec.Struct, frozen=True):
-    """An answer that is sent as it comes to be. See `orchestrator/api/streams.py`."""
+    """An answer that is sent piece by piece. See `orchestrator/api/streams.py`."""
 
     pieces: AsyncGenerator[bytes, None]

@@ -1,6 +1,6 @@
-"""Checks: what a submission would meet now, once or as a stream, and how often estimates were right.
+"""Checks: what would happen to a submission now, once or as a stream; and how often estimates were right.
 
-The kernel says where the job would go; the node that it names is then asked whether it is there (SPEC H5).
+The kernel says where the job would go; that node is then probed (SPEC H5).
 """
 
 from collections.abc import AsyncGenerator
@@ -23,20 +23,20 @@ from holdfast.orchestrator.wakeups import NEWS
 from holdfast.wire.http import CheckView, EstimatesView, JobRequest, ProbeView
 
 BEAT_S = 1.0
-"""Between two lines of a watch in which nothing happens."""
+"""Interval between two lines of a watch if nothing changes, in seconds."""
 GAP_S = 0.2
-"""Between two lines in any case: a busy journal does not make a check dearer."""
+"""Shortest interval between two lines, in seconds, so that a busy journal does not make a watch more expensive."""
 PAUSE = 20
-"""A watcher waits so many times as long as its check took the leader."""
+"""A watcher waits this many times as long as its check took the leader."""
 TOO_MANY = f"{WATCHERS_MAX} checks are being watched already"
 SOME_FOLDER = "0" * 64
-"""Stands for the folder that would go along: nobody sends one for a question."""
+"""Stands for the package of the job, which is not uploaded for a check."""
 OTHERS_ASKED = 2
-"""If the machine does not answer, so many others with room are asked."""
+"""If the chosen machine does not answer, up to this many others with room are probed."""
 
 
 async def check(call: ApiCall, data: JobRequest, node: str | None = None) -> CheckView:
-    """Nothing is stored, sent to a machine or counted, but one question to the machine whether it is there."""
+    """Stores and counts nothing, and sends nothing to a machine except a probe."""
     context = call.context
     event = await _asked(call, data)
     return await _checked(context, event, await _node(context, node))
@@ -59,7 +59,7 @@ async def estimates(call: ApiCall) -> EstimatesView:
 
 
 async def _asked(call: ApiCall, data: JobRequest) -> Submitted:
-    """What would be submitted. It must make as much sense as if it were."""
+    """The event that would be submitted. Validated like a real submission."""
     context, owner = call.context, call.principal.name
     asked = await resolved(context, data, owner)
     if (asked.dockerfile or asked.requirements) and not asked.package:
@@ -74,7 +74,7 @@ async def _node(context: ApiContext, named: str | None) -> NodeId | None:
 async def _beats(context: ApiContext, event: Submitted, only: NodeId | None) -> AsyncGenerator[bytes, None]:
     checks, time = context.probes.checks, context.time
     if checks.watchers >= WATCHERS_MAX:
-        # Several may have come through the door before the first of them was counted here.
+        # Several requests may have passed the check in `watch` before the first of them was counted here.
         yield sse(CheckView("unknown", TOO_MANY, time.wall_ms(), "busy"), "1")
         yield END
         return
@@ -89,7 +89,7 @@ async def _beats(context: ApiContext, event: Submitted, only: NodeId | None) -> 
                     view = await _checked(context, event, only)
                 except ApiError as refused:
                     view = CheckView("unknown", refused.says, time.wall_ms(), refused.code)
-                # Ages and round trips are no news by themselves.
+                # A new age or round-trip time alone is not a change.
                 about = (view.verdict, view.node, view.state, view.nearest, view.instead, view.code)
                 if about != said or time.boottime_ms() - said_ms >= (BEAT_S - GAP_S) * 1000:
                     number, said, said_ms = number + 1, about, time.boottime_ms()
@@ -134,7 +134,7 @@ async def _checked(context: ApiContext, event: Submitted, only: NodeId | None) -
 
 
 async def _answer(context: ApiContext, asked: CheckAsked) -> Answer:
-    """What the kernel says, when it is this check's turn."""
+    """The kernel's answer, when it is this check's turn."""
     async with context.probes.checks.turn(lambda: _cost_s(context)):
         return await context.leader.ask(asked)
 
@@ -148,7 +148,7 @@ def _probed(probe: Probe | None) -> ProbeView | None:
 
 
 def _after(instead: str | None, asked: int | None) -> str:
-    """What is known of others, of which so many were asked in vain; None: nobody looked for any."""
+    """What is known of other machines. `asked`: how many did not answer a probe; None: none was looked for."""
     if instead is not None:
         return f"{instead} has room and answers: the job would be moved there once the first is given up"
     if asked is None:
@@ -159,7 +159,7 @@ def _after(instead: str | None, asked: int | None) -> str:
 
 
 async def _another(context: ApiContext, event: Submitted, first: Checked) -> tuple[str | None, int | None]:
-    """Another machine that has room and answers, and how many did not when they were asked; None: none was."""
+    """Another machine that has room and answers, and how many did not answer a probe; None: none was probed."""
     passed = [first.node] if first.node is not None else []
     for asked in range(OTHERS_ASKED):
         found = await _answer(context, CheckAsked(event.owner, event.spec, without=tuple(passed)))

@@ -1,4 +1,4 @@
-"""Content, for people who send jobs: what is missing, where it goes, what is taken over, where it lies."""
+"""Content for people who submit jobs: missing blobs, upload URLs, accepting a manifest, download URLs."""
 
 from holdfast.blobs.keys import client_uploader, is_sha
 from holdfast.blobs.manifest import Blob, File, ManifestLimits
@@ -11,7 +11,7 @@ MANIFEST_TYPE = "application/vnd.holdfast.manifest+json"
 
 
 def blobs_of(refs: list[BlobRef]) -> list[Blob]:
-    """What a stranger calls blobs, if it can be meant. Manifests are blobs, too, and may be larger than content."""
+    """The blobs that a caller names, validated. Manifests are blobs too, and may be larger than content."""
     most = ManifestLimits().manifest_bytes
     for ref in refs:
         if not is_sha(ref.sha256) or not 1 <= ref.size <= most:
@@ -23,7 +23,7 @@ def blobs_of(refs: list[BlobRef]) -> list[Blob]:
 
 def name_of(text: str) -> str:
     if not is_sha(text):
-        raise ApiError("bad_request", f"{text[:64]!r} is no manifest's name: 64 hex digits")
+        raise ApiError("bad_request", f"{text[:64]!r} is not the name of a manifest: 64 hex digits")
     return text
 
 

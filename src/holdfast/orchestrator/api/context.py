@@ -1,6 +1,6 @@
-"""What stands behind the handlers of the API, as far as they use it: the same in production and in a virtual network.
+"""The interfaces that the API handlers use, the same in production and in a virtual network.
 
-Whatever waits, waits in here. Production waits in an event loop; a virtual network lets virtual time pass and returns,
+All waiting happens behind them. Production waits in an event loop; a virtual network advances virtual time and returns,
 so that its handlers never suspend.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LeaderPort(Protocol):
-    """The leader: has the kernel decide, and answers once that is durable."""
+    """The leader: passes events to the kernel, and answers once the decision is durable."""
 
     @property
     def settings(self) -> Settings: ...
@@ -37,23 +37,23 @@ class LeaderPort(Protocol):
     def epoch(self) -> int: ...
     @property
     def trouble(self) -> str:
-        """Why nobody can be served right now; empty while leading."""
+        """Why no request can be served right now; empty while leading."""
         ...
 
     @property
     def question_s(self) -> Mapping[type, float]:
-        """What the last question of each kind took of the leader's time."""
+        """The leader's time, in seconds, that the last query of each kind took."""
         ...
 
     async def ask(self, event: AnyEvent) -> Answer: ...
     async def ask_all(self, events: Sequence[AnyEvent]) -> tuple[list[Answer], dict[JobId, Job]]: ...
     def turn(self, jobs: Set[JobId], /) -> AbstractAsyncContextManager[None]:
-        """Nobody else who asks for a turn submits any of these jobs meanwhile."""
+        """Inside, no other caller that takes a turn submits any of these jobs."""
         ...
 
 
 class FleetPort(Protocol):
-    """What is known of nodes beside their rows."""
+    """What is known of nodes besides their rows."""
 
     def attempts_of(self, job: Job) -> list[Attempt]: ...
     def held_by(self, node: str) -> list[Attempt]: ...
@@ -72,7 +72,7 @@ class RetentionPort(Protocol):
 
 
 class InputsPort(Protocol):
-    """Objects in buckets of others."""
+    """Objects in S3 buckets that jobs may read."""
 
     async def size_of(self, url: str) -> int | None: ...
 
@@ -93,7 +93,7 @@ class ContentPort(Protocol):
 
 
 class WakeupPort(Protocol):
-    """One reader's sign that something may have changed. Clear it, read, and only then wait."""
+    """Signals to one reader that something may have changed. Clear it, read, and only then wait."""
 
     def clear(self) -> None: ...
     async def rung(self, within_s: float, /) -> bool:
@@ -101,8 +101,8 @@ class WakeupPort(Protocol):
         ...
 
     async def rung_or_idle(self, alive_s: float, /) -> bool:
-        """The same for a reader who has nothing to do meanwhile but show that it lives. Where no line can be cut there
-        is nobody to show that to, and the wait is as long as it takes. Raises NothingMore where that is for ever."""
+        """As `rung`, for a reader that only sends signs of life meanwhile. Where no connection can break, these are not
+        needed, and the wait has no limit. Raises NothingMore if it would never end."""
         ...
 
 
@@ -111,11 +111,11 @@ class WakeupsPort(Protocol):
 
 
 class NothingMore(Exception):
-    """Nothing will happen any more. Only a virtual world can know."""
+    """Nothing will happen any more. Only a virtual network can know this."""
 
 
 class TurnsPort(Protocol):
-    """Bounds what checks cost the leader."""
+    """Limits the leader's time spent on checks."""
 
     watchers: int
 
@@ -123,7 +123,7 @@ class TurnsPort(Protocol):
 
 
 class ProbesPort(Protocol):
-    """Asks nodes whether they are there."""
+    """Probes nodes."""
 
     @property
     def checks(self) -> TurnsPort: ...
@@ -139,11 +139,11 @@ class TimePort(Protocol):
     def boottime_ms(self) -> int: ...
     async def sleep(self, seconds: float, /) -> None: ...
     def within(self, seconds: float, /) -> AbstractAsyncContextManager[Any]:
-        """TimeoutError where what is done inside takes longer."""
+        """Raises TimeoutError if the block takes longer."""
         ...
 
     async def together(self, *questions: Awaitable[Any]) -> list[Any]:
-        """What comes of each, asked at the same time where there is such a thing."""
+        """The results of all, awaited concurrently where that is possible."""
         ...
 
 
@@ -173,6 +173,6 @@ class ApiContext(msgspec.Struct):
     tokens: "TokenDesk"
     self_check: Callable[[], Awaitable[DoctorView]]
     pin: str
-    """Of the certificate that nodes see; empty: they see none."""
+    """Fingerprint of the certificate that nodes see; empty: there is none."""
     stopping: Callable[[], bool]
     time: TimePort

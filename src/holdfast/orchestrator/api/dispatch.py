@@ -1,5 +1,5 @@
-"""Answers a request by the table of routes, without a framework: for `holdfast.testing.Network`, and for checks that
-stand before any handler. Where Litestar reads a request its own way, this reads it the same way.
+"""Answers a request from the table of routes, without a framework: for `holdfast.testing.Network`, and for checks that
+run before any handler. Reads requests in the same way as Litestar.
 """
 
 import re
@@ -18,7 +18,7 @@ from holdfast.orchestrator.api_error import ApiError
 
 JSON_TYPE = "application/json"
 _AT = re.compile(r"`\$\.(.+)`$")
-"""Where in the body msgspec found a fault."""
+"""The place in the body where msgspec found a fault."""
 
 
 class ApiRequest(msgspec.Struct, frozen=True):
@@ -41,13 +41,13 @@ class ApiResponse(msgspec.Struct, frozen=True):
 
 
 def allowed(route: Route, principal: Principal) -> None:
-    """ApiError where the caller may not do this."""
+    """Raises ApiError if the caller may not use the route."""
     if route.scope is not Scope.OPEN and route.scope not in principal.scopes:
         raise ApiError("not_allowed", f"this needs the right to {route.scope.value}")
 
 
 def refused(error: Exception) -> ApiError | None:
-    """The answer that an error stands for; None where nobody foresaw it."""
+    """The answer for an expected error; None for an unexpected one."""
     match error:
         case ApiError():
             return error
@@ -60,7 +60,7 @@ def refused(error: Exception) -> ApiError | None:
 async def answered(
     context: ApiContext, principal: Principal, request: ApiRequest, routes: Iterable[Route] = ROUTES
 ) -> ApiResponse:
-    """Raises only what nobody foresaw."""
+    """The answer to a request. Raises only unexpected errors."""
     try:
         route, words = found(request.method, request.path, tuple(routes))
         allowed(route, principal)
@@ -95,7 +95,7 @@ def _response(route: Route, said: Any) -> ApiResponse:
 
 @cache
 def _patterns(routes: tuple[Route, ...]) -> list[tuple[re.Pattern[str], dict[str, Route]]]:
-    """What is spelt out comes before what is a parameter."""
+    """Literal paths come before paths with parameters."""
     methods: dict[str, dict[str, Route]] = {}
     for route in routes:
         methods.setdefault(route.path, {})[route.method] = route
@@ -104,7 +104,7 @@ def _patterns(routes: tuple[Route, ...]) -> list[tuple[re.Pattern[str], dict[str
 
 
 def found(method: str, path: str, routes: tuple[Route, ...] = ROUTES) -> tuple[Route, dict[str, str]]:
-    """The route, and what its path names. ApiError where there is none."""
+    """The route and its path parameters. Raises ApiError if there is none."""
     plain = re.sub("/+", "/", path).rstrip("/")
     for pattern, methods in _patterns(routes):
         if words := pattern.fullmatch(plain):
@@ -118,7 +118,7 @@ def found(method: str, path: str, routes: tuple[Route, ...] = ROUTES) -> tuple[R
 
 
 def read(route: Route, words: Mapping[str, str], request: ApiRequest) -> dict[str, Any]:
-    """The parameters of the handler. ApiError that names every one that is not what it should be."""
+    """The parameters of the handler. Raises an ApiError that names every invalid one."""
     query = dict(parse_qsl(request.query, keep_blank_values=True))
     values: dict[str, Any] = {}
     faults: list[str] = []

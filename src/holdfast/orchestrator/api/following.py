@@ -1,4 +1,4 @@
-"""Streams that a caller follows: the journal, and the output of a job. What they hold is made by `streams.py`."""
+"""Streams that a caller follows: the journal, and the output of a job. `streams.py` makes their content."""
 
 from typing import Annotated
 
@@ -28,14 +28,14 @@ async def follow_events(
     last = call.headers.get("last-event-id")
     if last is not None:
         if not last.isascii() or not last.isdigit() or len(last) > 18:
-            raise ApiError("bad_cursor", "Last-Event-ID is not one that this stream gave out")
+            raise ApiError("bad_cursor", "Last-Event-ID was not issued by this stream")
         after = int(last)
     job_id = (await queries.job(job, owner)).id if job else None
     node_id = (await queries.node(node)).id if node else None
     owners: dict[str, str] = {}
 
     async def shown(entry: Entry) -> bool:
-        """The admin sees all; who acts for an owner sees nothing of other owners' jobs."""
+        """The admin sees all entries; a caller that acts for an owner sees none of other owners' jobs."""
         if owner is None or entry.job is None:
             return True
         if entry.job not in owners:

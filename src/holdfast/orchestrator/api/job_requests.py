@@ -1,4 +1,4 @@
-"""What a person asked for, checked and turned into a job's specification. Says in plain words what is wrong with it."""
+"""Validates a job request and turns it into a job's specification. An error says what is wrong with the request."""
 
 from hashlib import sha256
 from typing import TypeVar
@@ -41,13 +41,13 @@ def submission(request: JobRequest, owner: str, key: str, settings: Settings) ->
 
 
 def hash_of(spec: JobSpec) -> str:
-    """Tells whether two submissions under one key ask for the same."""
+    """Equal if two submissions under one key ask for the same job."""
     return sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
 
 
 def _spec(request: JobRequest, settings: Settings) -> JobSpec:
     workload = _one_of(Workload, request.workload, "workload")
-    # Who asks for checkpoints wants to go on from them.
+    # A request with checkpoints means to resume from them.
     usual = Recovery.RESUME if request.checkpoint_ms else DEFAULT_RECOVERY[workload]
     recovery = usual if request.recovery is None else _one_of(Recovery, request.recovery, "recovery")
     spec = JobSpec(
@@ -109,7 +109,7 @@ def _one_of(kind: type[Choice], value: str, field: str) -> Choice:
 
 
 def no_item(named: str, job: Job) -> Job:
-    """The job, unless it was found by the name of a whole array: that is no word for one of its jobs."""
+    """The job. Raises ApiError if it was found by the name of an array, which does not mean one of its jobs."""
     array = job.spec.array
     if not array or not job.live or named != job.spec.name:
         return job
@@ -129,7 +129,7 @@ def checked_key(key: str) -> str:
 
 def checked_owner(owner: str) -> str:
     if not 1 <= len(owner) <= OWNER_CHARS_MAX or not owner.isprintable() or owner != owner.strip():
-        raise ApiError("bad_request", f"the owner {owner[:60]!r} takes 1 to {OWNER_CHARS_MAX} printable characters")
+        raise ApiError("bad_request", f"the owner {owner[:60]!r} needs 1 to {OWNER_CHARS_MAX} printable characters")
     return owner
 
 

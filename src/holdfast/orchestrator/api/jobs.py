@@ -1,4 +1,4 @@
-"""Jobs: submit, list, show, explain, stop, move, run again. Requests become events, answers views."""
+"""Jobs: submit, list, show, explain, stop, move, run again. Turns requests into events, and answers into views."""
 
 import secrets
 from typing import Annotated
@@ -22,9 +22,9 @@ from holdfast.wire.http import ErrorView, ExplainView, JobList, JobRequest, JobV
 
 PAGE_MAX = 1_000
 ESTIMATES_S_MAX, ESTIMATES_MAX = 1.0, 200
-"""An extra of listings: of so many jobs, and only if it is there soon."""
+"""Limits of the estimates in a listing: seconds to wait for them, and number of jobs."""
 OUTPUT_BYTES_MAX = 1 << 20
-"""Of one piece of a job's output."""
+"""Size limit of one piece of a job's output."""
 
 
 async def submit(call: ApiCall, data: JobRequest) -> JobView:
@@ -38,7 +38,7 @@ async def submit(call: ApiCall, data: JobRequest) -> JobView:
 
 
 async def submit_batch(call: ApiCall, data: list[JobRequest]) -> list[JobView | ErrorView]:
-    """Each stands or is refused by itself; the answers are in the order of the requests."""
+    """Each job is accepted or refused on its own; the answers are in the order of the requests."""
     context = call.context
     if not 1 <= len(data) <= BATCH_MAX:
         raise ApiError("bad_request", f"a batch has 1 to {BATCH_MAX} jobs; this one has {len(data)}")
@@ -76,7 +76,7 @@ async def list_jobs(
 
 
 def _listed(context: ApiContext, job: Job) -> JobView:
-    """As in a list: without its attempts, but with where it runs and how far it is."""
+    """The view for a list: without attempts, but with the node and the progress."""
     view = job_view(job)
     attempts = context.fleet.attempts_of(job) if job.live else []
     if not attempts:
@@ -91,8 +91,8 @@ def _progress(context: ApiContext, attempts: list[Attempt]) -> list[ProgressView
 
 
 async def show_job(call: ApiCall, job: str, estimate: bool = True, live: bool = False) -> JobView:
-    """`estimate`: with when it will start and end. Whoever asks again and again until it has ended needs none. `live`:
-    by a name, the one that has not ended; refused where several have not."""
+    """`estimate`: include when the job will start and end; a caller that polls until the end does not need it. `live`:
+    a name means the job that has not ended; refused if there are several."""
     context = call.context
     found = await context.queries.job(job, call.principal.sees, live=live)
     predicted = await estimates_of(context, [found] if found.live and estimate else [])
@@ -100,7 +100,7 @@ async def show_job(call: ApiCall, job: str, estimate: bool = True, live: bool = 
 
 
 async def estimates_of(context: ApiContext, jobs: list[Job]) -> dict[JobId, Estimate]:
-    """When these will start and end. An extra: where it cannot be had soon, there is none."""
+    """When these jobs will start and end; empty if the leader does not answer soon."""
     if not jobs:
         return {}
     try:
@@ -131,12 +131,12 @@ async def explain_job(call: ApiCall, job: str) -> ExplainView:
 
 
 async def _meant(call: ApiCall, named: str) -> Job:
-    """The one job that something is to be done to."""
+    """The single job that a request acts on."""
     return no_item(named, await call.context.queries.job(named, call.principal.sees, live=True))
 
 
 async def stop_job(call: ApiCall, job: str) -> JobView:
-    """Stopping what has ended changes nothing and is no error: the caller wanted it stopped, and it is."""
+    """Stopping a job that has ended changes nothing and is not an error."""
     context = call.context
     found = await _meant(call, job)
     if found.live:
@@ -147,19 +147,19 @@ async def stop_job(call: ApiCall, job: str) -> JobView:
 
 
 async def rerun_job(call: ApiCall, job: str) -> JobView:
-    """The same specification as a new job, of the same owner. Repeated under one key, it is one job."""
+    """Submit the same specification as a new job of the same owner. Requests with the same key make one job."""
     context = call.context
     found = await context.queries.job(job, call.principal.sees)
     await need_again(context, found)
     key = checked_key(call.key or secrets.token_hex(16))
-    # Its own kind of key: one that the first submission used must not lead back to that one.
+    # A key of its own kind: the key of the first submission must not lead back to that job.
     event = Submitted(job_id(found.owner, f"rerun:{found.id}:{key}"), found.owner, found.spec, found.spec_hash)
     view = (await context.submissions.submit(context, [Submission(event, keyed=True)]))[0]
     return stands(view)
 
 
 async def move_job(call: ApiCall, job: str, data: MoveRequest) -> JobView:
-    """Have a job run on a chosen node, and stop it where it is once it runs there. Asked again, nothing changes."""
+    """Run a job on a chosen node, and stop it where it is once it runs there. A repeated request changes nothing."""
     context = call.context
     found = await _meant(call, job)
     node = await context.queries.node(data.to)
@@ -175,7 +175,7 @@ async def output(
     stream: str,
     offset: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0,
 ) -> Reply:
-    """What one attempt printed, byte for byte from `offset`; empty behind the end of what has arrived."""
+    """The output of one attempt, byte for byte from `offset`; empty beyond the end of what has arrived."""
     context = call.context
     found = await context.queries.job(job, call.principal.sees)
     if job_of(attempt) != found.id or stream not in STREAMS:
@@ -190,7 +190,7 @@ async def output(
 
 
 async def files_received(call: ApiCall, job: str) -> JobView:
-    """The files the job made have arrived. Saying so again changes nothing but for how long they are kept."""
+    """Confirm that the files of the job have arrived. A repeated call changes only how long they are kept."""
     context = call.context
     found = await context.queries.job(job, call.principal.sees)
     decided(await context.leader.ask(FilesReceived(found)))

@@ -1,10 +1,10 @@
-"""The door for nodes' files: content of the attempts a session holds, and nothing else. The session's key proves who
-asks; the kernel decides what counts.
+"""The HTTP API for nodes' files: only content of the attempts that a session holds. The session's key identifies the
+caller; the kernel decides what counts.
 
     POST /node/v1/attempts/{attempt}/missing          BlobsRequest -> Missing
     POST /node/v1/attempts/{attempt}/links            BlobsRequest -> Urls
     POST /node/v1/attempts/{attempt}/manifests        TakeRequest -> ManifestView
-    GET  /node/v1/attempts/{attempt}/manifests/{name} -> bytes         only what the attempt was told to use
+    GET  /node/v1/attempts/{attempt}/manifests/{name} -> bytes         only manifests that the attempt was given
     POST /node/v1/attempts/{attempt}/manifests/{name}/links   LinksRequest -> Urls
     POST /node/v1/attempts/{attempt}/checkpoint       TakeRequest -> SavedView
     POST /node/v1/attempts/{attempt}/inputs/{name}/link       -> Urls      of an input in S3, by the input's name
@@ -43,7 +43,7 @@ from holdfast.wire.http import (
 
 
 class NodeFilesApi(msgspec.Struct):
-    """The things behind the routes."""
+    """What the routes use."""
 
     leader: Leader
     sessions: Sessions
@@ -52,7 +52,7 @@ class NodeFilesApi(msgspec.Struct):
 
 
 class Visit(msgspec.Struct, frozen=True):
-    """Somebody who may ask about an attempt."""
+    """An authorized request about an attempt."""
 
     door: NodeFilesApi
     session: Session
@@ -61,7 +61,7 @@ class Visit(msgspec.Struct, frozen=True):
 
     @property
     def limits(self) -> ManifestLimits:
-        """Whatever a body made fitted on the disk it asked for."""
+        """The files that a body made fit on its disk."""
         return ManifestLimits(total_bytes=max(1, self.job.spec.need.resources.disk_mib) << 20)
 
     def readable(self, name: str) -> bool:
@@ -71,7 +71,7 @@ class Visit(msgspec.Struct, frozen=True):
 
 
 async def visit(request: Request[Any, Any, Any], attempt: str) -> Visit:
-    """The session's key, the attempt and its fence must all fit. ApiError where one does not."""
+    """Checks that the session's key, the attempt and its fence match. Raises ApiError if they do not."""
     door: NodeFilesApi = request.app.state.door
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     session = door.sessions.of_bulk_key(key.strip()) if scheme.lower() == "bearer" else None
@@ -128,7 +128,7 @@ async def links(attempt: str, name: str, data: LinksRequest, request: Request) -
 
 @post("/node/v1/attempts/{attempt:str}/checkpoint", status_code=200)
 async def checkpoint(attempt: str, data: TakeRequest, request: Request) -> SavedView:
-    """What was sent is taken over first; then it may become where the job goes on from."""
+    """Accepts the uploaded content first; then it may become the job's checkpoint."""
     guest = await visit(request, attempt)
     name = name_of(data.manifest)
     accepted = await guest.door.content.take(guest.job.owner, attempt, name, guest.limits)
@@ -145,7 +145,7 @@ async def checkpoint(attempt: str, data: TakeRequest, request: Request) -> Saved
 
 @post("/node/v1/attempts/{attempt:str}/inputs/{name:str}/link", status_code=200)
 async def input_link(attempt: str, name: str, request: Request) -> Response[bytes]:
-    """Where an input in S3 can be fetched, by this attempt and for a few minutes. It is made now and kept nowhere."""
+    """A URL from which this attempt can fetch an input in S3 for a few minutes. It is signed now and stored nowhere."""
     guest = await visit(request, attempt)
     item = next((item for item in guest.job.spec.inputs if item.name == name), None)
     if item is None or not item.url.startswith(SCHEME):

@@ -1,4 +1,4 @@
-"""What becomes of an answer that is a refusal: the kernel's, or one that stands in a list of answers."""
+"""Turns refusals into errors: those of the kernel, and those in a list of answers."""
 
 from typing import TypeVar
 
@@ -16,12 +16,12 @@ def refusal(view: ErrorView) -> ApiError:
 
 
 def rejection(rejected: Rejected) -> ApiError:
-    """What the kernel decided against."""
+    """The error for a rejection by the kernel."""
     return ApiError(rejected.code, rejected.says, codes.what_to_do(rejected.code), failure_view(rejected.failure))
 
 
 def decided(answer: T | Rejected) -> T:
-    """The kernel's answer. Raises where it is a refusal."""
+    """The kernel's answer. Raises ApiError if it is a rejection."""
     if isinstance(answer, Rejected):
         raise rejection(answer)
     return answer

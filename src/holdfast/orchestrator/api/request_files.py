@@ -1,5 +1,5 @@
-"""The files that a request names, found before it becomes a job: nobody waits for a machine only to learn that what
-the job needs is not there. Reads rows and the store of content; decides nothing about placement.
+"""Checks before submission that the files named in a request exist, so that no job waits for a machine and then fails
+for a missing file. Reads rows and the content store; decides nothing about placement.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from holdfast.wire.http import InputRequest, JobRequest
 
 
 async def resolved(context: ApiContext, request: JobRequest, owner: str) -> JobRequest:
-    """The request with every input by its hash or address: an earlier job's files stand under their manifest."""
+    """The request with every input given by hash or URL; the files of an earlier job are replaced by their manifest."""
     for item in request.inputs:
         if sum(map(bool, (item.manifest, item.url, item.job))) != 1:
             raise ApiError("bad_request", f"the input {item.name[:64]!r} needs exactly one of manifest, url and job")
@@ -25,7 +25,7 @@ async def resolved(context: ApiContext, request: JobRequest, owner: str) -> JobR
     for item in inputs:
         if item.url.startswith(SCHEME):
             await _fits(context, item, request.disk_mib << 20)
-    # What is no hash at all is found when the specification is checked, and named better there.
+    # An invalid hash is rejected when the specification is checked, with a better message.
     for name in filter(is_sha, (request.package, *(item.manifest for item in inputs))):
         if not await context.content.ready(owner, name):
             raise ApiError(
@@ -37,8 +37,8 @@ async def resolved(context: ApiContext, request: JobRequest, owner: str) -> JobR
 
 
 async def _fits(context: ApiContext, item: InputRequest, disk: int) -> None:
-    """ApiError where an object may not be read, is not there, or has no room. One that cannot be asked for now may be
-    there by the time its job runs."""
+    """Raises ApiError if an object may not be read, does not exist, or does not fit. If its bucket does not answer, the
+    object may be available by the time the job runs."""
     size = await context.content.inputs.size_of(item.url)
     room = min(item.bytes_max or disk, disk)
     if size is not None and size > room:
@@ -55,13 +55,13 @@ async def _made_by(context: ApiContext, item: InputRequest, owner: str) -> Input
         stands = job.verdict.value if job.verdict else f"still {job.phase.value}"
         raise ApiError(
             "no_files",
-            f"the input {item.name[:64]!r} is what {job.id} made, but that is {stands}",
+            f"the input {item.name[:64]!r} refers to the files of {job.id}, which is {stands}",
             "Only a job that succeeded can be read from.",
         )
     if not job.result.manifest:
         raise ApiError(
             "no_files",
-            f"the input {item.name[:64]!r} is what {job.id} made, but that made no files",
+            f"the input {item.name[:64]!r} refers to the files of {job.id}, which made no files",
             "Files that a job leaves in its working folder are kept; what it prints is not among them.",
         )
     await _still_there(context, job, (job.result.manifest,), "made")
@@ -69,7 +69,8 @@ async def _made_by(context: ApiContext, item: InputRequest, owner: str) -> Input
 
 
 def need_named(content: ContentPort, events: Iterable[Submitted]) -> None:
-    """The last word before the commit, in the same step: what a job names is there, and will be when its row is."""
+    """The final check, in the same step as the commit: the files that a job names exist, and still will when its row
+    does."""
     named = {
         (event.owner, name)
         for event in events
@@ -81,7 +82,7 @@ def need_named(content: ContentPort, events: Iterable[Submitted]) -> None:
 
 
 async def need_again(context: ApiContext, job: Job) -> None:
-    """ApiError where what a job ran on is no longer kept."""
+    """Raises ApiError if the files that a job ran on are no longer kept."""
     await _still_there(context, job, manifests_of(job, None), "ran on")
 
 

@@ -1,5 +1,5 @@
-"""The one table of the API. Adding an endpoint is adding its line here: Litestar serves it, and so does
-`holdfast.testing.Network`.
+"""The table of routes of the API. An endpoint is added by a line here: Litestar and `holdfast.testing.Network` both
+serve the table.
 """
 
 import inspect
@@ -14,14 +14,14 @@ from holdfast.orchestrator.api import arrays, checks, content, following, jobs, 
 from holdfast.orchestrator.api.call import EVENTS_TYPE, Scope
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
-"""A full batch of ordinary jobs takes a tenth of this."""
+"""Size limit of a request body. A full batch of ordinary jobs takes a tenth of this."""
 METRICS_TYPE = "text/plain; version=0.0.4"
 
 Handler = Callable[..., Awaitable[Any]]
 
 
 class HandlerParameter(msgspec.Struct, frozen=True):
-    """One thing that a handler reads from a request."""
+    """One parameter that a handler reads from a request."""
 
     kind: Any
     default: Any = inspect.Parameter.empty
@@ -34,17 +34,17 @@ class HandlerParameter(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True, dict=True):
     method: str
     path: str
-    """`/v1/jobs/{job}`: what stands in braces is a parameter of the handler."""
+    """`/v1/jobs/{job}`: a name in braces is a parameter of the handler."""
     handler: Handler
     scope: Scope
     status: int = 200
     media_type: str | None = None
-    """None: JSON, or what a `Reply` says."""
+    """None: JSON, or the type given in a `Reply`."""
     body_bytes_max: int = BODY_BYTES_MAX
 
     @cached_property
     def parameters(self) -> dict[str, HandlerParameter]:
-        """Of the handler, but for its `ApiCall`."""
+        """The parameters of the handler, without its `ApiCall`."""
         kinds = typing.get_type_hints(self.handler, include_extras=True)
         named = list(inspect.signature(self.handler).parameters.values())[1:]
         return {one.name: HandlerParameter(kinds[one.name], one.default) for one in named}

@@ -1,6 +1,6 @@
-"""Whether the orchestrator is what it should be: memory equals the store, the store answers, the disk has room.
+"""Checks the orchestrator: it leads, the store answers, memory equals the store, the disk has room.
 
-It looks and says; it repairs nothing.
+Reports findings; repairs nothing.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The orchestrator itself: whether it leads, whether it is well, and its numbers."""
+"""The orchestrator itself: whether it leads, its self-check, and its metrics."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ async def doctor(call: ApiCall) -> DoctorView:
 
 
 async def healthz(call: ApiCall) -> Reply:
-    """200 while it leads, else 503 and why. Names no job, node or address, for it needs no token."""
+    """200 while it leads, else 503 with the reason. Names no job, node or address, because it needs no token."""
     leader = call.context.leader
     says = "leading" if not leader.trouble else "not leading: the store cannot be used, or this is just starting"
     body = {"ok": not leader.trouble, "epoch": leader.epoch, "says": says}

@@ -1,13 +1,13 @@
-"""Server-sent events: the journal, and the output of a job, each resumable from the id of the last event read.
+"""Server-sent events: the journal, and the output of a job. A reader resumes either from the id of its last event.
 
-    id: <where to go on>
+    id: <cursor to resume from>
     data: <EventView or LogLine>
 
-`event: end` says that nothing will follow; a stream that ends without it was cut, and its reader resumes. A comment
-every few seconds shows that the stream lives. With follow=false a stream ends where the present does.
+`event: end` means that nothing follows; a stream that ends without it was cut, and its reader resumes. A comment
+every few seconds shows that the stream is alive. With follow=false a stream ends at the newest event.
 
-A job's output is merged as a story: each attempt's stdout and stderr as they were delivered, in the order of the
-attempts, and between them what the platform saw (stream `platform`), an attempt's end after its last output.
+A job's output is one merged stream: each attempt's stdout and stderr as they were delivered, in the order of the
+attempts, and between them the events of the platform (stream `platform`), an attempt's end after its last output.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from holdfast.orchestrator.api.context import ApiContext
 
 ALIVE_S = 10.0
+"""Interval between comments that show that a stream is alive, in seconds."""
 PAGE = 500
 LOG_READ_BYTES = 64 * 1024
 _BEFORE_OUTPUT = frozenset({"job.assigned", "attempt.go", "attempt.running"})
-"""What happens to an attempt before it prints; everything else about it comes after what it printed."""
+"""Events of an attempt that come before its output; all its other events come after."""
 
 
 def sse(data: Any, id: str) -> bytes:
@@ -47,7 +48,7 @@ async def events(
     follow: bool,
     shown: Callable[[Entry], Awaitable[bool]],
 ) -> AsyncGenerator[bytes, None]:
-    """The journal after a number. `shown`: whether this reader may see an entry."""
+    """The journal after entry `after`. `shown`: whether this reader may see an entry."""
     yield ALIVE
     with context.wakeups.listen(JOURNAL) as bell:
         while not context.stopping():
@@ -67,7 +68,7 @@ async def events(
 
 
 class Cursor:
-    """Where a reader of a job's output stands: `<entry>|<attempt>:<stdout>:<stderr>,…`, as in an event's id."""
+    """The position of a reader in a job's output: `<entry>|<attempt>:<stdout>:<stderr>,…`, as in an event's id."""
 
     def __init__(self, text: str = "") -> None:
         self.entry = 0
@@ -84,7 +85,7 @@ class Cursor:
             if not all(0 <= number < 2**62 for number in numbers) or len(text) > 4096:
                 raise ValueError
         except ValueError:
-            raise ApiError("bad_cursor", "Last-Event-ID is not one that this stream gave out") from None
+            raise ApiError("bad_cursor", "Last-Event-ID was not issued by this stream") from None
 
     def of(self, number: int) -> dict[str, int]:
         return self.offsets.setdefault(number, {"stdout": 0, "stderr": 0})
@@ -109,7 +110,7 @@ class JobLog:
         with self._context.wakeups.listen(self._job) as bell:
             while not self._context.stopping():
                 bell.clear()
-                # The state first, then the output: once the job has ended, no output is added to what is read after.
+                # Read the state first, then the output: if the job has ended, its output is complete when it is read.
                 job, attempts, entries = await self._queries.ask(self._story)
                 for entry in entries:
                     if entry.attempt is not None and entry.kind not in _BEFORE_OUTPUT:
@@ -141,7 +142,7 @@ class JobLog:
         return job, store.attempts(self._job), store.entries(self._cursor.entry, self._job, None, PAGE)
 
     async def _output(self, attempts: list[Attempt]) -> AsyncGenerator[bytes, None]:
-        """Everything not yet read of these attempts, in order."""
+        """The unread output of these attempts, in order."""
         for attempt in attempts:
             for stream in self._streams:
                 async for piece in self._stream(attempt, stream):
@@ -167,9 +168,9 @@ def _number(attempt: Attempt) -> int:
 
 
 def whole_text(raw: bytes, final: bool) -> tuple[str, int]:
-    """As much of the bytes as is whole characters, and how many bytes that is. Bytes that are no text are shown as �.
+    """The complete characters in the bytes, and how many bytes they take. Bytes that are not UTF-8 are shown as �.
 
-    A character may be cut by the end of what has arrived; it waits for its rest, unless nothing more can come.
+    The last character may be cut off; it is left for the next read, unless `final` says that nothing follows.
     """
     size = len(raw)
     if not final:

@@ -1,4 +1,4 @@
-"""Submitting jobs: one request under a key at a time, and what stands under the key afterwards."""
+"""Submits jobs: one request per idempotency key at a time. Returns the job under the key."""
 
 import secrets
 from typing import TYPE_CHECKING, NamedTuple
@@ -44,8 +44,7 @@ class Submissions:
 
 
 class Submission(NamedTuple):
-    """One submission. Without a key it is its own: nothing can be repeated by accident, or on purpose, and nobody
-    needs to look whether its job exists."""
+    """One submission. Without a key it cannot be repeated, so there is no need to check whether its job exists."""
 
     event: Submitted
     keyed: bool
@@ -65,7 +64,7 @@ def _answered(event: Submitted, answer: Answer, job: Job | None) -> JobView | Er
 
 
 def _outcome(event: Submitted, job: Job, again: bool) -> JobView | ErrorView:
-    """The job that stands under the key, unless the key was used for something else."""
+    """The job under the key, or an error if the key was used for something else."""
     if job.spec_hash == event.spec_hash:
         return job_view(job, again=again)
     return ErrorView(
@@ -76,7 +75,7 @@ def _outcome(event: Submitted, job: Job, again: bool) -> JobView | ErrorView:
 
 
 def stands(view: JobView | ErrorView) -> JobView:
-    """The job. Raises where it was refused."""
+    """The job. Raises ApiError if it was refused."""
     if isinstance(view, ErrorView):
         raise refusal(view)
     return view

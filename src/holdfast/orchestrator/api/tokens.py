@@ -1,6 +1,6 @@
 """Join tokens: make, list, revoke.
 
-A token's text is shown when it is made, and again to who repeats that call; never in a list.
+A token's text is shown when the token is made, and when that call is repeated; never in a list.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from holdfast.wire.http import JoinTokenView, TokenRequest, TokenView
 class TokenDesk:
     """Makes tokens, one at a time.
 
-    Only the hash of a token's secret is stored, so the text of an earlier answer cannot be looked up. Under an
-    idempotency key it is worked out again instead: id and secret follow from the key, from what was asked for, and from
-    the admin token, which nobody else has.
+    Only the hash of a token's secret is stored, so the text of an earlier answer cannot be looked up. For a repeated
+    idempotency key it is derived again instead: id and secret are derived from the key, the request and the admin
+    token, which is secret.
     """
 
     def __init__(self, admin: AdminToken) -> None:
@@ -39,7 +39,7 @@ class TokenDesk:
         now = context.time.wall_ms()
         drawn = None if key is None else self.drawn(key, asked)
         ticket, row = tokens.make(context.pin, Instant(now), Instant(now + asked.ttl_ms), asked.uses, asked.note, drawn)
-        # Between the look and the commit nobody else may make the same one: the second would undo a revocation.
+        # No other call may make the same token between the lookup and the commit: it would undo a revocation.
         async with self._one_at_a_time:
             known = None if key is None else await context.queries.token(row.id)
             if known is None:

@@ -1,4 +1,4 @@
-"""Rows as people see them: the model turned into the public HTTP types. Reads nothing and decides nothing."""
+"""Turns rows of the model into the public HTTP types. Reads nothing and decides nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -108,7 +108,7 @@ def _checkpoint(job: Job) -> CheckpointView | None:
 
 
 def _where(job: Job, attempts: Sequence[Attempt]) -> str | None:
-    """Where it runs, or ran to its accepted end: the accepted attempt's node, else the newest that may still win."""
+    """The node of the accepted attempt, or else of the newest attempt that may still win."""
     for attempt in attempts:
         if attempt.id == job.accepted:
             return attempt.node

@@ -1,1 +1,1 @@
-"""The network's files: the store of blobs, what is verified and kept, what is deleted."""
+"""The network's files: the blob store, verification, retention and deletion."""

@@ -1,6 +1,6 @@
-"""What stands behind the signed addresses of a blob store in a folder: takes and gives single blobs. Plain ASGI.
+"""Serves the signed URLs of a blob store in a folder: uploads and downloads of single blobs. Plain ASGI.
 
-The signature is the whole right to be here; no token is asked for. Bytes go straight to and from the disk.
+The signature is the only authorization; no token is needed. Bytes go straight to and from the disk.
 """
 
 import logging
@@ -41,7 +41,7 @@ log = logging.getLogger("holdfast.blobs")
 
 
 class BlobDoor:
-    """Answers below /blobs/ and passes everything else on."""
+    """Answers requests below /blobs/ and passes all others on."""
 
     def __init__(self, app: ASGIApp, store: FolderStore, signer: LinkSigner) -> None:
         self._app = app
@@ -70,7 +70,7 @@ class BlobDoor:
             await self._store.receive(grant, _body(receive))
             await _answer(send, 201)
             return
-        # At most a chunk: read at once, so that nobody is promised more than there is.
+        # At most a chunk: read it whole first, so that the announced length is right.
         await _answer(send, 200, await self._store.get(grant.key, bytes_max=grant.size), b"application/octet-stream")
 
 

@@ -1,4 +1,4 @@
-"""Opens the blob store that the configuration names, and the door that its signed addresses lead to if it needs one."""
+"""Opens the blob store that the configuration names, and serves its signed URLs if the store needs that."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ from holdfast.orchestrator.content.service import ContentService
 log = logging.getLogger("holdfast.blobs")
 
 Doorway = Callable[[ASGIApp], ASGIApp]
-"""Puts the store's own door, if there is one, in front of an app."""
+"""Wraps an app with the handler of the store's signed URLs, if there is one."""
 
 
 def open_content(config: OrchestratorConfig) -> tuple[ContentService, Doorway]:
@@ -35,14 +35,14 @@ def open_content(config: OrchestratorConfig) -> tuple[ContentService, Doorway]:
     secret = private_files.make_once(
         config.data / "blobs.key", "signing key", lambda: secrets.token_hex(KEY_BYTES_MIN).encode()
     )
-    # Addresses without a host: whoever got one knows which door it asked.
+    # URLs without a host: the recipient knows which host it asked.
     signer = LinkSigner(secret, PREFIX)
     store = FolderStore(config.data / "blobs", signer)
     return ContentService(store, inputs), lambda app: BlobDoor(app, store, signer)
 
 
 async def try_out(content: ContentService) -> None:
-    """Find out at the start whether the store can be used. One that is away for a while is no reason not to serve."""
+    """Check at startup that the store can be used. A store that is down for a while does not prevent it."""
     try:
         await content.store.probe()
     except StoreRefused as wrong:

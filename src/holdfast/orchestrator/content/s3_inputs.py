@@ -1,9 +1,9 @@
-"""Inputs in S3: which buckets jobs may read, and addresses for single objects there. Moves no content.
+"""Inputs in S3: decides which buckets jobs may read, and signs URLs for single objects there. Moves no content.
 
-The orchestrator has the key to the buckets, and nobody else. A node that is about to fetch an input asks for its
-address: that opens one object, for reading, for a few minutes, and is written down nowhere. What a bucket holds can be
-read by everybody who may send jobs, so only buckets that the operator named are read from, and never the place where
-the network keeps the files of all its users.
+Only the orchestrator has the key to the buckets. A node that is about to fetch an input asks for a signed URL, which
+allows reading one object for a few minutes and is stored nowhere. Everyone who may submit jobs can read what a bucket
+holds, so only buckets that the operator named are read, and never the place where the network keeps the files of all
+its users.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from holdfast.errors import Misconfigured
 from holdfast.orchestrator.api_error import ApiError
 
 LINK_S = 5 * 60
-"""How long an address opens its object: a fetch begins at once, and every further try asks for another."""
+"""How long a signed URL is valid, in seconds: a fetch begins at once, and every further try asks for a new one."""
 ANSWER_S = 10.0
-"""A look at the object before its job is taken. A store that takes longer is not waited for."""
+"""Time limit of a request to a bucket, in seconds. If it is exceeded, a job is accepted without a size check."""
 KEY_BYTES_MAX = 1024
 SCHEME = "s3://"
 
@@ -40,7 +40,7 @@ class Object(NamedTuple):
 
 
 def parsed(url: str) -> Object:
-    """`s3://BUCKET/KEY`, the key taken as it stands. ApiError where it names no single object."""
+    """Parses `s3://BUCKET/KEY`; the key is not decoded. Raises ApiError if it does not name a single object."""
     bucket, _, key = url.removeprefix(SCHEME).partition("/")
     if not url.startswith(SCHEME) or not bucket or not key:
         raise ApiError("bad_request", f"{url[:200]!r} names no object", "Write s3://BUCKET/KEY.")
@@ -52,14 +52,14 @@ def parsed(url: str) -> Object:
 
 
 class S3Inputs:
-    """`places`: what may be read, each with a prefix or without."""
+    """`places`: the buckets that may be read, each with or without a prefix."""
 
     def __init__(self, places: Iterable[S3Place] = ()) -> None:
         self._places = list(places)
         self._buckets: dict[str, Bucket] = {}
 
     def check(self, item: Object) -> S3Place:
-        """The place that it lies in. ApiError where the operator allowed none."""
+        """The place that contains the object. Raises ApiError if the operator has allowed none."""
         for place in self._places:
             if item.bucket == place.bucket and f"{item.key}/".startswith(f"{place.prefix}/" if place.prefix else ""):
                 return place
@@ -71,7 +71,7 @@ class S3Inputs:
         )
 
     async def size_of(self, url: str) -> int | None:
-        """How large it is; None where the store does not say now. ApiError where it is not there or not to be had."""
+        """Size of the object; None if the bucket does not answer. Raises ApiError if it cannot be read."""
         item = parsed(url)
         place = self.check(item)
         try:
@@ -88,15 +88,15 @@ class S3Inputs:
             return None
 
     async def address(self, url: str) -> str:
-        """Opens this one object, for reading, for a few minutes. StoreGone where it cannot be signed now."""
+        """A URL to read this object for a few minutes. Raises StoreGone if it cannot be signed now."""
         item = parsed(url)
         place = self.check(item)
         signed = obstore.sign_async(self._bucket(place), "GET", item.key, timedelta(seconds=LINK_S))
         try:
             return await _within(signed)
         except (exceptions.BaseError, TimeoutError):
-            # Its text may hold what it was signed with.
-            raise StoreGone(f"no address can be had for objects of the bucket {item.bucket} right now") from None
+            # The text of the error may contain the credentials.
+            raise StoreGone(f"a URL for an object in the bucket {item.bucket} cannot be signed right now") from None
 
     def _bucket(self, place: S3Place) -> Bucket:
         if place.bucket not in self._buckets:
@@ -124,7 +124,7 @@ async def _within(asked: Awaitable[T]) -> T:
 
 
 def check_apart(inputs: Iterable[S3Place], own: S3Place | None) -> None:
-    """Misconfigured where jobs could read what the network keeps for all its users."""
+    """Raises Misconfigured if jobs could read the files that the network keeps for all its users."""
     for place in inputs:
         if own is None or place.bucket != own.bucket:
             continue

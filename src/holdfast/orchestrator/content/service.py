@@ -1,8 +1,8 @@
-"""The network's files, as the orchestrator sees them: who may send what where, and what is taken over. Moves no bytes.
+"""The network's files: decides who may upload what where, and accepts uploads. Moves no bytes.
 
-Uploaders get signed addresses for single keys; what they sent counts once every blob of a manifest is verified and
-owned (holdfast.blobs.store.accept). Whatever this service says is there stays there for a while even if nothing names
-it yet: that is a pledge to the garbage collector (holdfast.blobs.garbage, whose rules are kept here).
+Uploaders get signed URLs for single keys; an upload counts once every blob of its manifest is verified and owned
+(holdfast.blobs.store.accept). Content that this service reports as present stays for a while even if no row names it
+yet: the garbage collector is given a pledge (holdfast.blobs.garbage, whose rules this service follows).
 """
 
 from collections import OrderedDict
@@ -18,28 +18,29 @@ from holdfast.orchestrator.api_error import ApiError, Unavailable
 from holdfast.orchestrator.content.s3_inputs import S3Inputs
 
 LINK_S = 15 * 60
-"""How long an address opens its key: a chunk of 4 MiB over the slowest line worth using."""
+"""How long a signed URL is valid, in seconds: enough for a chunk of 4 MiB over the slowest line worth using."""
 ASKED_MAX = 4_096
+"""Blobs per request."""
 MANIFESTS_KEPT_BYTES = 64 * 1024 * 1024
-"""Of manifests in memory, by the size of their blob lists."""
+"""Limit of the manifests in memory, estimated from their numbers of entries and blobs."""
 
 
 class ContentService:
     def __init__(self, store: BlobStore, inputs: S3Inputs | None = None) -> None:
-        """`inputs`: the buckets of others that jobs may read."""
+        """`inputs`: the S3 buckets that jobs may read."""
         self.store = store
         self.inputs = inputs or S3Inputs()
         self.collector = Collector(boottime_ms())
         self._epoch = 0
         self._uploads: dict[str, int] = {}
-        """Uploader -> when it last asked for something."""
+        """Uploader -> when it last made a request."""
         self._manifests: OrderedDict[tuple[str, str], Manifest] = OrderedDict()
         self._kept = 0
 
     def led(self, epoch: int, left: Collection[str]) -> None:
-        """This process leads from now on. Only if nobody did since it last led does it know of all pledges.
+        """This process leads from now on. It knows all pledges only if no other process has led since it last did.
 
-        `left`: keys that the leader before it may still be deleting."""
+        `left`: keys that the previous leader may still be deleting."""
         if epoch != self._epoch + 1 or not self._epoch:
             self.collector = Collector(boottime_ms(), left=left)
             self._manifests.clear()
@@ -47,7 +48,7 @@ class ContentService:
         self._epoch = epoch
 
     def uploading(self) -> set[str]:
-        """Uploaders that have given a sign of life: an address opens for so short a time that they ask again soon."""
+        """Uploaders that made a request recently. Signed URLs expire soon, so an active uploader asks again."""
         since = boottime_ms() - GRACE_MS
         self._uploads = {uploader: at for uploader, at in self._uploads.items() if at >= since}
         return set(self._uploads)
@@ -56,14 +57,14 @@ class ContentService:
         return lambda sha: self.collector.may_promote(whose, sha, boottime_ms())
 
     async def missing(self, owner: str, uploader: str, blobs: Sequence[Blob]) -> list[str]:
-        """Which of the blobs must be sent."""
+        """Which of the blobs must be uploaded."""
         bounded(len(blobs))
         whose = owner_hash(owner)
         self._uploads[uploader] = boottime_ms()
         return await missing(self.store, uploader, whose, blobs, self._hold(whose))
 
     async def places(self, uploader: str, blobs: Sequence[Blob]) -> dict[str, str]:
-        """Where each of them goes."""
+        """The upload URL of each blob."""
         bounded(len(blobs))
         self._uploads[uploader] = boottime_ms()
 
@@ -74,8 +75,8 @@ class ContentService:
         return dict(zip((blob.sha for blob in blobs), await each(blobs, sign), strict=True))
 
     async def take(self, owner: str, uploader: str, name: str, limits: ManifestLimits | None = None) -> Accepted:
-        """Take over what was sent under a manifest. ApiError where nothing was sent under that name; Unavailable
-        while something of it is being deleted."""
+        """Accept the content uploaded under a manifest. Raises ApiError if no such manifest was uploaded, Unavailable
+        while part of it is being deleted."""
         whose = owner_hash(owner)
         began_ms = boottime_ms()
         collector = self.collector
@@ -92,18 +93,18 @@ class ContentService:
         return accepted
 
     async def ready(self, owner: str, name: str) -> bool:
-        """Whether a row may name this manifest soon: it was taken over and is all there. Looked for only where nobody
-        has lately."""
+        """Whether a row may name this manifest soon: it was accepted and is complete. The store is checked only if that
+        was not done recently."""
         return self.collector.still_seen(Root(owner_hash(owner), name), boottime_ms()) or await self.whole(owner, name)
 
     def may_name(self, owner: str, names: Iterable[str]) -> bool:
-        """Whether a row that names these manifests may be committed, to be asked in the step that begins the commit.
-        False: much has happened since they were looked for; look again."""
+        """Whether a row that names these manifests may be committed. Call it in the step that begins the commit. False:
+        the last check is too old; check again."""
         whose, now_ms = owner_hash(owner), boottime_ms()
         return all(self.collector.may_name(Root(whose, name), now_ms) for name in names)
 
     async def whole(self, owner: str, name: str) -> bool:
-        """Whether a manifest was taken over, and everything it names is there and will be until a row names it."""
+        """Whether a manifest was accepted, and all its content exists and will exist until a row names it."""
         whose = owner_hash(owner)
         try:
             manifest = await self.manifest(owner, name)
@@ -118,7 +119,7 @@ class ContentService:
             stored = await self.store.head(owned_key(whose, blob.sha))
             return stored is not None and stored.size == blob.size
 
-        # The manifest itself too: what is remembered here may be gone there.
+        # Check the manifest itself too: it may be cached here and gone from the store.
         named = await self.store.head(owned_key(whose, name))
         found = named is not None and all(await each(manifest.blobs, there))
         if found:
@@ -126,13 +127,13 @@ class ContentService:
         return found
 
     async def manifest(self, owner: str, name: str) -> Manifest:
-        """One that was taken over. ApiError `not_found` where there is none."""
+        """An accepted manifest. Raises ApiError `not_found` if there is none."""
         known = self._manifests.get((owner, name))
         if known is not None:
             self._manifests.move_to_end((owner, name))
             return known
         try:
-            # No uploader has an empty name: only what is owned is found.
+            # No uploader has this name, so only owned content is found.
             manifest = await fetch_manifest(self.store, "nobody", owner_hash(owner), name)
         except BlobMissing:
             raise ApiError("not_found", f"there is no manifest {name[:64]}") from None
@@ -140,7 +141,7 @@ class ContentService:
         return manifest
 
     async def links(self, owner: str, name: str, shas: Sequence[str]) -> dict[str, str]:
-        """Where blobs of a manifest can be fetched. Nothing but its blobs is ever linked to."""
+        """Download URLs of blobs of a manifest. Only blobs of the manifest get one."""
         bounded(len(shas))
         sizes = sizes_of(await self.manifest(owner, name), name, shas)
         whose = owner_hash(owner)
@@ -151,7 +152,7 @@ class ContentService:
         return dict(zip(shas, await each(shas, sign), strict=True))
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These are about to be deleted, or were: what is remembered of them must not outlive them."""
+        """Remove keys from the cache that were deleted or are about to be."""
         gone = set(keys)
         for owner, name in list(self._manifests):
             if owned_key(owner_hash(owner), name) in gone:
@@ -173,7 +174,7 @@ def bounded(asked: int) -> None:
 
 
 def sizes_of(manifest: Manifest, name: str, shas: Sequence[str]) -> dict[str, int]:
-    """Of the blobs of a manifest. ApiError where one of these is not among them."""
+    """The sizes of the blobs of a manifest. Raises ApiError if one of `shas` is not among them."""
     sizes = {blob.sha: blob.size for blob in manifest.blobs}
     strange = [sha for sha in shas if sha not in sizes]
     if strange:

@@ -1,8 +1,8 @@
-"""Lets go of what no job needs any more: reads what is referred to, lists the store, deletes what may be deleted.
+"""Deletes content that no job needs any more: reads what is referred to, lists the store, deletes the rest.
 
-What may be is decided by `holdfast.blobs.garbage`, which is pure; its duties for a caller are kept here and in
-`content`. Only the leader sweeps, and a new one waits until the pledges of its predecessor have run out. A round is
-written down before its first request to delete is sent: docs/decisions/0014 says why, and what a death at each point
+`holdfast.blobs.garbage`, which is pure, decides what may be deleted; this module and `service` fulfil the duties of its
+caller. Only the leader sweeps, and a new leader waits until the pledges of its predecessor have expired. A round is
+recorded in a note before its first delete request is sent: docs/decisions/0014 says why, and what a crash at each point
 leaves behind.
 """
 
@@ -23,19 +23,19 @@ from holdfast.orchestrator.leader.loop import Leader
 from holdfast.state import Snapshot, Store, StoreError
 
 SWEEP_S = 1800.0
-"""Nothing is urgent here: what is collected was useless for hours."""
+"""Interval between sweeps, in seconds. Not urgent: only content that was unused for hours is deleted."""
 BEAT_S = 60.0
-"""How often it is looked whether this process was frozen, and whether a round that ended badly is over."""
+"""Interval, in seconds, of the checks whether this process was frozen and whether a failed round is over."""
 NOTE = "deleting"
-"""What the note of a round is found under."""
+"""The subject of the note of a round."""
 PREFIXES = ("incoming/", "owned/")
 
 log = logging.getLogger("holdfast.sweep")
 
 
 def roots_of(live: Snapshot, kept: Iterable[tuple[str, tuple[str, ...]]]) -> dict[Root, str]:
-    """Every manifest that something refers to, with the owner's name: live jobs, what their attempts started from, and
-    what is kept of ended ones."""
+    """Every manifest that is referred to, with the owner's name: by live jobs, by checkpoints and results of their
+    attempts, and by the kept files of ended jobs."""
     named: list[tuple[str, str]] = []
     for job in live.jobs:
         spec = job.spec
@@ -52,7 +52,7 @@ def roots_of(live: Snapshot, kept: Iterable[tuple[str, tuple[str, ...]]]) -> dic
 
 
 def left_behind(live: Snapshot) -> list[str]:
-    """The keys that the leader before may still be deleting. A note that cannot be read is as bad as no store."""
+    """The keys that the previous leader may still be deleting. Fails if the note cannot be read."""
     return msgspec.json.decode(live.notes.get(NOTE, "[]"), type=list[str])
 
 
@@ -91,12 +91,12 @@ class Sweeper:
                 log.warning("nothing was collected, or not all: %s", getattr(wrong, "says", wrong))
 
     async def sweep(self) -> int:
-        """One round; how many keys were to go. A round that ended badly is ended first, as soon as that is safe."""
+        """Run one round, and return the number of keys to delete. A failed round is ended first, once that is safe."""
         epoch, collector = self._leader.epoch, self._content.collector
         if collector.condemned and not await self._end(collector, epoch):
             return 0
         if await self._content.store.deleting():
-            return 0  # or a backup is being made, for which nothing may go: nothing is condemned that must then wait
+            return 0  # deletions are under way, or a backup forbids them: condemn nothing that would have to wait
         read_ms = boottime_ms()
         live, kept = await asyncio.to_thread(self._referred)
         roots = roots_of(live, kept)
@@ -114,19 +114,19 @@ class Sweeper:
         return len(doomed)
 
     async def _delete(self, collector: Collector, epoch: int, doomed: Sequence[str]) -> None:
-        # Where this fails the note may stand all the same: nothing was asked of the store yet, and the next sweep ends
-        # the round by striking it out.
+        # If this fails, the note may still be written. Nothing was requested of the store yet, and the next sweep ends
+        # the round by clearing the note.
         await self._leader.leave_note(NOTE, msgspec.json.encode(doomed).decode(), epoch)
         self._content.forget(doomed)
 
         def may() -> bool:
-            # A process that was frozen since it decided must not act on it: another may have pledged these since.
+            # A process that froze after its decision must not act on it: another may have pledged these keys since.
             return self._leader.epoch == epoch and not self._leader.trouble and collector.may_delete(boottime_ms())
 
         try:
             await self._content.store.delete_while(doomed, may, ROUND_MS // 1000)
         except BaseException:
-            # Also when this task is cancelled: what was asked may still be done, by a thread or by the store.
+            # Also when this task is cancelled: a thread or the store may still carry out the requests.
             collector.unsure(boottime_ms())
             raise
         finally:
@@ -134,20 +134,20 @@ class Sweeper:
         await self._end(collector, epoch)
 
     async def _end(self, collector: Collector, epoch: int) -> bool:
-        """Strike the note out and let go of the keys in it, if nobody can be deleting them any more."""
+        """Clear the note and release its keys, if no deletion of them can still be in progress."""
         if not collector.may_bury(boottime_ms()) or await self._content.store.deleting():
             return False
         await self._leader.leave_note(NOTE, "[]", epoch)
         return collector.buried(boottime_ms())
 
     def _referred(self) -> tuple[Snapshot, list[tuple[str, tuple[str, ...]]]]:
-        """What lives first, then what is kept: a job that ends in between is found in one of the two, or in both."""
+        """Live rows first, then kept files: a job that ends in between is found in at least one of the two."""
         live = self._store.load_live()
         kept = [(str(keep.owner), keep.manifests) for keep in self._store.keeps(self._time_ms())]
         return live, kept
 
     def _time_ms(self) -> int:
-        """The time that files are kept by. A wall clock that is set ahead while we run makes nothing older."""
+        """The time by which retention is measured. Setting the wall clock ahead meanwhile has no effect."""
         wall, boot = self._began
         return min(wall_ms(), wall + boottime_ms() - boot)
 
@@ -157,6 +157,6 @@ class Sweeper:
             try:
                 manifest = await self._content.manifest(owner, root.manifest)
             except ApiError:
-                continue  # not there: then its owner loses nothing, as the collector sees to
+                continue  # it does not exist; the collector then deletes nothing of its owner
             named[root.manifest] = [blob.sha for blob in manifest.blobs]
         return named

@@ -1,4 +1,4 @@
-"""Compares what an attempt delivered with what it declared. It finds out; the kernel decides what follows."""
+"""Compares what an attempt delivered with what it declared. The kernel decides what follows."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger("holdfast.verify")
 
 
 AGAIN_S = 1.0
-"""Before a verification is tried again that our own disk made impossible."""
+"""Pause, in seconds, before a verification is retried that failed because of the orchestrator's own storage."""
 
 
 class Verifier:
@@ -42,14 +42,14 @@ class Verifier:
                 fault = fault or await self._missing_files(send)
                 break
             except (OSError, BlobError, StoreError) as cause:
-                # The disk is ours, not the node's: no verdict, and the kernel asks only once.
+                # The fault is in our own storage, not the node's: no verdict; retry, as the kernel asks only once.
                 log.error("%s cannot be verified yet: %s", send.attempt, cause)
             await asyncio.sleep(AGAIN_S)
             if leader.epoch != epoch:
                 return
         failpoint("verify.compared")
         if leader.epoch != epoch:
-            # The state was rebuilt meanwhile, and the node may have declared something else since: it is asked anew.
+            # The state was rebuilt meanwhile, and the node may have declared another result: the kernel asks again.
             return
         try:
             leader.tell(Verified(send.attempt, send.fence, ok=not fault, detail=fault))
@@ -57,7 +57,7 @@ class Verifier:
             log.info("%s was verified for a leader that is gone", send.attempt)
 
     async def _missing_files(self, send: Verify) -> str:
-        """The files were verified when they were taken over. Here: that they were, and are still there."""
+        """The files were verified when they were accepted. Checks that they were, and that they still exist."""
         if not send.result.manifest:
             return ""
         whole = await self._content.whole(send.owner, send.result.manifest)

@@ -1,1 +1,1 @@
-"""What an orchestrator decides about itself: when it leads, what time it is, when it ticks and whom it refuses."""
+"""Decides when an orchestrator leads, what time it is, when it ticks, and which requests it refuses."""

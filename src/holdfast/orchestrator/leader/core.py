@@ -1,12 +1,12 @@
-"""The leader, without its clocks, store and callers: when it leads, what time it is, when to tick, whom to refuse.
+"""Decides for the leader, without clocks, store or callers: when it leads, the time, when to tick, what it refuses.
 
-Pure: what the clocks show comes in with every call as a `Moment`. The production loop, the simulator and
-`testing.Network` drive this same object. It outlives the kernel: with each lost lead the kernel is dropped, and the
-next lead brings one that was rebuilt from the store.
+Pure: the clock readings come in with every call as a `Moment`. The production loop, the simulator and
+`testing.Network` drive this same object. It outlives the kernel: a lost lead drops the kernel, and
+the next lead brings one that was rebuilt from the store.
 
 States:
 
-    AWAY      no kernel. Requests and sessions are refused. Left by `take`, which drops whatever was before.
+    AWAY      no kernel. Requests and sessions are refused. Left by `take`, which drops any earlier lead.
     TAKING    the store gave a new epoch, a kernel was loaded, and `Led` was applied to it; that batch is not durable.
               Nothing else is applied. Left by `committed` of that batch.
     LEADING   events are applied, batches are committed.
@@ -19,20 +19,20 @@ Fences:
     epoch     every batch is written under the epoch that `take` was given; the store refuses an older one, so a deposed
               leader makes nothing durable and releases nothing.
     commit    one batch is in flight at a time, and only `committed` of that very batch releases it.
-    turn      of the submissions under one key one is decided at a time (`dedupe`); turns outlive a lost lead.
+    turn      submissions under one key are decided one at a time (`dedupe`); turns outlive a lost lead.
 
 Crash points and what holds at each (those of a commit: see `kernel.commit`):
 
     lead taken, nothing loaded    the epoch is used up; the next leader takes a higher one
-    loaded, `Led` not durable     nobody was served, nothing was sent: as if it had never led
+    loaded, `Led` not durable     no request was served, nothing was sent: as if it had never led
     `Led` durable                 the time without a leader is on record as lateness, and every lease counts anew
-    the lead is lost              `drop`: what was not durable is forgotten, whoever waits is told to try again, and
+    the lead is lost              `drop`: what was not durable is forgotten, waiting callers are told to try again, and
                                   `retry_ms` says when to take the lead again
 
 What the caller owes:
 
     1. `take` with the epoch and the rows of the store, then commit what `next_batch` returns before anything else;
-    2. offer nothing unless `leads`; ask `refusal` before a request and `has_room` before what a session says;
+    2. offer nothing unless `leads`; check `refusal` before a request and `has_room` before a session's message;
     3. `next_batch` after every `offer` and `committed`; a failed commit, or BROKEN, ends the lead;
     4. call `pulse` and then `pulsed` within `next_pulse_ms`, counted anew after each commit.
 """
@@ -50,15 +50,16 @@ from holdfast.orchestrator.leader.dedupe import SubmissionQueue
 UNCOMMITTED_EVENTS_MAX = 20_000
 """Events that may wait behind one commit before requests are refused: about a second of kernel work."""
 CROWD_MS_MAX = 120_000
-"""For how long after its start a crowd at the door can make time stand still: a fleet of 10,000 is in by then, and a
-stranger who fills the line can hold up deadlines no longer than that."""
+"""For how long after taking the lead a crowd of waiting nodes can stop deadlines, in milliseconds: a fleet of 10,000
+has joined by then, and a stranger that fills the handshake queue cannot delay deadlines longer."""
 TICK_GAP_MS = 5
-"""A deadline that stays due cannot spin the loop."""
+"""The shortest time between two ticks, in milliseconds: a deadline that stays due must not make the loop spin."""
 RETRY_MS, RETRY_MS_MAX = 50, 2_000
-"""Between two tries to take the lead, doubled after each that failed."""
+"""The wait between two tries to take the lead, in milliseconds; it doubles after each failure, up to the second
+value."""
 PULSE_MS_MIN, PULSE_MS_MAX = 20, 200
 QUESTIONS = (CheckAsked, EstimatesAsked, ExplainAsked)
-"""Events that change nothing."""
+"""Events that change no state."""
 
 
 class LeadState(StrEnum):
@@ -69,37 +70,38 @@ class LeadState(StrEnum):
 
 
 class Moment(NamedTuple):
-    """What the caller sees when it calls."""
+    """What the caller reads from its machine for one call."""
 
     boot_ms: int
-    """CLOCK_BOOTTIME: counts a suspended machine and cannot be set."""
+    """CLOCK_BOOTTIME: counts while the machine is suspended, and cannot be set."""
     wall_ms: int
     crowded: bool = False
-    """Whether nodes wait to be let in."""
+    """Whether nodes wait for their handshake."""
 
 
 class Offered(NamedTuple):
-    """What became of an event."""
+    """The result of offering an event."""
 
     late_ms: int = 0
-    """Lateness that the kernel was told of before the event."""
+    """Lateness that was applied to the kernel before the event."""
     failed: Exception | None = None
-    """What the kernel raised. A question that changed nothing costs only its answer; otherwise the state is BROKEN."""
+    """What the kernel raised. If a question failed without a change of state, only its answer is lost; otherwise the
+    state is BROKEN."""
 
 
 def pulse_ms_of(tolerance_ms: int) -> int:
-    """How often a leader looks at its clock that may be late by so much: min(200, max(20, tolerance / 2))."""
+    """How often a leader that may be late by `tolerance_ms` looks at its clock: min(200, max(20, tolerance / 2))."""
     return max(PULSE_MS_MIN, min(PULSE_MS_MAX, tolerance_ms // 2))
 
 
 class LeaderClock:
-    """Kernel time that never runs back, and by how much the loop itself was late.
+    """Computes kernel time, which never runs back, and by how much the loop itself was late.
 
     Kernel time starts at max(last committed, wall clock) and then advances with CLOCK_BOOTTIME. A wall clock that jumps
     ahead is followed, and the jump counts as lateness, so that setting a clock blames no node.
 
     The loop promises to look at the clock every `pulse_ms`. Time beyond the promise is lateness, whatever the cause
-    (SIGSTOP, suspend, swap, a long computation, a store that stalls). `look` is called before anything is judged, so
+    (SIGSTOP, suspend, swap, a long computation, a store that stalls). `look` is called before any decision, so
     the first event after a freeze already finds the deadlines moved.
     """
 
@@ -117,7 +119,8 @@ class LeaderClock:
         return Instant(self._now_ms)
 
     def look(self, at: Moment, stalled: bool = False) -> tuple[Instant, int]:
-        """(now, late_ms). `stalled`: the loop runs but cannot act (a commit is overdue), so it keeps no promise."""
+        """(now, late_ms). `stalled`: the loop runs but cannot act (a commit is overdue), so its next look is late from
+        now on."""
         self.now(at)
         late = self._seen_ms - self._promised_ms
         jump = at.wall_ms - self._now_ms
@@ -141,7 +144,7 @@ class LeaderClock:
 
 
 class _Lead:
-    """What is dropped with a lost lead."""
+    """The parts that are dropped when the lead is lost."""
 
     def __init__(self, loop: CommitLoop, clock: LeaderClock, at: Moment) -> None:
         self.loop, self.clock = loop, clock
@@ -154,16 +157,16 @@ class LeaderCore:
     def __init__(
         self, settings: Settings, *, pulse_ms: int | None = None, events_max: int = UNCOMMITTED_EVENTS_MAX
     ) -> None:
-        """`pulse_ms`: of a world whose orchestrator never freezes, and need not look at the clock so often."""
+        """`pulse_ms`: for an orchestrator that never freezes, and need not look at the clock so often."""
         tolerance_ms = self.tolerance_ms = settings.late_tolerance_ms
         self.pulse_ms = pulse_ms_of(tolerance_ms) if pulse_ms is None else pulse_ms
         self.events_max = events_max
         self.crowd_ms_max = CROWD_MS_MAX
         self.state = LeadState.AWAY
         self.epoch = 0
-        """Of the last lead taken."""
+        """The epoch of the last lead taken."""
         self.behind_commit = 0
-        """Events that wait for the next commit: the bound for overload."""
+        """Events that wait for the next commit. `events_max` limits them."""
         self.submissions = SubmissionQueue()
         self._lead: _Lead | None = None
         self._retry_ms = RETRY_MS
@@ -183,8 +186,8 @@ class LeaderCore:
         return None if self._lead is None else self._lead.loop.kernel
 
     def take(self, epoch: int, kernel: Kernel, last_ms: int, seed: int, at: Moment) -> None:
-        """The store gave this epoch, and this kernel was loaded from it. `last_ms`: kernel time when it was last
-        committed; `seed`: 63 random bits, used by the first leader of all."""
+        """Begin to lead with this epoch from the store and the kernel that was loaded from it. `last_ms`: the last
+        committed kernel time; `seed`: 63 random bits, used only by the very first leader."""
         self.drop()
         self.state, self.epoch = LeadState.TAKING, epoch
         lead = self._lead = _Lead(CommitLoop(kernel), self._fresh_clock(last_ms, at), at)
@@ -206,17 +209,18 @@ class LeaderCore:
 
     @property
     def has_room(self) -> bool:
-        """Whether a session may add more: what holds back a node that talks faster than the store writes."""
+        """Whether a session may add more events. This slows down a node that sends faster than the store writes."""
         return self.behind_commit < self.events_max
 
     def refusal(self) -> str:
-        """The code with which a request is refused now; empty where it may be offered."""
+        """The code with which a request is refused now; empty if it may be offered."""
         if not self.leads:
             return "store_unavailable"
         return "" if self.has_room else "busy"
 
     def offer(self, event: AnyEvent, at: Moment, ticket: Hashable = None) -> Offered:
-        """Apply an event. Lateness is told first, so that nobody is judged by it. What follows waits for the commit."""
+        """Apply an event. Lateness is applied first, so that no node is blamed for it. The effects wait for the
+        commit."""
         lead = self._leading
         if lead is None:
             raise AssertionError(f"an event is offered while the lead is {self.state}")
@@ -249,7 +253,7 @@ class LeaderCore:
         return self._lead is not None and not self.committing and self._lead.loop.waiting == 0
 
     def next_batch(self, at: Moment) -> CommitBatch | None:
-        """The batch to commit now, or None: one is in flight, there is nothing to do, or the kernel is broken."""
+        """The batch to commit now, or None: one is in flight, there is nothing to commit, or the kernel is broken."""
         lead = self._lead
         if lead is None or self.committing or self.state is LeadState.BROKEN:
             return None
@@ -260,13 +264,13 @@ class LeaderCore:
         return batch
 
     def committed(self, batch: CommitBatch, at: Moment) -> CommitBatch:
-        """The batch is durable: its sends and answers may go out now. With the first of a lead, leading begins."""
+        """The batch is durable: its sends and answers may go out now. The first commit of a lead starts LEADING."""
         lead = self._lead
         assert lead is not None
         lead.loop.committed(batch)
         lead.commit_began_ms = None
         if self.state is LeadState.TAKING:
-            # Time that the first commit took is no lateness: nothing was promised to anybody yet.
+            # The time of the first commit is no lateness: no pulse was promised yet.
             lead.clock = self._fresh_clock(lead.clock.now(at), at)
             self.state, self._retry_ms = LeadState.LEADING, RETRY_MS
             lead.since_ms = lead.pulse_by_ms = at.boot_ms
@@ -280,8 +284,8 @@ class LeaderCore:
         return self._lead.clock.now(at)
 
     def held_up(self, at: Moment) -> bool:
-        """Whether no deadline may run out now, for it is this side that others wait for: a commit is overdue, and
-        nothing decided reaches anyone; or it has just begun to lead, and nodes stand at its door, not yet let in."""
+        """Whether deadlines must not expire now because this side causes the delay: a commit is overdue, so no decision
+        reaches anyone; or it has just begun to lead, and nodes still wait for their handshake."""
         lead = self._lead
         if lead is None:
             return False
@@ -290,8 +294,8 @@ class LeaderCore:
         return at.crowded and at.boot_ms - lead.since_ms < self.crowd_ms_max
 
     def pulse(self, at: Moment) -> Offered | None:
-        """Look at the clock as promised. Ticks if the loop was late, if something is due, and while a job lives: then
-        the time is kept on record, so that little is charged to nobody if this process is lost."""
+        """Look at the clock as promised. Ticks if the loop was late, if something is due, and while any job is live:
+        then the time is put on record, so that a crash of this process leaves little time unaccounted for."""
         lead = self._leading
         if lead is None:
             return None
@@ -303,7 +307,7 @@ class LeaderCore:
         return None
 
     def pulsed(self, at: Moment) -> None:
-        """The pulse is done: the next one is promised, unless this side is held up."""
+        """The pulse is done: the next one is promised, unless `held_up`."""
         lead = self._leading
         if lead is None:
             return
@@ -312,7 +316,8 @@ class LeaderCore:
         lead.pulse_by_ms = at.boot_ms + self.pulse_ms
 
     def next_pulse_ms(self, at: Moment) -> int | None:
-        """How long until the next pulse: as promised or when something is due, what is first. None: not leading."""
+        """Milliseconds until the next pulse: as promised, or when something is due, whichever is first. None: not
+        leading."""
         lead = self._leading
         if lead is None:
             return None

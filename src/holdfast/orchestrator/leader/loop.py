@@ -1,13 +1,13 @@
 """The leader's shell: events in, one writer thread, and after each commit the sends, answers and wake-ups.
 
-It decides nothing: `leader.core.LeaderCore` does, and knows the kernel. What this owes to them:
+It decides nothing: `leader.core.LeaderCore` and the kernel do. Its duties:
 
-    1. every event is offered with what the clocks show at that moment;
+    1. every event is offered with the clock readings of that moment;
     2. one batch at a time goes to the store, under this leader's epoch, also when it has no rows;
     3. nothing leaves before its batch is durable: answers, sends, bells;
-    4. a failed commit, or a kernel that breaks on more than a question, ends leadership: everybody waiting is told to
-       try again, all sessions are closed, and the state is rebuilt from the store under a higher epoch, as often as it
-       takes.
+    4. a failed commit, or a kernel that breaks on more than a question, ends leadership: waiting callers are told to
+       try again, all sessions are closed, and the state is rebuilt from the store under a higher epoch, as often as
+       needed.
 
 Everything but the store's own calls runs in the event loop's thread.
 """
@@ -41,14 +41,15 @@ from holdfast.state import LeadershipLost, Snapshot, Store
 log = logging.getLogger("holdfast.loop")
 
 ANSWER_S_MAX = 30.0
-"""A store that hangs must not hang its callers: they are told, and may ask again (every call is repeatable)."""
+"""Limit for an answer, in seconds. A store that hangs must not hang its callers: they get an error and may repeat any
+call."""
 YIELD_EVENTS = 256
-"""A large request lets others have a turn this often. At each turn a commit may begin, and the rest of the request
-waits behind it: an ordinary batch should be one commit. So many events take some ten milliseconds."""
+"""After this many events, a large request lets others have a turn. A commit may begin at each turn, and the rest of the
+request waits behind it: an ordinary batch should be one commit. This many events take about ten milliseconds."""
 
 
 class Outside(Protocol):
-    """What the loop acts upon once a batch is durable."""
+    """The effects that the loop has outside once a batch is durable."""
 
     def rebuilt(self, snapshot: Snapshot) -> None: ...
 
@@ -64,12 +65,12 @@ class _Broken(Exception):
 
 
 class _Waiting:
-    """Answers owed to one caller."""
+    """The answers that one caller waits for."""
 
     def __init__(self, count: int) -> None:
         self.answers: list[Answer | None] = [None] * count
         self.jobs: dict[JobId, Job] = {}
-        """Jobs as they were committed with the answer, so that it need not be read again."""
+        """Jobs as they were committed with the answer, so that they need not be read again."""
         self.missing = count
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -90,11 +91,11 @@ class Leader:
         self.metrics = metrics
         self.core = LeaderCore(settings)
         self.trouble = "starting"
-        """Why nobody can be served right now; empty while leading."""
+        """Why no request can be served now; empty while leading."""
         self.question_s: dict[type, float] = {}
-        """What the last question of each kind took of the loop's time."""
+        """How long the last question of each kind kept the loop busy, in seconds."""
         self.crowded: Callable[[], bool] = lambda: False
-        """Whether nodes wait to be let in; the door says so."""
+        """Whether nodes wait for their handshake; set by the service for nodes."""
         self._outside = outside
         self._holder = f"{socket.gethostname()} pid {os.getpid()}"
         self._recorder = recorder
@@ -102,7 +103,7 @@ class Leader:
         self._gathered = asyncio.Event()
         self._roomy = asyncio.Event()
         self.led = asyncio.Event()
-        """Set once it has led for the first time."""
+        """Set once this orchestrator has led for the first time."""
         self._broken: BaseException | None = None
         self._waiting: dict[int, _Waiting] = {}
         self._tickets = 0
@@ -115,13 +116,13 @@ class Leader:
         return self.core.epoch
 
     def moment(self) -> Moment:
-        """What the core has to know of this machine, now."""
+        """What the core needs to know about this machine now."""
         return Moment(boottime_ms(), wall_ms(), self.crowded())
 
     # --- for requests and sessions ---
 
     def tell(self, event: AnyEvent) -> None:
-        """Apply an event that nobody waits on. Raises `Unavailable` while nobody leads."""
+        """Apply an event without waiting for its answer. Raises `Unavailable` while this orchestrator does not lead."""
         self._offer(event, None)
 
     async def ask(self, event: AnyEvent) -> Answer:
@@ -129,7 +130,7 @@ class Leader:
         return (await self.ask_all([event]))[0][0]
 
     async def ask_all(self, events: Sequence[AnyEvent]) -> tuple[list[Answer], dict[JobId, Job]]:
-        """Apply several events at once. After the commit: their answers, in order, and the jobs newly taken."""
+        """Apply several events at once. After the commit: their answers, in order, and the jobs newly accepted."""
         self._refuse_overload()
         self._tickets += 1
         number = self._tickets
@@ -152,14 +153,14 @@ class Leader:
         return [answer or Done() for answer in waiting.answers], waiting.jobs
 
     async def room(self) -> None:
-        """Wait until a session may add more: what holds back a node that talks faster than the store writes."""
+        """Wait until a session may add more events. This slows down a node that sends faster than the store writes."""
         if not self.core.has_room:
             self._roomy.clear()
             await self._roomy.wait()
 
     @contextlib.asynccontextmanager
     async def turn(self, jobs: Set[JobId]) -> AsyncIterator[None]:
-        """Nobody else who asks for a turn submits any of these jobs meanwhile."""
+        """Hold the turn for these jobs: no other request that takes a turn submits any of them meanwhile."""
         ticket, given = object(), asyncio.Event()
         self._turns[ticket] = given
         if self.core.submissions.enter(ticket, jobs):
@@ -173,7 +174,7 @@ class Leader:
                 self._turns[waiting].set()
 
     async def at_quiet_moment(self, look: Callable[[Kernel], Any], timeout_s: float = 5.0) -> Any:
-        """Run `look` in the writer's place, when all that was decided is durable and nothing is being written.
+        """Run `look` in place of a commit, when every decision is durable and nothing is being written.
 
         `look` gets the kernel and runs in the loop's thread; if it returns an awaitable, commits wait for it.
         """
@@ -184,7 +185,7 @@ class Leader:
             return await future
 
     async def leave_note(self, subject: str, text: str, epoch: int) -> None:
-        """Write something down for whoever leads next, between two commits. For things that no decision depends on."""
+        """Write a note for the next leader, between two commits. For things that no decision depends on."""
         await self._in_writer(self.store.write_note, subject, text, epoch)
 
     def _refuse_overload(self) -> None:
@@ -193,7 +194,7 @@ class Leader:
                 return
             case "busy":
                 self.metrics.refused.labels("busy").inc()
-                raise Unavailable("busy", f"{self.core.behind_commit} requests wait for the store already")
+                raise Unavailable("busy", f"{self.core.behind_commit} requests are already waiting for the store")
             case _:
                 raise self._away()
 
@@ -220,7 +221,7 @@ class Leader:
             self._broken = _Broken(f"the kernel broke on {type(event).__name__}: {type(cause).__name__}")
             raise Unavailable("internal", "the orchestrator failed on this and rebuilds its state") from cause
         if offered.failed is not None:
-            # A question that changed nothing: the kernel can be trusted as before, and only whoever asked hears of it.
+            # A question that changed nothing: the kernel can still be trusted, and only the caller gets the error.
             log.error("the kernel has no answer to %s", type(event).__name__, exc_info=offered.failed)
             if ticket is not None:
                 self._answered(
@@ -231,13 +232,14 @@ class Leader:
     # --- leading ---
 
     async def run(self) -> None:
-        """Lead until cancelled. Whatever ends leadership, rebuild and lead again; unless another one leads now."""
+        """Lead until cancelled. Whatever ends leadership, rebuild and lead again, unless another orchestrator leads
+        now."""
         while True:
             try:
                 await self._rebuild()
                 await self._commit_batches()
             except LeadershipLost as lost:
-                # Taking it back would only make two orchestrators depose each other in turns: the newer one leads.
+                # Taking the lead back would only make two orchestrators depose each other in turn: the newer one leads.
                 self._drop(lost)
                 raise
             except Exception as cause:
@@ -250,7 +252,7 @@ class Leader:
             await asyncio.sleep(self.core.retry_ms() / 1000)
 
     async def stop(self) -> None:
-        """After `run` was cancelled: let the commit in flight end, then refuse whoever still waits."""
+        """After `run` was cancelled: let the commit in flight end, then refuse all callers that still wait."""
         await asyncio.get_running_loop().run_in_executor(None, self._writer.shutdown)
         self._drop(Unavailable("stopping", "the orchestrator is being stopped"))
 
@@ -307,7 +309,7 @@ class Leader:
         failpoint("commit.written")
 
     def _publish(self, batch: CommitBatch) -> None:
-        """The batch is durable: now the world may hear of it."""
+        """The batch is durable: send its messages and answers."""
         self.metrics.committed(batch)
         self._outside.committed(batch)
         failpoint("publish.before_answers")
@@ -320,7 +322,7 @@ class Leader:
             try:
                 self._outside.carry_out(send)
             except Exception:
-                # One send that fails must not undo a batch that stands; what it said is derived again.
+                # One send that fails must not undo a committed batch; its message is derived again.
                 log.exception("%s could not be carried out", type(send).__name__)
             failpoint("publish.between_sends")
         entries = [row for row in batch.rows.values() if isinstance(row, Entry)]

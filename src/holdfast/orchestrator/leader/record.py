@@ -1,4 +1,4 @@
-"""A record of everything the kernel was told, with a hash of each decision; and its replay (issue: sim and real agree).
+"""Records every event that the kernel gets, with a hash of each decision; and replays the record.
 
 With HOLDFAST_RECORD=FILE the orchestrator appends to FILE, one JSON value a line:
 
@@ -6,7 +6,7 @@ With HOLDFAST_RECORD=FILE the orchestrator appends to FILE, one JSON value a lin
     {"now": …, "event": …, "hash": …}  for every event applied
 
 Replaying builds the same kernels, applies the same events and compares the hashes. A last line cut by a crash is
-no mismatch: its decision was never committed, so nobody heard of it.
+no mismatch: its decision was never committed and had no effect.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 class Begin(msgspec.Struct, frozen=True):
     settings: Settings
     rows: dict[str, msgspec.Raw]
-    """By table: the list of its rows, or the row where there is only one; and `notes`."""
+    """By table: the list of its rows, or the row itself if there is only one; and `notes`."""
 
     @classmethod
     def of(cls, settings: Settings, snapshot: Snapshot) -> "Begin":
@@ -48,7 +48,7 @@ class Begin(msgspec.Struct, frozen=True):
         return Snapshot.holding((row for row_type in ROWS for row in self._rows_of(row_type)), notes)
 
     def _rows_of(self, row_type: RowType[Any]) -> list[StoredRow]:
-        """A table that the record does not know had no rows."""
+        """The rows of a table. A table that an old record does not have had no rows."""
         raw = self.rows.get(row_type.table, b"null" if row_type.single else b"[]")
         if row_type.single:
             row = msgspec.json.decode(raw, type=row_type.kind | None)
@@ -72,7 +72,7 @@ def decision_hash(decision: Decision) -> str:
 
 class Recorder:
     def __init__(self, path: Path) -> None:
-        # What people submit is in it, their environment variables as well: for the owner's eyes only.
+        # It holds what people submit, including environment variables: readable by its owner only.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._file: IO[bytes] = os.fdopen(descriptor, "ab", buffering=0)
 
@@ -87,7 +87,7 @@ class Recorder:
 
 
 class RecordedKernel(Kernel):
-    """The kernel with a record of what it was told."""
+    """A kernel that records its events."""
 
     recorder: Recorder
 
@@ -98,7 +98,7 @@ class RecordedKernel(Kernel):
 
 
 def rebuilt(settings: Settings, snapshot: Snapshot, recorder: Recorder | None = None) -> Kernel:
-    """A kernel with the state that the store holds; recorded from here on where a recorder is given."""
+    """A kernel with the state that the store holds. With a recorder, it records from here on."""
     if recorder is None:
         return Kernel.load(settings, snapshot.rows)
     recorder.begin(settings, snapshot)
@@ -114,7 +114,7 @@ class ReplayMismatch(msgspec.Struct, frozen=True):
 
 
 def replay(path: Path) -> list[ReplayMismatch]:
-    """Where a replay decides otherwise than the record; empty: nowhere."""
+    """Where a replay decides differently from the record; empty if nowhere."""
     found: list[ReplayMismatch] = []
     kernel: Kernel | None = None
     for number, line in _lines(path):

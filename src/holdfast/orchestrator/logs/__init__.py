@@ -1,1 +1,1 @@
-"""What jobs printed: the files that hold it, and how long they are kept."""
+"""The output of jobs: the log files, and how long they are kept."""

@@ -1,10 +1,10 @@
-"""What jobs printed: one append-only file per attempt and stream, under `<data>/logs/<job>/<attempt>.<stream>`.
-Beside them, once the job has ended, `ended`: since when it is known to have.
+"""Stores the output of jobs: one append-only file per attempt and stream, `<data>/logs/<job>/<attempt>.<stream>`.
+Once the job has ended, the file `ended` beside them holds when that was first seen.
 
-A piece names its offset. One that starts beyond the end is not stored (bytes would be missing), what overlaps is
-ignored (a node repeats what was not acknowledged), and nothing is acknowledged before it is on the disk.
+A piece names its offset. A piece that starts beyond the end is not stored (bytes would be missing), overlapping bytes
+are ignored (a node repeats what was not acknowledged), and nothing is acknowledged before it is on the disk.
 Everything here blocks, so it runs in threads: appends in one thread, which syncs many pieces together; reads and
-digests in any. It must not know who may write what: the session layer has checked that.
+digests in any. It does not check who may write what: the session layer does.
 """
 
 import contextlib
@@ -25,17 +25,19 @@ from holdfast.wire.convert import LogPiece
 
 STREAMS = ("stdout", "stderr")
 OPEN_FILES_MAX = 256
+"""Log files that are kept open."""
 DISK_RESERVE_BYTES = 512 << 20
-"""Logs are not taken below this much free disk (a tenth of a small one): nodes keep them, and deliver later."""
+"""Logs are not accepted if less than this is free (a tenth of a small disk); nodes keep them and deliver later."""
 SEALS_MAX = 100_000
-"""A seal matters while pieces of its attempt may be under way; older ones are refused as ended before they get here."""
+"""Seals that are remembered. A seal matters only while pieces of its attempt may be in flight; later pieces are refused
+before they get here, because the attempt has ended."""
 _ATTEMPT = re.compile(r"att_[0-9a-z]{4,40}\.[0-9]{1,9}")
 _JOB = re.compile(r"job_[0-9a-z]{4,40}")
 _ENDED = "ended"
 
 
 class LogRefused(Exception):
-    """No more of this attempt's logs can be taken, and why."""
+    """Logs of this attempt are not accepted; the text says why."""
 
 
 def need_log_name(attempt: str, stream: str) -> None:
@@ -56,7 +58,7 @@ class LogStore:
 
     @property
     def writer(self) -> ThreadPoolExecutor:
-        """The one thread in which `append` may be called."""
+        """The only thread in which `append` and `delete` may be called."""
         return self._writer
 
     def close(self) -> None:
@@ -68,7 +70,8 @@ class LogStore:
     # --- writing: in the writer thread ---
 
     def append(self, pieces: list[LogPiece]) -> list[int | LogRefused]:
-        """Store pieces in order and sync each touched file once. For each piece: the size now durable, or why not."""
+        """Store pieces in order and sync each changed file once. Returns the durable size for each piece, or why it was
+        refused."""
         failpoint("logs.before_write")
         self._spare_the_disk()
         outcomes: list[int | LogRefused] = []
@@ -87,14 +90,15 @@ class LogStore:
         return outcomes
 
     def _spare_the_disk(self) -> None:
-        """The store may live on the same disk, and must be able to write when the logs no longer can."""
+        """Leaves space for the store, which may be on the same disk and must still be able to write."""
         disk = os.statvfs(self._folder)
         free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
         if free < min(DISK_RESERVE_BYTES, total // 10):
             raise OSError(errno.ENOSPC, f"{free >> 20} MiB are left on the disk; logs wait until there is more")
 
     def _append(self, piece: LogPiece) -> int:
-        """The size now. A piece that would leave a gap is not stored: the size tells its sender where to go on."""
+        """Returns the new size. A piece that would leave a gap is not stored: the size tells its sender where to
+        continue."""
         key = (piece.attempt, piece.stream)
         with self._sealing:
             descriptor, size = self._opened(key)
@@ -117,7 +121,7 @@ class LogStore:
         try:
             os.fdatasync(descriptor)
         except OSError:
-            # After a failed sync the kernel may call lost pages clean: only what was synced before is sure.
+            # After a failed sync the kernel may mark lost pages as clean: only what was synced before is certain.
             os.ftruncate(descriptor, durable)
             self._open.pop(key)
             os.close(descriptor)
@@ -133,7 +137,7 @@ class LogStore:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         size = os.fstat(descriptor).st_size
         if size == 0:
-            # A new file's name is durable only once its folder is.
+            # The name of a new file is durable only once its folder is synced.
             sync_folder(path.parent)
             if fresh_folder:
                 sync_folder(self._folder)
@@ -145,19 +149,19 @@ class LogStore:
         return descriptor, size
 
     def delete(self, job: str) -> None:
-        """All that a job printed. In the writer thread, which may have its files open."""
+        """Delete the output of a job. Runs in the writer thread, which may have its files open."""
         for key in [key for key in self._open if job_of(AttemptId(key[0])) == job]:
             os.close(self._open.pop(key)[0])
         folder = self._folder_of(job)
-        # The mark goes last: what a crash leaves is deleted in the next round.
+        # Delete the mark last: what a crash leaves behind is deleted in the next round.
         for path in sorted(folder.iterdir(), key=lambda path: path.name == _ENDED):
             path.unlink()
         folder.rmdir()
 
-    # --- how long it has been kept: in any thread ---
+    # --- retention: in any thread ---
 
     def jobs(self) -> Iterator[str]:
-        """Every job of which something is stored."""
+        """Every job with stored output."""
         with os.scandir(self._folder) as found:
             yield from (one.name for one in found if _JOB.fullmatch(one.name))
 
@@ -165,11 +169,11 @@ class LogStore:
         return self._folder_of(job).exists()
 
     def mark(self, job: str, now_ms: int) -> None:
-        """The job has ended; `marked` says when that was seen."""
+        """Record that the job has ended, as seen at `now_ms`."""
         (self._folder_of(job) / _ENDED).write_text(str(now_ms))
 
     def marked(self, job: str) -> int | None:
-        """None: not marked, or the mark was cut by a crash."""
+        """When the job's end was first seen; None: not marked, or a crash truncated the mark."""
         try:
             return int((self._folder_of(job) / _ENDED).read_text())
         except (FileNotFoundError, ValueError):
@@ -184,14 +188,14 @@ class LogStore:
             return 0
 
     def read(self, attempt: str, stream: str, offset: int, limit: int) -> bytes:
-        """Up to `limit` bytes from `offset`; empty where there is nothing (yet)."""
+        """Up to `limit` bytes from `offset`; empty if there is nothing (yet)."""
         with contextlib.suppress(FileNotFoundError), self._path(attempt, stream).open("rb") as file:
             file.seek(offset)
             return file.read(limit)
         return b""
 
     def seal(self, attempt: str) -> None:
-        """From now on nothing is added to this attempt's logs: what is verified is what stays."""
+        """From now on nothing is added to this attempt's logs, so that they stay as they were verified."""
         with self._sealing:
             self._sealed[attempt] = None
             if len(self._sealed) > SEALS_MAX:
@@ -208,7 +212,7 @@ class LogStore:
         return size, summed.hexdigest()
 
     def _path(self, attempt: str, stream: str) -> Path:
-        # The names come from a node: nothing but an attempt's id and a known stream may reach the file system.
+        # The names come from a node: only an attempt's id and a known stream may reach the file system.
         need_log_name(attempt, stream)
         return self._folder_of(job_of(AttemptId(attempt))) / f"{attempt}.{stream}"
 

@@ -1,8 +1,8 @@
-"""Lets go of what jobs printed, once they have ended long enough ago; and tells a reader who comes too late.
+"""Deletes the output of jobs that ended long enough ago, and tells a reader when output has been deleted.
 
-The time counts from when the end was first seen here, and only while an orchestrator leads: on the patience clock,
-which stands still while nobody serves. Whoever could not ask, because there was nobody to ask, loses nothing by it; and
-a wall clock that jumps ahead deletes nothing. What somebody is reading stays until they have read it.
+The time counts from when the end was first seen here, on the patience clock, which stands still while no orchestrator
+leads. So an outage does not shorten the time in which output can be read, and a wall clock that jumps ahead deletes
+nothing. Output that is being read is not deleted until the reader is done.
 """
 
 import asyncio
@@ -16,8 +16,9 @@ from holdfast.orchestrator.wakeups import Wakeups
 from holdfast.state import Store, StoreError
 
 CLEAR_S = 3600.0
-"""Hours do not matter in a month."""
+"""Interval between rounds, in seconds. Output is kept for weeks, so an hour does not matter."""
 ASKED_AT_ONCE = 500
+"""Jobs per query to the store."""
 
 log = logging.getLogger("holdfast.shelf")
 
@@ -42,7 +43,7 @@ class LogRetention:
                 log.warning("no output was deleted: %s", wrong)
 
     async def clear(self) -> int:
-        """One round; of how many jobs the output was deleted."""
+        """Run one round. Returns the number of jobs whose output was deleted."""
         doomed = await asyncio.to_thread(self._look)
         cleared = 0
         for job in doomed:
@@ -52,14 +53,15 @@ class LogRetention:
         return cleared
 
     def gone(self, job: Job) -> str:
-        """What to tell a reader of this job's output if it is no longer there; empty while it is."""
+        """The message for a reader if the job's output has been deleted; empty if it has not."""
         if job.ended_ms is None or wall_ms() - job.ended_ms < self._keep_ms or self._logs.has(job.id):
             return ""
         days = self._keep_ms / 86_400_000
         return f"what it printed is gone: output is kept for {days:g} days after a job's end"
 
     def _look(self) -> list[str]:
-        """Jobs whose output has been kept for long enough. Those seen ended for the first time are marked."""
+        """Jobs whose output has been kept for long enough. Marks jobs that are seen to have ended for the first
+        time."""
         meta = self._store.meta()
         if meta is None:
             return []

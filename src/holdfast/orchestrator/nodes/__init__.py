@@ -1,1 +1,1 @@
-"""What serves nodes: the gRPC service, sessions, the queue of handshakes, the logs that nodes deliver."""
+"""Serves nodes: the gRPC service, sessions, the handshake queue, the logs that nodes deliver."""

@@ -1,7 +1,7 @@
-"""What the last commits say about nodes: which attempts each holds. And what sessions say: who is connected, how busy.
+"""Keeps what listings show about nodes beside the store: the attempts that each holds, by the last commits, and which
+nodes are connected and how busy, by their sessions.
 
-The store answers what happened; this answers what a listing of nodes shows beside it. Only committed rows get in.
-Nothing is decided from it.
+It takes only committed rows. No decision depends on it.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,9 @@ class Fleet:
         self._loads: dict[str, Load] = {}
         self._connected: dict[str, int] = {}
         self._heard: dict[str, int] = {}
-        """When each connected node last said anything, by the clock that runs on while the machine sleeps."""
+        """When each connected node last sent anything, by the clock that continues while the machine is suspended."""
         self._progress: dict[str, Progress] = {}
-        """By attempt; as old as its node's last report."""
+        """By attempt, as of its node's last report."""
 
     def rebuilt(self, attempts: Iterable[Attempt]) -> None:
         self._held.clear()
@@ -48,7 +48,7 @@ class Fleet:
                 del self._held[attempt.node]
 
     def attempts_of(self, job: Job) -> list[Attempt]:
-        """Its live attempts, oldest first."""
+        """The live attempts of a job, oldest first."""
         ids = (attempt_id(job.id, number) for number in range(1, job.attempts_made + 1))
         return [found for id in ids if (found := self._live.get(id)) is not None]
 
@@ -62,19 +62,19 @@ class Fleet:
         self._heard[node] = boottime_ms()
 
     def left(self, node: str, session: int) -> None:
-        """Only the session that stands can leave: a replaced one ends later than its successor begins."""
+        """Only the current session can leave: a replaced session may end after its successor began."""
         if self._connected.get(node) == session:
             del self._connected[node]
             self._loads.pop(node, None)
             self._heard.pop(node, None)
 
     def heard(self, node: str) -> None:
-        """Anything at all arrived from the node."""
+        """Something arrived from the node."""
         if node in self._connected:
             self._heard[node] = boottime_ms()
 
     def silent_ms(self, node: str) -> int | None:
-        """Since its last word; None: it is not connected."""
+        """Milliseconds since the node last sent anything; None: it is not connected."""
         heard = self._heard.get(node)
         return None if heard is None else max(0, boottime_ms() - heard)
 

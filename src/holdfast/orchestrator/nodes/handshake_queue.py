@@ -1,9 +1,9 @@
-"""The line at the door for nodes: who may prove itself now, and who waits. It knows addresses, and no node.
+"""Decides which connecting nodes may do their handshake now, and which wait. It knows addresses, not nodes.
 
-When a whole fleet dials at once (this orchestrator was started again, a network came back), taking everybody at once
-lets all of them run into their time limits, and the next try finds the same crowd. So only some are at it at a time and
-the others wait in line with a connection that costs little. Addresses take turns, and none has all places: a stranger
-who fills his part of the line, or says nothing once it is his turn, holds up his own address and nobody else's.
+When a whole fleet connects at once (this orchestrator was restarted, a network came back), serving all handshakes at
+once would let every one of them time out, and the next try would find the same crowd. So only some run at a time, and
+the others wait with a connection that costs little. Addresses take turns, and none can take all places: a stranger that
+fills its part of the queue, or is silent when its turn comes, delays only its own address.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 
 class HandshakeQueueFull(Exception):
-    """Too many wait already."""
+    """Too many nodes wait already."""
 
 
 _Place = asyncio.Future[None]
@@ -25,13 +25,13 @@ class HandshakeQueue:
         self._waiting_max, self._waiting_per_address_max = waiting, waiting_per_address
         self._of_address: Counter[str] = Counter()
         self._waiting: OrderedDict[str, dict[_Place, None]] = OrderedDict()
-        """By address in the order of their turns, and there in the order of coming."""
+        """By address in the order of their turns; within an address, in the order of arrival."""
         self.at_it = 0
         self.waiting = 0
 
     @asynccontextmanager
     async def turn(self, address: str) -> AsyncIterator[None]:
-        """Wait for a place and hold it. LineFull where that cannot be promised."""
+        """Wait for a place and hold it. Raises HandshakeQueueFull if the queue is full."""
         if address not in self._waiting and self._place_for(address):
             self._take(address)
         else:
@@ -54,7 +54,7 @@ class HandshakeQueue:
             if place.cancelled():
                 self._forget(address, place)
             else:
-                self._leave(address)  # it was let in and hung up in the same moment
+                self._leave(address)  # it got its place and hung up at the same moment
             raise
 
     def _place_for(self, address: str) -> bool:
@@ -72,7 +72,7 @@ class HandshakeQueue:
         self._let_in()
 
     def _let_in(self) -> None:
-        """Give what is free to those who wait, address by address."""
+        """Give the free places to waiting nodes, address by address."""
         passed = 0
         while passed < len(self._waiting) and self.at_it < self._at_once:
             address = next(iter(self._waiting))

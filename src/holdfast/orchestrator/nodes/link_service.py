@@ -1,10 +1,11 @@
-"""The door for nodes: gRPC streams turned into events and sessions. It proves who speaks; it judges nobody.
+"""The gRPC service for nodes: turns their streams into events and sessions. It verifies who a node is, nothing else.
 
 Control: challenge, signed hello, `NodeJoined`; the kernel's answer comes back as a send like any other. Then every
-frame is an event, and the end of the stream is one, too. Bulk: pieces of logs, acknowledged when durable.
+frame is an event, and so is the end of the stream. Bulk: pieces of logs, acknowledged when durable.
 
-A stranger may say anything here. Until the hello is proven, a stream is bounded in time and in number, in all
-and per address; after it, a node that talks too much is read more slowly, and one that talks nonsense is hung up on.
+Any stranger can connect here. Until the hello is verified, streams are limited in time and in number, in all and per
+address. After that, a node that sends too much is read more slowly, and one that sends invalid messages is
+disconnected.
 """
 
 import asyncio
@@ -36,25 +37,26 @@ from holdfast.wire.convert import LogDurable, LogPiece
 log = logging.getLogger("holdfast.nodes")
 
 HELLO_S_MAX = 5.0
-"""From the challenge to the hello: a node has its hello ready before it dials."""
+"""Limit from the challenge to the hello, in seconds. A node has its hello ready before it connects."""
 ANSWER_S_MAX = 30.0
 HANDSHAKES_MAX = 512
 HANDSHAKES_PER_ADDRESS_MAX = 128
-"""At once. Enough that one with a slow answer (200 ms there and back) holds up nobody; a single attacker cannot take
-every place."""
+"""Handshakes at the same time from one address. Enough that a slow connection (200 ms round trip) delays no other node;
+a single attacker cannot take every place."""
 WAITING_MAX = SESSIONS_MAX // 2
 WAITING_PER_ADDRESS_MAX = WAITING_MAX // 2
-"""A whole fleet, or a whole site behind one address, may come back at once. Who waits costs a connection, no more."""
+"""Nodes of one address that may wait: a whole fleet, or a whole site behind one address, may come back at once. A
+waiting node costs only a connection."""
 FRAMES_PER_SECOND_MAX = 200
 """A node reports once a second and once per change; a full node that ends everything at once stays below this."""
 FLUSH_S_MAX = 2.0
 PIECES_IN_FLIGHT_MAX = 16
 UNWANTED_MAX = 64
-"""Pieces of attempts that are not the node's, before its bulk stream is closed."""
+"""Pieces of logs of attempts that the node does not hold, before its bulk stream is closed."""
 
 
 class NodeLinkService:
-    """The servicer of NodeLink."""
+    """The gRPC servicer of NodeLink."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class NodeLinkService:
         metrics: Metrics,
         pin: str = "",
     ) -> None:
-        """`pin`: of the certificate this door shows; empty without TLS."""
+        """`pin`: of the certificate that this server presents; empty without TLS."""
         self._leader = leader
         self._sessions = sessions
         self._fleet = fleet
@@ -75,7 +77,7 @@ class NodeLinkService:
         self._line = HandshakeQueue(HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX, WAITING_MAX, WAITING_PER_ADDRESS_MAX)
 
     def crowded(self) -> bool:
-        """Whether nodes wait to be let in."""
+        """Whether nodes wait for their handshake."""
         return self._line.waiting > 0
 
     # --- control ---
@@ -95,7 +97,7 @@ class NodeLinkService:
             await self._serve(hello, context)
 
     async def _prove(self, context: Any) -> Hello | None:
-        """Ask who it is and check the answer. None: it was refused, or said nothing."""
+        """Ask the node for its identity and verify the answer. None: it was refused, or did not answer."""
         nonce = new_nonce()
         try:
             async with asyncio.timeout(HELLO_S_MAX):
@@ -141,7 +143,7 @@ class NodeLinkService:
             closed = asyncio.ensure_future(session.closed.wait())
             await asyncio.wait({reader, writer, closed}, return_when="FIRST_COMPLETED")
             if session.closed.is_set():
-                # What was said before closing (why it is refused) should still arrive.
+                # Frames sent before closing, such as the reason for a refusal, should still arrive.
                 await asyncio.wait({writer}, timeout=FLUSH_S_MAX)
         except Unavailable as unavailable:
             await self._refuse(context, Refusal(unavailable.code, unavailable.says, final=False))
@@ -151,7 +153,7 @@ class NodeLinkService:
             self._end(session, hello.node, told, reader)
             await asyncio.wait({writer})
             if not writer.cancelled():
-                writer.exception()  # the end of the session says it
+                writer.exception()  # the end of the session reports it
 
     def _end(self, session: Session, node: NodeId, told: bool, reader: "asyncio.Future[str]") -> None:
         stands = told and not session.by_us
@@ -195,7 +197,7 @@ class NodeLinkService:
             if isinstance(message, Report):
                 self._fleet.said(node, message)
             if isinstance(message, Pong) and probes(message.nonce):
-                # Somebody wanted to know whether it is there: what is believed of the node must not depend on that.
+                # An answer to a probe for a person: the kernel's view of the node must not depend on it.
                 await pace.wait()
                 continue
             try:
@@ -280,7 +282,7 @@ GOODBYE = "goodbye"
 
 
 class _Pace:
-    """Lets so many through in each second, and makes the rest wait for the next one."""
+    """Lets this many frames through in each second, and delays the rest until the next one."""
 
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second
@@ -297,7 +299,7 @@ class _Pace:
 
 
 async def _heard(context: Any) -> Any:
-    """The next frame, or EOF. What is no frame at all is a bad message like any other, and not a fault of ours."""
+    """The next frame, or EOF. Bytes that cannot be decoded count as a bad message, not as an internal error."""
     try:
         return await context.read()
     except DecodeError:
@@ -305,15 +307,15 @@ async def _heard(context: Any) -> Any:
 
 
 async def _written(context: Any, frame: Any) -> None:
-    """Send a frame. Whoever cancels this has to wait until it is out: gRPC ends no stream in the middle of a frame, it
-    forgets to, and the node would wait for that end for ever."""
+    """Send a frame. A caller that cancels this must wait until the frame is out: if a stream is ended in the middle of
+    a frame, gRPC never sends its end, and the node would wait for it for ever."""
     writing = asyncio.ensure_future(context.write(frame))
     try:
         await asyncio.shield(writing)
     except asyncio.CancelledError:
         await asyncio.wait({writing}, timeout=FLUSH_S_MAX)
         if writing.done() and not writing.cancelled():
-            writing.exception()  # of a node that was lost meanwhile: nobody is left to tell
+            writing.exception()  # the node was lost meanwhile, so there is no one to report to
         raise
 
 

@@ -1,7 +1,7 @@
-"""Logs on their way from the bulk streams to the disk: gathered, written and synced together, then acknowledged.
+"""Writes logs from the bulk streams to disk: gathers pieces, writes and syncs them together, then acknowledges them.
 
-One writer serves all nodes, so the cost of a sync is shared; bounds per stream and in all keep the memory from
-filling. Whether a node may deliver an attempt's logs is asked of its session, and else of the store.
+One writer serves all nodes, so the cost of a sync is shared; limits per stream and in all bound the memory. The
+session, or else the store, decides whether a node may deliver an attempt's logs.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ log = logging.getLogger("holdfast.logs")
 
 PIECES_PER_SYNC_MAX = 256
 PIECES_WAITING_MAX = 1_024
-"""Of all nodes together: at most 256 MiB wait for the disk, however slow it is."""
+"""Limit for all nodes together: at most 256 MiB wait for the disk, however slow it is."""
 
 
 class LogIntake:
@@ -30,7 +30,8 @@ class LogIntake:
         self._queue: asyncio.Queue[tuple[LogPiece, asyncio.Future[LogDurable]]] = asyncio.Queue(PIECES_WAITING_MAX)
 
     async def put(self, piece: LogPiece) -> "asyncio.Future[LogDurable]":
-        """Store a piece, once there is room to wait in. The future holds what is durable, or the disk's error."""
+        """Store a piece, once the queue has room for it. The future's result is what is durable; its exception is the
+        disk's error."""
         future: asyncio.Future[LogDurable] = asyncio.get_running_loop().create_future()
         await self._queue.put((piece, future))
         return future
@@ -66,7 +67,8 @@ class LogIntake:
 
 
 def why_unwanted(store: Store, session: Session, piece: LogPiece) -> str:
-    """Empty if the session's node holds this attempt under this fence; asks the store, so it runs in a thread."""
+    """Why this piece is refused; empty if the session's node holds this attempt under this fence. Queries the store, so
+    it runs in a thread."""
     for attempt in store.attempts(job_of(piece.attempt)):
         if attempt.id != piece.attempt:
             continue

@@ -1,7 +1,7 @@
-"""Asks a node over its own stream whether it is there, and waits a moment for its answer (SPEC H5).
+"""Probes a node over its own stream and waits a moment for its answer (SPEC H5).
 
-A node that is frozen, or behind a line that went dead, still looks connected for a while. Only an answer to a question
-asked now shows that it is well now. Nothing is decided from it: the kernel has its own ways to suspect a node.
+A node that is frozen, or whose connection is dead, still looks connected for a while. Only an answer to a probe sent
+now shows that it is alive now. No decision depends on it: the kernel has its own ways to suspect a node.
 """
 
 import asyncio
@@ -17,43 +17,47 @@ from holdfast.orchestrator.api_error import Unavailable
 from holdfast.orchestrator.nodes.fleet import Fleet
 
 PROBE_S = 1.5
-"""A line around the world answers in a third of this; whoever waits at a prompt waits no longer."""
+"""Limit for an answer, in seconds: three times the round trip around the world, and short enough for a person who
+waits."""
 FIRST_NONCE = 2**61
-"""Probes of probation count up from 1; whatever answers a number above this one is no news for the kernel."""
+"""The kernel's probes of probation count up from 1; an answer to a number above this one does not concern the
+kernel."""
 WATCHERS_MAX = 64
 CHECKS_WAITING_MAX = WATCHERS_MAX + 32
 REST = 3
-"""For so many times as long as a check took the leader, it is asked no other: checks get a quarter of it at most."""
+"""After a check, the leader gets no other for this many times as long as it took: checks use at most a quarter of its
+time."""
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """What came of asking one node."""
+    """The result of probing one node."""
 
     answered: bool
     round_trip_ms: int | None
     silent_ms: int | None
-    """Since its last word of any kind; None: it is not connected."""
+    """Milliseconds since the node last sent anything; None: it is not connected."""
 
 
 def probes(nonce: int) -> bool:
-    """Whether this is the number of a probe of ours, and not of one of the kernel's."""
+    """Whether this is the number of a probe from here, and not of one from the kernel."""
     return nonce > FIRST_NONCE
 
 
 class Checks:
-    """Bounds what checks cost the leader, however many are asked and watched."""
+    """Limits what checks cost the leader, however many are requested and watched."""
 
     def __init__(self) -> None:
         self.watchers = 0
-        """Checks that are being watched: each asks a node every second."""
+        """Checks that are being watched: each probes a node every second."""
         self._turn = asyncio.Lock()
         self._waiting = 0
 
     @asynccontextmanager
     async def turn(self, cost_s: Callable[[], float]) -> AsyncIterator[None]:
-        """One check at a time asks the leader, and few wait for that. `cost_s`: what the last one took of its time."""
+        """Lets one check at a time use the leader, and few wait. `cost_s`: how much of the leader's time the last one
+        took."""
         if self._waiting >= CHECKS_WAITING_MAX:
-            raise Unavailable("busy", f"{self._waiting} checks wait to be answered already")
+            raise Unavailable("busy", f"{self._waiting} checks are already waiting")
         self._waiting += 1
         try:
             await self._turn.acquire()
@@ -62,7 +66,7 @@ class Checks:
         try:
             yield
         finally:
-            # Whoever was answered need not wait for the rest that the leader gets.
+            # The caller has its answer and need not wait for the leader's pause.
             asyncio.get_running_loop().call_later(REST * cost_s(), self._turn.release)
 
 
@@ -76,7 +80,7 @@ class Probes:
         self._under_way: dict[str, asyncio.Task[Probe]] = {}
 
     async def ask(self, node: str, epoch: int, timeout_s: float = PROBE_S) -> Probe:
-        """Whether the node answers now. Who asks while somebody else does, hears the same answer."""
+        """Whether the node answers now. Concurrent callers share one probe."""
         task = self._under_way.get(node)
         if task is None:
             task = self._under_way[node] = asyncio.ensure_future(self._ask(node, epoch, timeout_s))
@@ -103,7 +107,7 @@ class Probes:
             self._asked.pop(key, None)
 
     def answered(self, node: str, nonce: int) -> None:
-        """Only the node that was asked can answer: another one that guesses the number says nothing about it."""
+        """Only the probed node can answer: a number that another node guesses does not count."""
         waiting = self._asked.get((node, nonce))
         if waiting is not None and not waiting.done():
             waiting.set_result(asyncio.get_running_loop().time())

@@ -1,7 +1,7 @@
-"""The sessions that stand: what each may still be told, and which attempts' logs it may deliver.
+"""The current sessions: the messages that wait for each, and the attempts whose logs it may deliver.
 
-Messages wait in a bounded queue per session. A node that does not take them is hung up on rather than waited for:
-everything said is derivable again when it returns. Nothing here judges a node; it carries out what was committed.
+Messages wait in a bounded queue per session. A node that does not read them is disconnected rather than waited for:
+every message can be derived again when it returns. Nothing here judges a node; it carries out what was committed.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ from holdfast.wire.checks import BadMessage
 log = logging.getLogger("holdfast.sessions")
 
 OUTGOING_MAX = 1_024
-"""Messages waiting for one node: four times what a node can hold, so that only one that stopped reading gets there."""
+"""Messages that may wait for one node: four times the attempts that a node can hold, so that only a node that stopped
+reading reaches it."""
 SESSIONS_MAX = 20_000
 
 
@@ -30,21 +31,21 @@ class Session:
         self.node = node
         self.bulk_key = secrets.token_urlsafe(32)
         self.outgoing: asyncio.Queue[pb.OrchestratorFrame | None] = asyncio.Queue(OUTGOING_MAX)
-        """None: close after what came before."""
+        """None: close after the frames before it."""
         self.answered = asyncio.Event()
         """Welcomed or refused: the handshake is over."""
         self.welcome = False
         self.closed = asyncio.Event()
         self.why = ""
         self.by_us = False
-        """Closed from this side, so that its end is no news to the kernel."""
+        """Closed from this side, so its end is not reported to the kernel."""
         self.holds: dict[str, int] = {}
-        """attempt -> fence: whose logs it may deliver."""
+        """attempt -> fence: the attempts whose logs it may deliver."""
 
         self._bulk_replaced = asyncio.Event()
 
     def new_bulk(self) -> asyncio.Event:
-        """A session has one bulk stream: a new one ends the one before. The event tells it so."""
+        """A session has one bulk stream: a new one ends the one before, by setting the event that it got."""
         self._bulk_replaced.set()
         self._bulk_replaced = asyncio.Event()
         return self._bulk_replaced
@@ -53,7 +54,7 @@ class Session:
         try:
             self.outgoing.put_nowait(frame)
         except asyncio.QueueFull:
-            # Its end is news: the kernel must not wait for an answer to what was thrown away here.
+            # The kernel hears of this end: it must not wait for an answer to a message that was dropped here.
             self.close("it does not take what it is told", by_us=False)
 
     def close(self, why: str, by_us: bool = True) -> None:
@@ -74,7 +75,7 @@ class Sessions:
         self._fleet = fleet
         self._metrics = metrics
         self.data_url = ""
-        """Where nodes fetch and deliver files; known once that door is open."""
+        """Where nodes fetch and deliver files; set once that server listens."""
         self._sessions: dict[int, Session] = {}
         self._by_bulk_key: dict[str, Session] = {}
         self._numbers = 0
@@ -102,13 +103,13 @@ class Sessions:
         return self._by_bulk_key.get(key)
 
     def heard(self, session: Session, message: object) -> None:
-        """A node said something."""
+        """A message arrived from a node."""
         self._fleet.heard(session.node)
         if isinstance(message, Pong):
             self.probes.answered(session.node, message.nonce)
 
     def tell(self, send: ToSession) -> None:
-        """Say something to a session, if it still stands."""
+        """Send a message to a session, if it is still open."""
         session = self._sessions.get(send.session)
         if session is None or session.closed.is_set():
             return

@@ -8,7 +8,7 @@ class SettledInTime(Rule):
     def finished(self) -> None:
         rows = self.scene.store.rows.values()
         if not self.scene.people.satisfied:
-            self.fail("somebody never got an answer")
+            self.fail("a request was never answered")
         for row in rows:
             if isinstance(row, Job) and row.live:
                 tries = [

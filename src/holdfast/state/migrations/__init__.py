@@ -1,1 +1,1 @@
-"""How a database came to its present schema. Steps are history: they import nothing that may change."""
+"""The migrations that lead to the present schema. They are history: they import nothing that may change."""

@@ -1,4 +1,4 @@
-"""Alembic's way in. `state/migrate.py` hands over the connection, its transaction already begun."""
+"""Alembic's entry point. `state/migrate.py` passes the connection, with its transaction already begun."""
 
 from alembic import context
 

@@ -1,1 +1,1 @@
-"""One file a step, named after its number."""
+"""One file per migration, named after its number."""

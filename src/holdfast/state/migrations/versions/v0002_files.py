@@ -1,4 +1,4 @@
-"""How long the files of ended jobs are kept; which jobs are items of an array."""
+"""Adds how long the files of ended jobs are kept, and which jobs are items of an array."""
 
 import sqlalchemy as sa
 from alembic import op

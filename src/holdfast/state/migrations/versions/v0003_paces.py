@@ -1,4 +1,4 @@
-"""How long jobs of one kind took lately."""
+"""Adds how long recent jobs of one kind took."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What one leader leaves written for the next."""
+"""Adds notes from one leader to the next."""
 
 import sqlalchemy as sa
 from alembic import op
