@@ -14,7 +14,7 @@ from holdfast.model import JobPhase, Settings, Verdict
 from holdfast.model.messages import FromNode, ToNode
 from holdfast.policy.lease import node_part_ms, orchestrator_part_ms
 from holdfast.quantities import spoken_bytes
-from holdfast.sim.drawing import Drawing
+from holdfast.sim.svg import Drawing
 
 SEEN_LEAST = 3
 BARS = {"computing": "green", "again": "red", "saving": "blue", "preparing": "violet"}

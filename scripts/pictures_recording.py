@@ -19,7 +19,7 @@ from itertools import pairwise
 import msgspec
 import pyte
 
-from holdfast.sim.drawing import MONO
+from holdfast.sim.svg import MONO
 
 CELL_WIDTH, CELL_HEIGHT, SIZE = 8.4, 18.0, 14.0
 MARGIN, BAR = 14.0, 30.0

@@ -43,7 +43,7 @@ ROOMS = (
         "node_core", ("node/core",), 0.85,
         ("unit/test_node_core*.py", "unit/test_node_redial.py", "unit/test_recorded_nodes.py",
          "unit/test_attempt_lifecycle.py",
-         "unit/test_excess.py", "unit/test_node_machine.py", "unit/test_container_request.py",
+         "unit/test_resource_usage.py", "unit/test_node_machine.py", "unit/test_container_request.py",
          "kernel/test_leases.py", "kernel/test_sim_policy.py", "integration/test_glue_link.py",
          "integration/test_glue_attempt_runner.py"),
     ),

@@ -46,9 +46,9 @@ from holdfast.node.core.events import (
     Spawn,
     Tell,
 )
-from holdfast.node.core.excess import excess
 from holdfast.node.core.held_attempt import HeldAttempt
 from holdfast.node.core.order import Order, OrderError
+from holdfast.node.core.resource_usage import excess
 from holdfast.node.core.verdicts import verdict
 
 ATTEMPT = AttemptId("att_a.1")

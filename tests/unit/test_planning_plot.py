@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from holdfast.sim.drawing import Drawing
 from holdfast.sim.planning import Plan, PlannedOutcome, Question, summary
 from holdfast.sim.planning_plot import braille, done_by, span, svg, terminal
+from holdfast.sim.svg import Drawing
 
 pytestmark = pytest.mark.spec("A6")
 

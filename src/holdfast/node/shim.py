@@ -21,8 +21,8 @@ from holdfast.node import linux
 from holdfast.node.capture import StreamCapture
 from holdfast.node.control import Control
 from holdfast.node.core.attempt_lifecycle import Act, AttemptLifecycle, BodyOutcome, EndKind, Phase
-from holdfast.node.core.excess import excess, words
 from holdfast.node.core.order import Order
+from holdfast.node.core.resource_usage import excess, words
 from holdfast.node.runtimes.runtime import Body, Usage, runtime_named
 
 TAKEN = 3

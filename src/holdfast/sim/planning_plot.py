@@ -7,8 +7,8 @@ with each.
 import math
 from collections.abc import Sequence
 
-from holdfast.sim.drawing import Drawing
 from holdfast.sim.planning import LOSSES, QUANTILES, Cause, Plan, Summary
+from holdfast.sim.svg import Drawing
 
 COLOURS = {
     Cause.USEFUL: "green", Cause.REDONE: "red", Cause.SAVING: "blue", Cause.DETECTING: "amber",

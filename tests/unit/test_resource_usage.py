@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.model import FailureCode
-from holdfast.node.core.excess import excess, words
 from holdfast.node.core.order import Order
+from holdfast.node.core.resource_usage import excess, words
 
 pytestmark = pytest.mark.spec("N4", "J7")
 
