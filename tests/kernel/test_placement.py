@@ -95,7 +95,10 @@ def test_levels_never_go_down(a, b):
 
 @given(st.tuples(*[st.integers(0, 10**6)] * 5, st.integers(0, 8), st.integers(0, 8), st.booleans(), st.booleans()))
 def test_the_breakdown_of_a_cost_sums_to_its_total(terms):
-    assert sum(cost.breakdown(*terms).values()) == cost.standing_ms(*terms[:5]) + cost.placing_ms(*terms[5:])
+    node, job = terms[:5], terms[5:]
+    named = cost.breakdown(cost.standing_terms(*node), cost.placing_terms(*job))
+    assert tuple(named) == cost.TERMS
+    assert sum(named.values()) == cost.standing_ms(*node) + cost.placing_ms(*job)
 
 
 def test_a_machine_that_is_half_idle_is_taken_without_looking_further():

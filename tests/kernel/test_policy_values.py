@@ -111,11 +111,11 @@ def test_the_upper_median_and_the_limit_for_slow_ones() -> None:
 def test_the_terms_of_the_cost_sum_to_what_placement_compares(
     cpu_free, cpu_total, memory_free, memory_total, load, gpus_free, gpus_wanted, same_site, avoided
 ):  # fmt: skip
-    terms = cost.breakdown(
-        cpu_free, cpu_total, memory_free, memory_total, load, gpus_free, gpus_wanted, same_site, avoided
-    )
-    standing = cost.standing_ms(cpu_free, cpu_total, memory_free, memory_total, load)
-    placing = cost.placing_ms(gpus_free, gpus_wanted, same_site, avoided)
+    amounts = (cpu_free, cpu_total, memory_free, memory_total, load)
+    of_the_job = (gpus_free, gpus_wanted, same_site, avoided)
+    terms = cost.breakdown(cost.standing_terms(*amounts), cost.placing_terms(*of_the_job))
+    standing = cost.standing_ms(*amounts)
+    placing = cost.placing_ms(*of_the_job)
     assert terms["load"] + terms["leftover"] == standing
     assert terms["waste"] + terms["spread"] + terms["avoid"] == placing
 
@@ -141,8 +141,7 @@ def test_the_terms_of_the_cost_sum_to_what_placement_compares(
     ],
 )
 def test_load_and_unevenness_in_milliseconds(amounts: tuple[int, int, int, int, int], load: int, leftover: int) -> None:
-    terms = cost.breakdown(*amounts, 0, 0, False, False)
-    assert (terms["load"], terms["leftover"]) == (load, leftover)
+    assert cost.standing_terms(*amounts) == (load, leftover)
     assert cost.standing_ms(*amounts) == load + leftover
 
 
@@ -161,8 +160,7 @@ def test_load_and_unevenness_in_milliseconds(amounts: tuple[int, int, int, int, 
 def test_waste_spread_and_avoidance_in_milliseconds(
     of_the_job: tuple[int, int, bool, bool], waste: int, spread_ms: int, avoid: int
 ) -> None:
-    terms = cost.breakdown(1, 1, 1, 1, 0, *of_the_job)
-    assert (terms["waste"], terms["spread"], terms["avoid"]) == (waste, spread_ms, avoid)
+    assert cost.placing_terms(*of_the_job) == (waste, spread_ms, avoid)
     assert cost.placing_ms(*of_the_job) == waste + spread_ms + avoid
 
 

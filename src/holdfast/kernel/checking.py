@@ -68,9 +68,9 @@ def check(w: World, asked: CheckAsked) -> Answer:
 def _goes_to(w: World, job: Job, lane: LaneKey, member: Member) -> Checked:
     free = w.free_on(w.nodes[member.node])
     terms = cost.breakdown(
-        free[0], member.cpu_total, free[1], member.memory_total, member.busy_permille,
-        free[3], lane[0].resources.gpus, same_site=False, avoided=False,
-    )  # fmt: skip
+        cost.standing_terms(free[0], member.cpu_total, free[1], member.memory_total, member.busy_permille),
+        cost.placing_terms(free[3], lane[0].resources.gpus, same_site=False, avoided=False),
+    )
     return Checked(
         "now",
         f"it would be given to {member.label} at once",
