@@ -1,5 +1,6 @@
 """Both clients have one surface; what they hand out can be shown anywhere, whatever strangers put into it."""
 
+import ast
 import asyncio
 import inspect
 import json
@@ -12,7 +13,9 @@ import msgspec
 import pytest
 
 import holdfast
+from holdfast.cli.job_flags import JobFlags
 from holdfast.client import async_client, client, html, job_options, objects, requests
+from holdfast.client.functions import _PYTHON as PYTHON
 from holdfast.client.functions import Options
 from holdfast.client.objects import Array, AsyncArray, AsyncJob, AsyncNode, Job, Node, NodeList, Page, bound
 from holdfast.client.steps import MoveContent, Steps
@@ -140,6 +143,32 @@ def test_wishes_are_in_the_words_of_the_command_line() -> None:
     )
     assert job_options.requested(asked, {"name": "again"}).name == "again"
     assert job_options.requested(["x"], {"cpu_milli": 250}).cpu_milli == 250
+
+
+def test_flags_options_and_functions_make_the_same_request() -> None:
+    options: dict[str, Any] = {"cpu": "2", "memory": "4GiB", "disk": "10GiB", "gpu": 1, "gpu_memory": "24GiB"}
+    options |= {"network": True, "time_limit": "2h", "queue_limit": "5m", "recovery": "resume", "attempts": 3}
+    options |= {"priority": 7, "image": "debian", "name": "mine"}
+    asked = job_options.requested(PYTHON, {**options, "env": {"SEED": "7"}})
+    assert JobFlags(asked.argv, **options, env=["SEED=7"]).request() == asked
+    assert Options(**options, env={"SEED": "7"}).request("fallback") == asked
+
+
+def test_a_flag_that_only_the_orchestrator_can_judge_is_left_to_it() -> None:
+    assert JobFlags(["x"], recovery="sometimes").request().recovery == "sometimes"
+    with pytest.raises(Misuse, match=r"^'lots' is not a size"):
+        JobFlags(["x"], memory="lots").request()
+
+
+def test_requests_are_made_in_one_module() -> None:
+    source = Path(holdfast.__file__).parent
+    made = {
+        str(path.relative_to(source))
+        for path in source.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "JobRequest"
+    }
+    assert made == {"client/job_options.py"}
 
 
 def test_inputs_are_addresses_jobs_and_what_was_sent() -> None:

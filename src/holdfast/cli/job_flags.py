@@ -139,30 +139,29 @@ class JobFlags:
 
     def request(self, key: str | None = None) -> "JobRequest":
         """Without what has to be sent before it: its folder, its inputs, what it is built from."""
-        from holdfast.quantities import assignments, cpu_milli, duration_ms, size_mib
-        from holdfast.wire.http import JobRequest
+        from holdfast.client.job_options import requested_by_flags
+        from holdfast.quantities import assignments
 
-        every = self.checkpoint_every or (CHECKPOINT_EVERY if self.checkpoint else None)
-        return JobRequest(
-            argv=self.argv,
-            name=self.name,
-            env=assignments(self.env or []),
-            cpu_milli=cpu_milli(self.cpu),
-            memory_mib=size_mib(self.memory),
-            disk_mib=size_mib(self.disk),
-            gpus=self.gpu,
-            gpu_memory_mib=size_mib(self.gpu_memory) if self.gpu_memory else 0,
-            gpu_model=self.gpu_model,
-            network=self.network,
-            image=self.image or "",
-            recovery=self.recovery,
-            priority=self.priority,
-            time_limit_ms=duration_ms(self.time_limit) if self.time_limit else None,
-            queue_limit_ms=duration_ms(self.queue_limit) if self.queue_limit else None,
-            attempts_max=self.attempts,
-            checkpoint_ms=duration_ms(every) if every else 0,
-            key=key,
-        )
+        options = {
+            "name": self.name,
+            "env": assignments(self.env or []),
+            "cpu": self.cpu,
+            "memory": self.memory,
+            "disk": self.disk,
+            "gpu": self.gpu,
+            "gpu_memory": self.gpu_memory or None,
+            "gpu_model": self.gpu_model,
+            "network": self.network,
+            "image": self.image,
+            "recovery": self.recovery,
+            "priority": self.priority,
+            "time_limit": self.time_limit or None,
+            "queue_limit": self.queue_limit or None,
+            "attempts": self.attempts,
+            "checkpoint": self.checkpoint_every or (CHECKPOINT_EVERY if self.checkpoint else None),
+            "key": key,
+        }
+        return requested_by_flags(self.argv, options)
 
 
 def taking(command: Callable[..., None], *, hidden: Collection[str] = ()) -> Callable[..., None]:

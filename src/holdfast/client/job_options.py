@@ -100,7 +100,21 @@ _TAKES = {
 
 def requested(command: Command, options: Mapping[str, Any]) -> JobRequest:
     """The request for a command with these options. Raises Misuse if an option is unknown or invalid."""
-    argv = None if isinstance(command, JobRequest) else _words(command)
+    request = command if isinstance(command, JobRequest) else JobRequest(_words(command))
+    return _with_options(request, options, _checked)
+
+
+def requested_by_flags(argv: list[str], options: Mapping[str, Any]) -> JobRequest:
+    """The request for a command line. Amounts are parsed; the orchestrator judges everything else, so a command line
+    that is older than the orchestrator does not reject what the orchestrator accepts."""
+    return _with_options(JobRequest(argv), options, lambda word, field, value, read: read(value))
+
+
+def _with_options(
+    request: JobRequest, options: Mapping[str, Any], convert: Callable[[str, Any, Any, Callable[[Any], Any]], Any]
+) -> JobRequest:
+    """`convert` makes the value of a field from the option's name, the field's type, the option's value and its
+    parser."""
     fields: dict[str, Any] = {}
     for word, value in options.items():
         name, read = _WORDS.get(word, (word, _same))
@@ -110,10 +124,8 @@ def requested(command: Command, options: Mapping[str, Any]) -> JobRequest:
             continue
         if name in fields:
             raise Misuse(f"{word} and {name} are the same option", hint="Give one of them.")
-        fields[name] = _typed(word, FIELDS[name], _read(word, value, read))
-    if isinstance(command, JobRequest):
-        return msgspec.structs.replace(command, **fields) if fields else command
-    return JobRequest(argv=argv or [], **fields)
+        fields[name] = convert(word, FIELDS[name], value, read)
+    return msgspec.structs.replace(request, **fields) if fields else request
 
 
 def unknown(says: str, word: str, known: Collection[str]) -> Misuse:
@@ -137,14 +149,11 @@ def _words(command: Any) -> list[str]:
     return [str(word) for word in words]
 
 
-def _read(word: str, value: Any, read: Callable[[Any], Any]) -> Any:
+def _checked(word: str, kind: Any, given: Any, read: Callable[[Any], Any]) -> Any:
     try:
-        return read(value)
+        value = read(given)
     except Misuse as wrong:
         raise Misuse(f"{word}: {wrong.says}", hint=wrong.hint) from None
-
-
-def _typed(word: str, kind: Any, value: Any) -> Any:
     if value not in (choices := _CHOICES.get(word, (value,))):
         raise Misuse(f"{word} is {value!r:.60}", hint=f"It can be {', '.join(choices)}.")
     try:

@@ -61,7 +61,7 @@ def _keyed(request: JobRequest) -> Steps[JobRequest]:
 def _prepared(command: Command, options: Mapping[str, Any]) -> Steps[JobRequest]:
     """The request with an idempotency key, after its folder has been sent."""
     folder = options.get(FOLDER)
-    asked = yield from _keyed(requested(command, {word: option for word, option in options.items() if word != FOLDER}))
+    asked = yield from _keyed(checked(command, options))
     if folder is None:
         return asked
     from holdfast.client import content
@@ -287,7 +287,7 @@ def check(command: Command, options: Mapping[str, Any], node: str | None) -> Ste
 
 
 def checked(command: Command, options: Mapping[str, Any]) -> JobRequest:
-    """The job to check. Its folder is left out: a check sends no files."""
+    """The request without its folder: a check sends no files, and a submission sends them first."""
     return requested(command, {word: option for word, option in options.items() if word != FOLDER})
 
 

@@ -68,23 +68,21 @@ def rehearse(
     from msgspec.structs import replace
 
     from holdfast.cli.job_upload import Packing
-    from holdfast.quantities import assignments, cpu_milli, duration_ms, size_mib
     from holdfast.testing.processes import NotInTime
     from holdfast.testing.rehearsal import Rehearsal
-    from holdfast.wire.http import JobRequest
 
-    every = checkpoint_every or (CHECKPOINT_EVERY if checkpoint else None)
-    request = JobRequest(
-        argv=argv,
+    job = flags.JobFlags(
+        argv,
         name="rehearsal",
-        env=assignments(env or []),
-        cpu_milli=cpu_milli(cpu),
-        memory_mib=size_mib(memory),
-        disk_mib=size_mib(disk),
+        cpu=cpu,
+        memory=memory,
+        disk=disk,
         network=network,
         recovery=recovery,
-        checkpoint_ms=duration_ms(every) if every else 0,
+        checkpoint_every=checkpoint_every or (CHECKPOINT_EVERY if checkpoint else None),
+        env=env,
     )
+    request = job.request()
     packing = Packing(folder, no_folder, None, None, requirements, input or [])
     began = time.monotonic()
 
