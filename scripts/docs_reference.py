@@ -14,6 +14,8 @@ from typing import Any, cast
 from docs_text import NOTE, reasons, safe, table
 
 from holdfast.cli.commands.help import ELSE, EXIT_CODES
+from holdfast.wire import errors as wire_errors
+from holdfast.wire import files as wire_files
 from holdfast.wire import http as public
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -242,7 +244,10 @@ def http_page() -> str:
     lines += ["## Types", ""]
     shapes = dict(api["components"]["schemas"])
     named = {
-        name: one for name, one in vars(public).items() if inspect.isclass(one) and one.__module__ == public.__name__
+        name: one
+        for module in (public, wire_errors, wire_files)
+        for name, one in vars(module).items()
+        if inspect.isclass(one) and one.__module__ == module.__name__
     }
     for name in sorted(set(shapes) | {"ErrorView"} & set(named)):
         shape = shapes.get(name) or {"properties": {f: {"type": _hint(t)} for f, t in _hints(named[name])}}

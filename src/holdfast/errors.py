@@ -26,10 +26,14 @@ nothing about HTTP or terminals.
 """
 
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.codes import what_to_do
-from holdfast.wire.http import FailureView, JobView
+
+if TYPE_CHECKING:
+    # Nodes raise some of these errors, and know neither jobs nor failures as the API shows them.
+    from holdfast.wire.errors import FailureView
+    from holdfast.wire.http import JobView
 
 EXIT_INTERNAL = 70
 """For internal errors: a bug of ours, not a mistake in the call."""
@@ -93,7 +97,7 @@ class Refused(RequestError):
     exit_code = 65
 
     def __init__(
-        self, says: str, *, hint: str = "", code: str | None = None, failure: FailureView | None = None
+        self, says: str, *, hint: str = "", code: str | None = None, failure: "FailureView | None" = None
     ) -> None:
         super().__init__(says, hint=hint, code=code)
         self.failure = failure
@@ -118,7 +122,7 @@ class Garbled(RequestError):
 class JobError(HoldfastError):
     """A job that was waited for did not succeed. `job` describes how it ended."""
 
-    def __init__(self, job: JobView, says: str, *, hint: str = "", code: str | None = None) -> None:
+    def __init__(self, job: "JobView", says: str, *, hint: str = "", code: str | None = None) -> None:
         super().__init__(says, hint=hint, code=code)
         self.job = job
 
@@ -132,7 +136,7 @@ class JobFailed(JobError):
     values: list[Any] | None = None
     """For one call of several (`Function.map`): the return values of the others."""
 
-    def __init__(self, job: JobView) -> None:
+    def __init__(self, job: "JobView") -> None:
         failure = job.failure
         if failure is None:
             super().__init__(job, f"{job.id} failed without a stated reason", code="unknown")
@@ -148,7 +152,7 @@ class JobFailed(JobError):
 class FunctionRaised(JobFailed):
     """A function that ran as a job raised an exception, or ended its process. `trace` is its stderr."""
 
-    def __init__(self, job: JobView, trace: str) -> None:
+    def __init__(self, job: "JobView", trace: str) -> None:
         super().__init__(job)
         self.trace = trace
         last = trace.strip().splitlines()[-1] if trace.strip() else "(no output on stderr)"
@@ -161,7 +165,7 @@ class WaitExpired(HoldfastError):
     exit_code = 75
 
 
-def exit_code_of(failure: FailureView) -> int:
+def exit_code_of(failure: "FailureView") -> int:
     """The exit code that tells a shell why a job failed."""
     if failure.code == "exit_code":
         if failure.signal:
@@ -171,7 +175,7 @@ def exit_code_of(failure: FailureView) -> int:
     return fixed.get(failure.code, 75 if failure.retryable else 1)
 
 
-def verdict_error(job: JobView) -> JobError | None:
+def verdict_error(job: "JobView") -> JobError | None:
     """What to raise for a job that ended, or None if it succeeded."""
     if job.verdict == "succeeded":
         return None

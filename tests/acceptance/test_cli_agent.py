@@ -13,7 +13,11 @@ from holdfast.testing.processes import LocalNetwork
 
 pytestmark = pytest.mark.xdist_group("cli-agent")
 
-NOT_FOR_AN_AGENT = ("typer", "click", "rich", "pydantic", "numpy", "sqlalchemy", "litestar", "holdfast.cli")
+NOT_FOR_AN_AGENT = (
+    "typer", "click", "rich", "pydantic", "numpy", "sqlalchemy", "litestar", "holdfast.cli", "holdfast.client",
+    "holdfast.wire.http",
+)  # fmt: skip
+NOT_FOR_ERRORS = ("msgspec", "httpx", "grpc", "asyncio", "litestar", "holdfast.wire", "holdfast.model")
 RESIDENT_MIB_MAX = 80
 
 
@@ -54,12 +58,17 @@ def test_no_process_of_a_node_shows_its_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("N1")
-def test_an_agent_loads_nothing_of_the_command_line() -> None:
-    # given all that an agent loads while it lives
-    code = (
-        "import runpy, sys; import holdfast.node.__main__; import holdfast.node.run, holdfast.node.link\n"
-        f"print([m for m in {NOT_FOR_AN_AGENT} if m in sys.modules])"
-    )
+@pytest.mark.parametrize(
+    ("modules", "unwanted"),
+    [
+        # all that an agent loads while it lives
+        ("holdfast.node.__main__, holdfast.node.run, holdfast.node.agent, holdfast.node.link", NOT_FOR_AN_AGENT),
+        ("holdfast.errors", NOT_FOR_ERRORS),
+    ],
+    ids=["agent", "errors"],
+)
+def test_an_agent_loads_nothing_of_the_command_line_and_of_the_api(modules: str, unwanted: tuple[str, ...]) -> None:
+    code = f"import sys; import {modules}\nprint([m for m in {unwanted} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=os.environ)
     assert done.stdout.strip() == "[]", done.stderr
 

@@ -15,7 +15,8 @@ from wire_node import WireNode
 from holdfast.client import Client
 from holdfast.errors import NotFound
 from holdfast.identity.tokens import parse
-from holdfast.wire.http import ErrorView, JobRequest, JobView
+from holdfast.wire.errors import ErrorView
+from holdfast.wire.http import JobRequest, JobView
 
 
 @pytest.fixture(scope="module")

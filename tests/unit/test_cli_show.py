@@ -7,7 +7,8 @@ from holdfast.cli.render import jobs as render_jobs
 from holdfast.cli.render import nodes as render_nodes
 from holdfast.client.objects import Node, bound
 from holdfast.errors import JobCancelled, JobFailed, exit_code_of, verdict_error
-from holdfast.wire.http import FailureView, JobView, NodeView
+from holdfast.wire.errors import FailureView
+from holdfast.wire.http import JobView, NodeView
 
 NODE = NodeView(
     id="node_1", name="ant", state="ready", cause="", draining=False, connected=True, isolation="bubblewrap",

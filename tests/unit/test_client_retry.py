@@ -15,7 +15,8 @@ from holdfast.client.retry import Patience
 from holdfast.client.transport import Transport
 from holdfast.diagnostics.reach import Reached
 from holdfast.errors import Busy, Garbled, Misconfigured, NotAllowed, NotFound, Refused, Unreachable
-from holdfast.wire.http import ErrorView, FailureView, JobView, LogLine
+from holdfast.wire.errors import ErrorView, FailureView
+from holdfast.wire.http import JobView, LogLine
 
 pytest_plugins = ["both_clients"]
 pytestmark = pytest.mark.spec("J14")

@@ -22,7 +22,8 @@ from holdfast.client.steps import MoveContent, Steps
 from holdfast.client.transport import Transport
 from holdfast.errors import Misuse
 from holdfast.model import Recovery, Workload
-from holdfast.wire.http import ArrayView, FailureView, InputRequest, JobRequest, JobView, NodeView
+from holdfast.wire.errors import FailureView
+from holdfast.wire.http import ArrayView, InputRequest, JobRequest, JobView, NodeView
 
 pytestmark = pytest.mark.spec("J1")
 

@@ -29,7 +29,7 @@ from holdfast.errors import (
     Unreachable,
     Untrusted,
 )
-from holdfast.wire.http import ErrorView
+from holdfast.wire.errors import ErrorView
 
 RETRIED_STATUS = frozenset({429, 502, 503, 504})
 """The orchestrator is overloaded, restarting or has lost its leadership: the same call will work later."""

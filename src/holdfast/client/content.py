@@ -29,7 +29,7 @@ from holdfast.client.async_transport import AsyncTransport
 from holdfast.client.folders import Going, check, there
 from holdfast.client.steps import Ask, MoveContent, Steps, Work
 from holdfast.durable import atomic_write
-from holdfast.wire.http import BlobRef, BlobsRequest, LinksRequest, ManifestView, Missing, TakeRequest, Urls
+from holdfast.wire.files import BlobRef, BlobsRequest, LinksRequest, ManifestView, Missing, TakeRequest, Urls
 
 SENDINGS_MAX = 3
 """How often content that arrived damaged or incomplete is sent again."""

@@ -14,7 +14,8 @@ import msgspec
 from holdfast.cleaning import clean
 from holdfast.errors import Misuse
 from holdfast.quantities import spoken_ms
-from holdfast.wire.http import ArrayView, ErrorView, EventView, ExplainView, JobList, JobView, NodeView
+from holdfast.wire.errors import ErrorView
+from holdfast.wire.http import ArrayView, EventView, ExplainView, JobList, JobView, NodeView
 
 if TYPE_CHECKING:
     from holdfast.client.array_results import Collected

@@ -17,12 +17,12 @@ from holdfast.client.job_options import FOLDER, Command, requested
 from holdfast.client.retry import Patience
 from holdfast.client.steps import Ask, NewKey, Now, Pause, Steps
 from holdfast.errors import HoldfastError, Misuse, Refused, WaitExpired, verdict_error
+from holdfast.wire.errors import ErrorView
 from holdfast.wire.http import (
     ArrayRequest,
     ArrayView,
     CheckView,
     DoctorView,
-    ErrorView,
     EstimatesView,
     ExplainView,
     JobList,

@@ -29,7 +29,8 @@ from holdfast.client import content, requests
 from holdfast.client.steps import Steps, Work
 from holdfast.durable import durable_write
 from holdfast.errors import NotEnded
-from holdfast.wire.http import AttemptView, FailureView, JobView
+from holdfast.wire.errors import FailureView
+from holdfast.wire.http import AttemptView, JobView
 
 HOME = "results"
 RECORD = "result.json"

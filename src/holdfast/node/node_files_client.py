@@ -21,17 +21,8 @@ from holdfast.blobs.manifest import Blob
 from holdfast.errors import HoldfastError
 from holdfast.identity.certificates import https_context
 from holdfast.policy.backoff import backoff_ms
-from holdfast.wire.http import (
-    BlobRef,
-    BlobsRequest,
-    ErrorView,
-    LinksRequest,
-    ManifestView,
-    Missing,
-    SavedView,
-    TakeRequest,
-    Urls,
-)
+from holdfast.wire.errors import ErrorView
+from holdfast.wire.files import BlobRef, BlobsRequest, LinksRequest, ManifestView, Missing, SavedView, TakeRequest, Urls
 
 ANSWER_S = 60.0
 """A manifest is verified before the answer, which may mean reading everything it names."""

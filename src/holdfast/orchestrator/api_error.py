@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from holdfast import codes
-from holdfast.wire.http import ErrorView, FailureView
+from holdfast.wire.errors import ErrorView, FailureView
 
 RETRY_AFTER_S = 1
 """The `Retry-After` of an error that names no time, in seconds."""

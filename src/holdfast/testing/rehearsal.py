@@ -32,7 +32,8 @@ from holdfast.node.attempt import attempt_folders
 from holdfast.node.runtimes import trials
 from holdfast.quantities import counted, spoken_ms
 from holdfast.testing.processes import LocalNetwork, NodeProcesses, NotInTime, wait_for
-from holdfast.wire.http import AttemptView, FailureView, JobRequest, JobView
+from holdfast.wire.errors import FailureView
+from holdfast.wire.http import AttemptView, JobRequest, JobView
 
 SPARE = 1
 """Machines in addition to those that will be killed."""

@@ -1,4 +1,5 @@
 """The public HTTP types, version 1. Separate from the model, so that the API stays stable when internals change.
+Those for files are in `wire/files.py`, those for errors in `wire/errors.py`: nodes use them too.
 
     POST   /v1/jobs                 JobRequest -> JobView            header Idempotency-Key optional
     POST   /v1/jobs/batch           list[JobRequest] -> list[JobView | ErrorView]   up to 1,000
@@ -45,6 +46,8 @@ off.
 from typing import Any
 
 import msgspec
+
+from holdfast.wire.errors import FailureView
 
 
 class InputRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,17 +103,6 @@ class ArrayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     job: JobRequest
     items: list[str]
     key: str | None = None
-
-
-class FailureView(msgspec.Struct, frozen=True):
-    code: str
-    says: str
-    detail: str
-    blame: str
-    retryable: bool
-    billable: bool
-    exit_code: int | None = None
-    signal: int | None = None
 
 
 class AttemptView(msgspec.Struct, frozen=True):
@@ -402,50 +394,6 @@ class LogLine(msgspec.Struct, frozen=True):
 # --- content: see holdfast.blobs for blobs and manifests ---
 
 
-class BlobRef(msgspec.Struct, frozen=True, array_like=True):
-    sha256: str
-    size: int
-
-
-class BlobsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """At most 4,096 per request."""
-
-    blobs: list[BlobRef]
-
-
-class Missing(msgspec.Struct, frozen=True):
-    missing: list[str]
-    """Hashes of the blobs that must be sent."""
-
-
-class Urls(msgspec.Struct, frozen=True):
-    """Signed URLs, one for each requested blob. Without a host: of the endpoint that answered."""
-
-    urls: dict[str, str]
-
-
-class LinksRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    blobs: list[str]
-
-
-class TakeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    manifest: str
-    """Its name. It was uploaded like any blob, and so was everything that it names."""
-
-
-class ManifestView(msgspec.Struct, frozen=True):
-    name: str
-    files: int
-    bytes: int
-    missing: list[str] = []
-    """Blobs that did not arrive complete. While there are any, nothing is accepted."""
-
-
-class SavedView(msgspec.Struct, frozen=True):
-    says: str = ""
-    """Empty: it is now the job's checkpoint. Otherwise why another one is."""
-
-
 class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ttl_ms: int = 86_400_000
     uses: int = -1
@@ -481,12 +429,3 @@ class Finding(msgspec.Struct, frozen=True):
 class DoctorView(msgspec.Struct, frozen=True):
     ok: bool
     findings: list[Finding]
-
-
-class ErrorView(msgspec.Struct, frozen=True):
-    """What happened, to what, why, what to do; and a stable code."""
-
-    code: str
-    says: str
-    hint: str = ""
-    failure: FailureView | None = None

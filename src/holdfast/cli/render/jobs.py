@@ -17,7 +17,8 @@ from rich.text import Text
 from holdfast.cleaning import clean
 from holdfast.cli.render import estimate_text
 from holdfast.quantities import counted, spoken_bytes, spoken_cores, spoken_mib, spoken_ms
-from holdfast.wire.http import ArrayItem, EventView, ExplainView, FailureView, JobView
+from holdfast.wire.errors import FailureView
+from holdfast.wire.http import ArrayItem, EventView, ExplainView, JobView
 
 WIDE = 240
 """Columns when nobody's window is in the way: what is piped is not cut."""

@@ -15,7 +15,8 @@ from holdfast.orchestrator.api.refusals import refusal
 from holdfast.orchestrator.api.request_files import resolved
 from holdfast.orchestrator.api.submissions import BATCH_MAX, Submission
 from holdfast.orchestrator.api_error import ApiError
-from holdfast.wire.http import ArrayItem, ArrayRequest, ArrayView, ErrorView, JobRequest
+from holdfast.wire.errors import ErrorView
+from holdfast.wire.http import ArrayItem, ArrayRequest, ArrayView, JobRequest
 
 ITEMS_MAX = 10_000
 ITEM_BYTES_MAX = 4 * 1024

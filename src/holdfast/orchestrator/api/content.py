@@ -5,7 +5,7 @@ from holdfast.blobs.manifest import Blob, File, ManifestLimits
 from holdfast.blobs.store import Accepted
 from holdfast.orchestrator.api.call import NO_STORE, ApiCall, Reply
 from holdfast.orchestrator.api_error import ApiError
-from holdfast.wire.http import BlobRef, BlobsRequest, LinksRequest, ManifestView, Missing, TakeRequest, Urls
+from holdfast.wire.files import BlobRef, BlobsRequest, LinksRequest, ManifestView, Missing, TakeRequest, Urls
 
 MANIFEST_TYPE = "application/vnd.holdfast.manifest+json"
 

@@ -18,7 +18,8 @@ from holdfast.orchestrator.api.views import estimate_view, explain_view, job_vie
 from holdfast.orchestrator.api_error import ApiError, Unavailable
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.logs.log_files import STREAMS, LogRefused
-from holdfast.wire.http import ErrorView, ExplainView, JobList, JobRequest, JobView, MoveRequest, ProgressView
+from holdfast.wire.errors import ErrorView
+from holdfast.wire.http import ExplainView, JobList, JobRequest, JobView, MoveRequest, ProgressView
 
 PAGE_MAX = 1_000
 ESTIMATES_S_MAX, ESTIMATES_MAX = 1.0, 200

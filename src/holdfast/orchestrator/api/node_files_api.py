@@ -31,15 +31,7 @@ from holdfast.orchestrator.content.service import ContentService
 from holdfast.orchestrator.leader.loop import Leader
 from holdfast.orchestrator.nodes.sessions import Session, Sessions
 from holdfast.orchestrator.queries import Queries
-from holdfast.wire.http import (
-    BlobsRequest,
-    LinksRequest,
-    ManifestView,
-    Missing,
-    SavedView,
-    TakeRequest,
-    Urls,
-)
+from holdfast.wire.files import BlobsRequest, LinksRequest, ManifestView, Missing, SavedView, TakeRequest, Urls
 
 
 class NodeFilesApi(msgspec.Struct):

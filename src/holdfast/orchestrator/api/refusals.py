@@ -6,7 +6,7 @@ from holdfast import codes
 from holdfast.kernel.decision import Rejected
 from holdfast.orchestrator.api.views import failure_view
 from holdfast.orchestrator.api_error import ApiError
-from holdfast.wire.http import ErrorView
+from holdfast.wire.errors import ErrorView
 
 T = TypeVar("T")
 

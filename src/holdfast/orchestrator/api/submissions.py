@@ -10,7 +10,8 @@ from holdfast.orchestrator.api.job_requests import checked_key, submission
 from holdfast.orchestrator.api.refusals import refusal, rejection
 from holdfast.orchestrator.api.request_files import need_named
 from holdfast.orchestrator.api.views import job_view
-from holdfast.wire.http import ErrorView, JobRequest, JobView
+from holdfast.wire.errors import ErrorView
+from holdfast.wire.http import JobRequest, JobView
 
 if TYPE_CHECKING:
     from holdfast.orchestrator.api.context import ApiContext

@@ -8,13 +8,13 @@ from holdfast.kernel.decision import Estimate, Explanation
 from holdfast.model import Attempt, Entry, Failure, Job, JoinToken, Node, Resources, Score
 from holdfast.model.cause_text import draining_text
 from holdfast.model.messages import Load
+from holdfast.wire.errors import FailureView
 from holdfast.wire.http import (
     AttemptView,
     CheckpointView,
     EstimateView,
     EventView,
     ExplainView,
-    FailureView,
     FilesView,
     JobView,
     JoinTokenView,

@@ -24,7 +24,7 @@ from holdfast.blobs.errors import (
 )
 from holdfast.blobs.folder import FolderStore
 from holdfast.blobs.signing import LinkSigner
-from holdfast.wire.http import ErrorView
+from holdfast.wire.errors import ErrorView
 
 PREFIX = "/blobs/"
 _STATUS: list[tuple[type[BlobError], int]] = [
