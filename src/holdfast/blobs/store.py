@@ -13,6 +13,7 @@ import msgspec
 from holdfast.blobs.errors import BlobMissing, LinkRefused, Mismatch
 from holdfast.blobs.keys import Incoming, Owned, Stored, incoming_key, owned_key, parse_key
 from holdfast.blobs.manifest import Blob, Manifest, ManifestLimits
+from holdfast.tasks import TaskScope
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -92,13 +93,10 @@ async def each(items: Iterable[T], do: Callable[[T], Awaitable[R]], at_once: int
         for number, item in todo:
             answers[number] = await do(item)
 
-    workers = [asyncio.create_task(work()) for _ in range(at_once)]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+    async with TaskScope() as tasks:
+        for worker in range(at_once):
+            tasks.start(f"each blob, worker {worker}", work())
+        await tasks.join()
     return [answers[n] for n in range(len(answers))]
 
 

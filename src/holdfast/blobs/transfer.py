@@ -31,6 +31,7 @@ from holdfast.blobs.manifest import CHUNK_BYTES, Blob
 from holdfast.blobs.signing import shown_link
 from holdfast.blobs.source import Source
 from holdfast.blobs.verified import VerifiedBytes, verify
+from holdfast.tasks import TaskScope
 
 LINKS_AT_ONCE = 64
 """How many URLs are requested in one call. They are short-lived: more would expire unused."""
@@ -182,13 +183,10 @@ class _Flight:
         self._bytes_done = sum(self._sizes[sha] for sha in there)
         self._blobs_done = len(there)
         self._told()
-        workers = [asyncio.create_task(self._work(move)) for _ in range(min(self._patience.at_once, len(unique)))]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+        async with TaskScope() as tasks:
+            for number in range(min(self._patience.at_once, len(unique))):
+                tasks.start(f"{self._method} blobs, worker {number}", self._work(move))
+            await tasks.join()
         return self._progress()
 
     async def _work(self, move: Move) -> None:

@@ -22,6 +22,7 @@ from holdfast.client.retry import Patience
 from holdfast.client.sse import ServerEvent
 from holdfast.client.steps import Answer, Ask, MoveContent, NewKey, Now, Pause, Send, Steps, Together, Work
 from holdfast.errors import HoldfastError, Misuse
+from holdfast.tasks import TaskScope
 
 T = TypeVar("T")
 _Place = tuple[int, asyncio.AbstractEventLoop]
@@ -168,13 +169,10 @@ class AsyncTransport(Connection):
                     answer = trouble
                 step.heard(place, answer)
 
-        tasks = [asyncio.create_task(one(place)) for place in range(len(step.questions))]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with TaskScope() as tasks:
+            for place in range(len(step.questions)):
+                tasks.start(f"question {place} of {len(step.questions)}", one(place))
+            await tasks.join()
 
     def _need_open(self) -> None:
         if self._closed:
