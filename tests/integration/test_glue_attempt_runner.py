@@ -98,8 +98,8 @@ class Room:
         assert self.runner._watch is not None
         return self.runner._watch  # type: ignore[return-value]
 
-    def _begin(self, chore: Any) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(chore)
+    def _begin(self, name: str, chore: Any) -> "asyncio.Task[None]":
+        task = asyncio.create_task(chore, name=name)
         self.tasks.append(task)
         return task
 

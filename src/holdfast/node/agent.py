@@ -9,7 +9,6 @@ import secrets
 import signal
 import time
 from collections import deque
-from collections.abc import Coroutine
 from typing import Any, Protocol
 
 import msgspec
@@ -76,6 +75,7 @@ from holdfast.node.log_sender import Courier
 from holdfast.node.node_files_client import NodeFilesClient, NodeFilesEndpoint
 from holdfast.node.runtimes import container
 from holdfast.node.runtimes.runtime import runtime_named
+from holdfast.tasks import OwnedTasks, TaskScope
 
 LOAD_S = 5.0
 """How often the load is measured. The orchestrator decides how often it is reported."""
@@ -133,10 +133,10 @@ class Agent:
         venvs.sweep()
         images = Images(means.engine, home.path, private=config.private_inputs) if means.engine else None
         preparer = Preparer(carrier, venvs, images, private_inputs=config.private_inputs)
-        self._services = Services(launcher, self.courier, carrier, self.door, preparer, self.feed, self._begin)
+        self._chores = OwnedTasks(self._chore_failed)
+        self._services = Services(launcher, self.courier, carrier, self.door, preparer, self.feed, self._chores.start)
         self._line: OrchestratorLink | None = None
         self._runners: dict[AttemptId, AttemptRunner] = {}
-        self._chores: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._left = asyncio.Event()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -179,7 +179,7 @@ class Agent:
                 if attempt in self._runners:
                     self._runners[attempt].capture()
             case Remove(attempt):
-                self._begin(self._remove(attempt))
+                self._chores.start(f"remove {attempt}", self._remove(attempt))
             case RememberEpoch(epoch):
                 self._remember(epoch)
             case HangUp(why):
@@ -198,15 +198,8 @@ class Agent:
         if attempt in self._runners:
             self._runners[attempt].logs_delivered()
 
-    def _begin(self, chore: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._done_with)
-        return task
-
-    def _done_with(self, task: "asyncio.Task[None]") -> None:
-        self._chores.discard(task)
-        if not task.cancelled() and (wrong := task.exception()) is not None and not self._broken.done():
+    def _chore_failed(self, task: "asyncio.Task[Any]", wrong: BaseException) -> None:
+        if not self._broken.done():
             # Fail the agent: a restarted agent finds the attempt, while an attempt without a runner would be stuck.
             self._broken.set_exception(wrong)
 
@@ -252,7 +245,7 @@ class Agent:
         # The arguments are not logged: they may contain a secret.
         log.info("%s of %s starts", order.attempt, order.job)
         runner = self._runner(order, attempt_inputs)
-        self._begin(runner.begin())
+        self._chores.start(f"begin {order.attempt}", runner.begin())
 
     def _runner(self, order: Order, attempt_inputs: AttemptInputs) -> AttemptRunner:
         attempt = AttemptId(order.attempt)
@@ -288,9 +281,9 @@ class Agent:
             self._services.preparer.adopt(left.order)
             self._runner(left.order, left.attempt_inputs).stand_by(fresh=False)
         for folder in litter:
-            self._begin(self._sweep(folder.name))
+            self._chores.start(f"sweep {folder.name}", self._sweep(folder.name))
         if self.core.means.engine:
-            self._begin(self._sweep_containers(self.core.means.engine))
+            self._chores.start("sweep containers", self._sweep_containers(self.core.means.engine))
         if found:
             log.info("found %s attempt(s) of an earlier run", len(found))
 
@@ -310,29 +303,35 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.leave)
         self._recover()
-        measuring = loop.create_task(self._measure())
-        measuring.add_done_callback(self._done_with)
-        comparing = loop.create_task(self._benchmark.run())
-        comparing.add_done_callback(self._done_with)
-        linking = loop.create_task(line.run())
-        leaving = loop.create_task(self._left.wait())
+        self._chores.start("measure the load", self._measure())
+        self._chores.start("benchmark", self._benchmark.run())
         try:
-            await asyncio.wait((linking, leaving, self._broken), return_when=asyncio.FIRST_COMPLETED)
-            if self._broken.done():
-                self._broken.result()
-            if not linking.done():
-                line.say_goodbye()
-                await asyncio.wait((linking,), timeout=5.0)
-            if linking.done():
-                linking.result()
+            async with TaskScope() as tasks:
+                linking = tasks.start("link", line.run())
+                leaving = tasks.start("wait until the node has left", self._left.wait())
+                try:
+                    await self._until_left(line, linking, leaving)
+                finally:
+                    # Together with the link: no chore goes on while that ends.
+                    self.door.shut()
+                    self._chores.cancel()
         finally:
-            self.door.shut()
-            tasks = (measuring, comparing, linking, leaving, *self._chores)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._chores.close()
             await self._services.preparer.close()
+            await self.door.close()
         await self._put_away()
+
+    async def _until_left(
+        self, line: OrchestratorLink, linking: "asyncio.Task[None]", leaving: "asyncio.Task[bool]"
+    ) -> None:
+        await asyncio.wait((linking, leaving, self._broken), return_when=asyncio.FIRST_COMPLETED)
+        if self._broken.done():
+            self._broken.result()
+        if not linking.done():
+            line.say_goodbye()
+            await asyncio.wait((linking,), timeout=5.0)
+        if linking.done():
+            linking.result()
 
     def leave(self) -> None:
         """Handle a request to leave: finish within the grace period, or at once if asked a second time."""
@@ -350,12 +349,13 @@ class Agent:
     async def _measure(self) -> None:
         last = Load()
         while True:
-            reading = asyncio.create_task(asyncio.to_thread(measure_load, self._home.path, self._watch))
-            if not (await asyncio.wait((reading,), timeout=HUNG_S))[0]:
-                # A hung disk blocks the thread that reads it, so no further thread is started until that one returns.
-                sick = f"the node's disk or its GPUs have not answered for {HUNG_S:g} s"
-                self.feed(LoadMeasured(msgspec.structs.replace(last, sick=sick)))
-                await asyncio.wait((reading,))
+            async with TaskScope() as tasks:
+                reading = tasks.start("read the load", asyncio.to_thread(measure_load, self._home.path, self._watch))
+                if not (await asyncio.wait((reading,), timeout=HUNG_S))[0]:
+                    # A hung disk blocks the thread that reads it: no further one is started until that one returns.
+                    sick = f"the node's disk or its GPUs have not answered for {HUNG_S:g} s"
+                    self.feed(LoadMeasured(msgspec.structs.replace(last, sick=sick)))
+                    await asyncio.wait((reading,))
             try:
                 last = reading.result()
                 self._cpu_permille = last.cpu_permille

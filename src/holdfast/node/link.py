@@ -49,6 +49,7 @@ from holdfast.node.core.redial import (
 from holdfast.node.log_sender import Courier, SilentOrchestrator
 from holdfast.node.node_files_client import NodeFilesEndpoint
 from holdfast.policy.backoff import backoff_ms
+from holdfast.tasks import TaskScope
 from holdfast.wire import convert
 from holdfast.wire.checks import BadMessage, UnknownMessage
 from holdfast.wire.convert import Admitted, Challenge, LogDurable, LogPiece
@@ -233,21 +234,20 @@ class Link:
 
     async def _converse(self, stub: Any, call: Any, frames: AsyncIterator[Any], bulk_key: str) -> str:
         assert self._hung_up is not None
-        tasks: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(self._hear(frames)),
-            asyncio.ensure_future(self._speak(call)),
-            asyncio.ensure_future(self._carry_logs(stub, bulk_key)),
-            self._hung_up,
-        ]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            return str(self._hung_up.result()) if self._hung_up.done() else "the stream ended"
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with TaskScope() as tasks:
+            parts: list[asyncio.Future[Any]] = [
+                tasks.start("read from the orchestrator", self._hear(frames)),
+                tasks.start("write to the orchestrator", self._speak(call)),
+                tasks.start("deliver logs", self._carry_logs(stub, bulk_key)),
+                self._hung_up,
+            ]
+            try:
+                done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                for part in done:
+                    part.result()
+                return str(self._hung_up.result()) if self._hung_up.done() else "the stream ended"
+            finally:
+                self._hung_up.cancel()
 
     async def _hear(self, frames: AsyncIterator[Any]) -> None:
         while True:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.model import AttemptId
+from holdfast.tasks import TaskScope
 from holdfast.wire.convert import LogDurable, LogPiece
 from holdfast.wire.limits import LOG_DATA_BYTES_MAX
 
@@ -100,16 +101,12 @@ class Courier:
         for key, tail in self._tails.items():
             tail.durable, tail.sent_at = None, None
             self._look_at(key)
-        sending = asyncio.ensure_future(self._send_all(send))
-        hearing = asyncio.ensure_future(self._hear_all(acks))
-        try:
+        async with TaskScope() as tasks:
+            sending = tasks.start("send logs", self._send_all(send))
+            hearing = tasks.start("read acknowledgements of logs", self._hear_all(acks))
             done, _ = await asyncio.wait((sending, hearing), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-        finally:
-            sending.cancel()
-            hearing.cancel()
-            await asyncio.gather(sending, hearing, return_exceptions=True)
 
     async def _send_all(self, send: Callable[[LogPiece], Awaitable[None]]) -> None:
         clock = asyncio.get_running_loop().time

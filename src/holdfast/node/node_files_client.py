@@ -21,6 +21,7 @@ from holdfast.blobs.manifest import Blob
 from holdfast.errors import HoldfastError
 from holdfast.identity.certificates import https_context
 from holdfast.policy.backoff import backoff_ms
+from holdfast.tasks import OwnedTasks
 from holdfast.wire.errors import ErrorView
 from holdfast.wire.files import BlobRef, BlobsRequest, LinksRequest, ManifestView, Missing, SavedView, TakeRequest, Urls
 
@@ -62,7 +63,7 @@ class NodeFilesClient:
         self._door: NodeFilesEndpoint | None = None
         """The last one that was open: it tells which certificate to trust at its URL."""
         self._open = asyncio.Event()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = OwnedTasks()
 
     def open(self, door: NodeFilesEndpoint | None) -> None:
         self.shut()
@@ -82,9 +83,11 @@ class NodeFilesClient:
         self._open.clear()
         old, self._http = self._http, None
         if old is not None:
-            task = asyncio.get_running_loop().create_task(old.aclose())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing.start("close connections of an ended session", old.aclose())
+
+    async def close(self) -> None:
+        self.shut()
+        await self._closing.close()
 
     def mover(self) -> httpx.AsyncClient:
         """A client for the signed URLs: trusts the endpoint's own certificate at the endpoint, and the system's

@@ -91,9 +91,9 @@ async def _live(
     try:
         await agent.run(link)
     finally:
-        operator_socket.close()
         if page is not None:
             page.close()
+        await operator_socket.close()
 
 
 def choose_runtime(unsafe: bool) -> tuple[str, str]:

@@ -53,7 +53,8 @@ class Services(msgspec.Struct, frozen=True):
     door: NodeFilesClient
     preparer: Preparer
     feed: Callable[[NodeEvent], None]
-    begin: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+    begin: Callable[[str, Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+    """Starts a task under this name. The agent owns it."""
 
 
 class AttemptRunner:
@@ -80,8 +81,9 @@ class AttemptRunner:
         """Prepare the attempt and start its shim."""
         try:
             await asyncio.to_thread(attempt_folders.make, self._folder)
-            self._preparing = asyncio.ensure_future(
-                self._services.preparer.prepare(self._folder, self._order, self._inputs, self._progressed)
+            self._preparing = asyncio.create_task(
+                self._services.preparer.prepare(self._folder, self._order, self._inputs, self._progressed),
+                name=f"prepare {self.attempt}",
             )
             self._order = await self._preparing
             if self._stopped:
@@ -118,7 +120,7 @@ class AttemptRunner:
     def stand_by(self, fresh: bool) -> None:
         self._services.courier.follow(self.attempt, self._order.fence, self._folder, fresh)
         self._watch = ShimClient(self.attempt, self._folder, self._said, self._died)
-        self._services.begin(self._watch.run(fresh))
+        self._services.begin(f"follow the shim of {self.attempt}", self._watch.run(fresh))
 
     def tell(self, do: str, at_ms: int, reason: str) -> None:
         """Forward a command to the shim. Before there is a shim, only `stop` has an effect."""
@@ -145,11 +147,11 @@ class AttemptRunner:
         if status.phase is Phase.RUNNING and not self._running:
             self._running = True
             if self._inputs.checkpoint_ms > 0:
-                self._chore(self._uploader.capture_every(self._inputs.checkpoint_ms))
+                self._chore("capture checkpoints of", self._uploader.capture_every(self._inputs.checkpoint_ms))
         if status.phase is Phase.ENDED and not self._settling:
             self._settling = True
             self._stop_chores()
-            self._chore(self._settle(status))
+            self._chore("settle", self._settle(status))
 
     def _died(self, why: str) -> None:
         log.error("%s: %s", self.attempt, why)
@@ -163,14 +165,14 @@ class AttemptRunner:
     def capture(self) -> None:
         """Capture the checkpoint folder now, because the node is about to be drained."""
         if self._inputs.checkpoint_ms > 0 and not self._settling:
-            self._chore(self._capture())
+            self._chore("capture", self._capture())
 
     async def _capture(self) -> None:
         await self._uploader.capture()
 
-    def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
+    def _chore(self, what: str, chore: Coroutine[Any, Any, None]) -> None:
         self._chores = [task for task in self._chores if not task.done()]
-        self._chores.append(self._services.begin(chore))
+        self._chores.append(self._services.begin(f"{what} {self.attempt}", chore))
 
     def _stop_chores(self) -> None:
         for task in self._chores:

@@ -20,6 +20,7 @@ from holdfast.model import FailureCode
 from holdfast.node.images import image_names
 from holdfast.node.images.image_names import OWN, NoImage
 from holdfast.node.runtimes.engine_cgroup import kill_all
+from holdfast.tasks import TaskScope
 
 if TYPE_CHECKING:
     import aiodocker
@@ -50,17 +51,15 @@ async def run(docker: "aiodocker.Docker", name: str, build: Build, told: Callabl
     about = await docker.system.info()
     root = Path(str(about.get("DockerRootDir") or "/"))
     ways = _Ways(await docker.version(), about)
-    working = asyncio.create_task(_work(docker, name, build, ways, root, told))
-    watching = asyncio.create_task(_watch(root, build.bytes_max))
     try:
-        done, _ = await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if working not in done:
-            raise watching.result()
-        working.result()
+        async with TaskScope() as tasks:
+            working = tasks.start(f"build {name}", _work(docker, name, build, ways, root, told))
+            watching = tasks.start(f"watch the disk during the build of {name}", _watch(root, build.bytes_max))
+            done, _ = await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if working not in done:
+                raise watching.result()
+            working.result()
     finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
         await ways.end_steps()
 
 

@@ -28,6 +28,7 @@ from holdfast.model import FailureCode
 from holdfast.node.images import build_context, image_names
 from holdfast.node.images.image_builds import Build, run
 from holdfast.node.images.image_names import OWN, ImageName, NoImage
+from holdfast.tasks import OwnedTasks
 
 if TYPE_CHECKING:
     import aiodocker
@@ -117,13 +118,11 @@ class Images:
         """Which holder uses which image."""
         self._wanted: Counter[str] = Counter()
         self._running: dict[str, _Shared] = {}
+        self._tasks = OwnedTasks(failed=None)
 
     async def close(self) -> None:
         """Cancel what is in progress."""
-        tasks = [shared.task for shared in self._running.values() if shared.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         if self._engine is not None:
             await self._engine.close()
             self._engine = None
@@ -224,7 +223,7 @@ class Images:
         shared = self._running.get(key)
         if shared is None:
             shared = self._running[key] = _Shared()
-            shared.task = asyncio.create_task(self._bounded(key, get, shared.tell))
+            shared.task = self._tasks.start(f"fetch image {key}", self._bounded(key, get, shared.tell))
             shared.task.add_done_callback(lambda _: (self._running.pop(key, None), done()))
         else:
             done()

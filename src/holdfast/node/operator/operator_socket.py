@@ -28,6 +28,7 @@ from holdfast.errors import Misconfigured, Misuse, Unreachable
 from holdfast.model import Resources
 from holdfast.node.core.events import OfferAsked
 from holdfast.node.operator.hours import Hours, local, parse_hours, says, spoken
+from holdfast.tasks import OwnedTasks
 
 SOCKET = "agent.sock"
 WISHES = "offer.json"
@@ -90,7 +91,7 @@ class OperatorSocket:
         self._hours = self._hours_wished()
         self._within = True
         self._server: asyncio.Server | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._tasks = OwnedTasks()
 
     async def open(self) -> None:
         """Open the socket and restore what the operator last asked for."""
@@ -105,13 +106,12 @@ class OperatorSocket:
             line.bind(f"{folder}/{SOCKET}")
         os.chmod(self._home / SOCKET, 0o600)
         self._server = await asyncio.start_unix_server(self._serve, sock=line, limit=_LINE_BYTES_MAX)
-        self._looking = asyncio.create_task(self._look_at_the_clock())
+        self._tasks.start("watch the hours", self._look_at_the_clock())
 
-    def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+    async def close(self) -> None:
         if self._server is not None:
             self._server.close()
+        await self._tasks.close()
 
     def status(self) -> dict[str, Any]:
         """The node's status, with its hours."""
