@@ -91,7 +91,8 @@ class House:
         await self.leader.stop()
         if self._server is not None:
             await self._server.stop(None)
-        self.verifier.close()
+        await self.sessions.probes.close()
+        await self.verifier.close()
         self.reading.close()
         self.logs.close()
         self.store.close()

@@ -11,7 +11,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NamedTuple
 
 import grpc.aio
 import msgspec
@@ -50,6 +50,7 @@ from holdfast.orchestrator.process_log import log_to_stderr
 from holdfast.orchestrator.queries import Queries
 from holdfast.orchestrator.wakeups import Wakeups
 from holdfast.state import Store
+from holdfast.tasks import TaskScope
 from holdfast.wire.limits import server_options
 from holdfast.wire.node_pb2_grpc import add_NodeLinkServicer_to_server
 
@@ -136,6 +137,19 @@ def _alone(store_url: str) -> Iterator[None]:
         yield
 
 
+class _Parts(NamedTuple):
+    """The tasks of an orchestrator that serves. All last until it stops, apart from `announcing`."""
+
+    leading: asyncio.Task[Any]
+    intake: asyncio.Task[Any]
+    serving: asyncio.Task[Any]
+    announcing: asyncio.Task[Any]
+    waiting: asyncio.Task[Any]
+    moving: asyncio.Task[Any]
+    sweeping: asyncio.Task[Any]
+    clearing: asyncio.Task[Any]
+
+
 class Orchestrator:
     def __init__(self, config: OrchestratorConfig, store: Store) -> None:
         self._config = config
@@ -166,28 +180,29 @@ class Orchestrator:
         server = self._node_door()
         doors = self._people_door()
         files = self._files_door()
-        leading = asyncio.create_task(self._leader.run())
-        # A node that connects now waits in the socket and is answered; it is refused only if taking the lead takes
-        # long.
-        await asyncio.wait({asyncio.create_task(self._leader.led.wait())}, timeout=OPEN_S_MAX)
-        tasks = [
-            leading,
-            asyncio.create_task(self._intake.run()),
-            asyncio.create_task(doors.serve(sockets=[self._socket])),
-            asyncio.create_task(self._announce()),
-            asyncio.create_task(stop.wait()),
-            asyncio.create_task(files.serve(sockets=[self._files_socket])),
-            asyncio.create_task(Sweeper(self._content, self._store, self._leader).run()),
-            asyncio.create_task(self._log_retention.run(lambda: not self._leader.trouble)),
-        ]
-        await server.start()
-        try:
-            lasting = {task for task in tasks if task is not tasks[3]}
-            ended, _ = await asyncio.wait(lasting, return_when="FIRST_COMPLETED")
-            for task in ended:
-                task.result()
-        finally:
-            await self._close(server, (doors, files), tasks)
+        async with TaskScope() as tasks:
+            leading = tasks.start("leader", self._leader.run())
+            # A node that connects now waits in the socket and is answered; it is refused only if taking the lead takes
+            # long.
+            await asyncio.wait({tasks.start("wait for the lead", self._leader.led.wait())}, timeout=OPEN_S_MAX)
+            parts = _Parts(
+                leading,
+                tasks.start("store logs", self._intake.run()),
+                tasks.start("serve people", doors.serve(sockets=[self._socket])),
+                tasks.start("announce", self._announce()),
+                tasks.start("wait for a signal", stop.wait()),
+                tasks.start("serve files", files.serve(sockets=[self._files_socket])),
+                tasks.start("sweep content", Sweeper(self._content, self._store, self._leader).run()),
+                tasks.start("clear logs", self._log_retention.run(lambda: not self._leader.trouble)),
+            )
+            await server.start()
+            try:
+                lasting = {part for part in parts if part is not parts.announcing}
+                ended, _ = await asyncio.wait(lasting, return_when="FIRST_COMPLETED")
+                for part in ended:
+                    part.result()
+            finally:
+                await self._close(server, (doors, files), parts)
 
     def _assemble(self) -> None:
         self._metrics = Metrics()
@@ -283,29 +298,24 @@ class Orchestrator:
                 await asyncio.sleep(ANNOUNCED_AGAIN_S)
         log.info("ready: people at %s, nodes at %s", endpoint["url"], endpoint["nodes"])
 
-    async def _close(
-        self, server: grpc.aio.Server, doors: "tuple[_Doors, ...]", tasks: list[asyncio.Task[None]]
-    ) -> None:
+    async def _close(self, server: grpc.aio.Server, doors: "tuple[_Doors, ...]", parts: "_Parts") -> None:
         log.info("stopping")
         self._stopping = True
         (self._config.data / "endpoint.json").unlink(missing_ok=True)
         self._wakeups.ring_all()
         for door in doors:
             door.should_exit = True
-        leading, intake, serving, announcing, waiting, moving, sweeping, clearing = tasks
-        sweeping.cancel()
-        clearing.cancel()
-        announcing.cancel()
-        waiting.cancel()
-        leading.cancel()
+        for part in (parts.sweeping, parts.clearing, parts.announcing, parts.waiting, parts.leading):
+            part.cancel()
         await self._leader.stop()
         await server.stop(grace=1.0)
-        for door in (serving, moving):
+        for door in (parts.serving, parts.moving):
             with contextlib.suppress(Exception):
                 await door
-        intake.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._verifier.close()
+        parts.intake.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+        await self._sessions.probes.close()
+        await self._verifier.close()
         self._queries.close()
         await asyncio.to_thread(self._logs.close)
         if self._recorder is not None:

@@ -21,6 +21,7 @@ from holdfast.orchestrator.content.service import ContentService
 from holdfast.orchestrator.leader.clock import wall_ms
 from holdfast.orchestrator.leader.loop import Leader
 from holdfast.state import Snapshot, Store, StoreError
+from holdfast.tasks import TaskScope
 
 SWEEP_S = 1800.0
 """Interval between sweeps, in seconds. Not urgent: only content that was unused for hours is deleted."""
@@ -64,11 +65,10 @@ class Sweeper:
         self._began = wall_ms(), boottime_ms()
 
     async def run(self) -> None:
-        beating = asyncio.create_task(self._beat())
-        try:
-            await self._sweep_for_ever()
-        finally:
-            beating.cancel()
+        async with TaskScope() as tasks:
+            tasks.start("look whether this process was frozen", self._beat())
+            tasks.start("sweep", self._sweep_for_ever())
+            await tasks.join()
 
     async def _beat(self) -> None:
         while True:

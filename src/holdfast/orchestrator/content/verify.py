@@ -13,6 +13,7 @@ from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.leader.loop import Leader
 from holdfast.orchestrator.logs.log_files import LogStore
 from holdfast.state import StoreError
+from holdfast.tasks import OwnedTasks
 
 log = logging.getLogger("holdfast.verify")
 
@@ -26,12 +27,10 @@ class Verifier:
         self._logs = logs
         self._content = content
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="verify")
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = OwnedTasks()
 
     def begin(self, send: Verify, leader: Leader) -> None:
-        task = asyncio.get_running_loop().create_task(self._verify(send, leader))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running.start(f"verify {send.attempt}", self._verify(send, leader))
 
     async def _verify(self, send: Verify, leader: Leader) -> None:
         failpoint("verify.before")
@@ -73,7 +72,6 @@ class Verifier:
             return "the output that arrived is not the output that was declared: their hashes differ"
         return ""
 
-    def close(self) -> None:
-        for task in self._running:
-            task.cancel()
+    async def close(self) -> None:
+        await self._running.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

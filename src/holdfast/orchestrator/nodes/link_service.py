@@ -30,6 +30,7 @@ from holdfast.orchestrator.nodes.handshake_queue import HandshakeQueue, Handshak
 from holdfast.orchestrator.nodes.log_receiver import LogIntake, why_unwanted
 from holdfast.orchestrator.nodes.probing import probes
 from holdfast.orchestrator.nodes.sessions import SESSIONS_MAX, Session, Sessions
+from holdfast.tasks import TaskScope
 from holdfast.wire import convert, limits, versions
 from holdfast.wire.checks import BadMessage, UnknownMessage
 from holdfast.wire.convert import LogDurable, LogPiece
@@ -133,27 +134,25 @@ class NodeLinkService:
 
     async def _serve(self, hello: Hello, context: Any) -> None:
         session = self._sessions.open(hello.node)
+        about = f"session {session.number} with {hello.node}"
         told = False
-        writer = asyncio.ensure_future(self._write(session, context))
-        reader = asyncio.ensure_future(self._read(session, hello.node, context))
-        try:
-            failpoint("session.before_joined")
-            self._leader.tell(NodeJoined(session.number, hello))
-            told = True
-            closed = asyncio.ensure_future(session.closed.wait())
-            await asyncio.wait({reader, writer, closed}, return_when="FIRST_COMPLETED")
-            if session.closed.is_set():
-                # Frames sent before closing, such as the reason for a refusal, should still arrive.
-                await asyncio.wait({writer}, timeout=FLUSH_S_MAX)
-        except Unavailable as unavailable:
-            await self._refuse(context, Refusal(unavailable.code, unavailable.says, final=False))
-        finally:
-            for task in (reader, writer):
-                task.cancel()
-            self._end(session, hello.node, told, reader)
-            await asyncio.wait({writer})
-            if not writer.cancelled():
-                writer.exception()  # the end of the session reports it
+        async with TaskScope() as tasks:
+            writer = tasks.start(f"write to {about}", self._write(session, context))
+            reader = tasks.start(f"read from {about}", self._read(session, hello.node, context))
+            try:
+                failpoint("session.before_joined")
+                self._leader.tell(NodeJoined(session.number, hello))
+                told = True
+                closed = tasks.start(f"close of {about}", session.closed.wait())
+                await asyncio.wait({reader, writer, closed}, return_when="FIRST_COMPLETED")
+                if session.closed.is_set():
+                    # Frames sent before closing, such as the reason for a refusal, should still arrive.
+                    await asyncio.wait({writer}, timeout=FLUSH_S_MAX)
+            except Unavailable as unavailable:
+                await self._refuse(context, Refusal(unavailable.code, unavailable.says, final=False))
+            finally:
+                tasks.cancel()
+                self._end(session, hello.node, told, reader)
 
     def _end(self, session: Session, node: NodeId, told: bool, reader: "asyncio.Future[str]") -> None:
         stands = told and not session.by_us
@@ -221,17 +220,19 @@ class NodeLinkService:
             return
         replaced = session.new_bulk()
         acks: asyncio.Queue[asyncio.Future[LogDurable]] = asyncio.Queue(PIECES_IN_FLIGHT_MAX)
-        parts = [self._take(session, context, acks), self._acknowledge(context, acks)]
-        working = [asyncio.ensure_future(part) for part in (*parts, session.closed.wait(), replaced.wait())]
-        try:
-            await asyncio.wait(working, return_when="FIRST_COMPLETED")
-        finally:
-            for task in working:
-                task.cancel()
-            ended = await asyncio.gather(*working, return_exceptions=True)
+        about = f"session {session.number} with {session.node}"
+        async with TaskScope() as tasks:
+            parts = (
+                tasks.start(f"read logs from {about}", self._take(session, context, acks)),
+                tasks.start(f"acknowledge logs to {about}", self._acknowledge(context, acks)),
+            )
+            closed = tasks.start(f"close of {about}, for its logs", session.closed.wait())
+            newer = tasks.start(f"newer log stream of {about}", replaced.wait())
+            await asyncio.wait((*parts, closed, newer), return_when="FIRST_COMPLETED")
         if context.done():
             return
-        match next((fault for fault in ended[:2] if isinstance(fault, Exception)), None):
+        faults = [part.exception() for part in parts if not part.cancelled()]
+        match next((fault for fault in faults if isinstance(fault, Exception)), None):
             case None if session.closed.is_set() or replaced.is_set():
                 await context.abort(grpc.StatusCode.ABORTED, "the session ended, or a newer stream took its place")
             case None:
@@ -309,7 +310,7 @@ async def _heard(context: Any) -> Any:
 async def _written(context: Any, frame: Any) -> None:
     """Send a frame. A caller that cancels this must wait until the frame is out: if a stream is ended in the middle of
     a frame, gRPC never sends its end, and the node would wait for it for ever."""
-    writing = asyncio.ensure_future(context.write(frame))
+    writing = asyncio.create_task(context.write(frame), name="write a frame")
     try:
         await asyncio.shield(writing)
     except asyncio.CancelledError:

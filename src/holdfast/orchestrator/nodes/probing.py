@@ -15,6 +15,7 @@ from holdfast.model import NodeId
 from holdfast.model.messages import Ping
 from holdfast.orchestrator.api_error import Unavailable
 from holdfast.orchestrator.nodes.fleet import Fleet
+from holdfast.tasks import OwnedTasks
 
 PROBE_S = 1.5
 """Limit for an answer, in seconds: three times the round trip around the world, and short enough for a person who
@@ -78,14 +79,18 @@ class Probes:
         self._asked: dict[tuple[str, int], asyncio.Future[float]] = {}
         self.checks = Checks()
         self._under_way: dict[str, asyncio.Task[Probe]] = {}
+        self._tasks = OwnedTasks(failed=None)
 
     async def ask(self, node: str, epoch: int, timeout_s: float = PROBE_S) -> Probe:
         """Whether the node answers now. Concurrent callers share one probe."""
         task = self._under_way.get(node)
         if task is None:
-            task = self._under_way[node] = asyncio.ensure_future(self._ask(node, epoch, timeout_s))
+            task = self._under_way[node] = self._tasks.start(f"probe {node}", self._ask(node, epoch, timeout_s))
             task.add_done_callback(lambda _: self._under_way.pop(node, None))
         return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        await self._tasks.close()
 
     async def _ask(self, node: str, epoch: int, timeout_s: float) -> Probe:
         session = self._fleet.session_of(node)
