@@ -318,6 +318,42 @@ def test_a_decision_by_a_sentence_is_noticed(code: str, tmp_path: Path, monkeypa
     assert list(prose_decisions(tmp_path / "module.py"))
 
 
+# --- tasks ---
+
+STARTS_TASKS = {"create_task", "ensure_future"}
+OWNER_OF_TASKS = SRC / "tasks.py"
+
+
+def nameless_tasks(path: Path) -> Iterator[str]:
+    """Tasks that are started without a name. `ensure_future` cannot give one."""
+    for node in ast.walk(tree_of(path)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called in STARTS_TASKS and not any(keyword.arg == "name" for keyword in node.keywords):
+            yield f"{name_of(path)}:{node.lineno} {called} without a name; see holdfast/tasks.py"
+
+
+def test_every_task_has_a_name() -> None:
+    """A task that hangs or fails is found by it. Most are started by an owner, which also ends them."""
+    none([line for path in python_files(SRC) if path != OWNER_OF_TASKS for line in nameless_tasks(path)])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "task = asyncio.create_task(work())",
+        "task = asyncio.get_running_loop().create_task(work())",
+        "task = create_task(work(), context=there)",
+        "async def f(): await asyncio.shield(asyncio.ensure_future(work()))",
+    ],
+)
+def test_a_task_without_a_name_is_noticed(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    (tmp_path / "module.py").write_text(code)
+    assert list(nameless_tasks(tmp_path / "module.py"))
+
+
 # --- size and words ---
 
 
