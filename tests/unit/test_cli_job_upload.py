@@ -136,12 +136,12 @@ def test_a_network_that_was_started_in_the_folder_stays_here_and_that_is_said(
     ("words", "says"),
     [
         ({"requirements": "../away.txt"}, "outside"),
-        ({"dockerfile": "missing"}, "no file"),
-        ({"requirements": "sub"}, "no file"),
+        ({"dockerfile": "missing"}, "is not a file"),
+        ({"requirements": "sub"}, "is not a file"),
         ({"requirements": "secret/r.txt"}, "secret is ignored"),
         ({"requirements": "r.txt", "no_folder": True}, "--no-folder"),
         ({"requirements": "r.txt", "image": "debian"}, "exclude each other"),
-        ({"folder": "r.txt"}, "no folder"),
+        ({"folder": "r.txt"}, "is not a folder"),
         ({"folder": ".", "no_folder": True}, "contradict"),
     ],
 )

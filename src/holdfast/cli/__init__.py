@@ -1,5 +1,5 @@
-"""The `holdfast` command. Reads arguments, asks the SDK, shows answers; decides nothing about jobs or nodes.
+"""The `holdfast` command. Reads arguments, calls the SDK, shows answers; decides nothing about jobs or nodes.
 
-Modules of this room import at their top only what `--help` needs; everything heavier is imported by the
-command that uses it.
+Modules of this package import at the top only what `--help` needs. Heavier modules are imported by the command that
+uses them.
 """

@@ -1,4 +1,4 @@
-"""`python -m holdfast.cli`: the same as the `holdfast` command, with the interpreter of one's choice."""
+"""`python -m holdfast.cli`: the same as the `holdfast` command, with a chosen interpreter."""
 
 from holdfast.cli.main import main
 

@@ -1,6 +1,6 @@
-"""How the commands hang together: the Typer application whose commands are imported when they are called.
+"""The Typer application. Imports the module of a command when the command is called.
 
-Knows the table of commands and what every command has in common; nothing of what any of them does.
+Knows the table of commands and what all commands have in common, but not what any of them does.
 """
 
 import os
@@ -17,14 +17,14 @@ from holdfast.cli import error_output, flags
 from holdfast.cli.command_table import ABOUT, COMMANDS, OLD_NAMES, front_page
 
 EXAMPLES = "Examples:\n"
-"""Stands in a command's docstring before lines that are to be typed, each indented."""
+"""Precedes the example command lines in a command's docstring; each line is indented."""
 HELP = ["-h", "--help"]
 AS_WRITTEN = "\b\n"
-"""Before a paragraph: its lines are not to be filled."""
+"""Before a paragraph: keeps its line breaks."""
 
 
 class Called(MutableMapping[str, Any]):
-    """The commands by name, each made from its module when it is first looked at."""
+    """The commands by name. Each is made from its module on first access."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
@@ -52,7 +52,7 @@ class Called(MutableMapping[str, Any]):
 
 
 def made(name: str) -> Any:
-    """One command, ready to be called. KeyError if there is none of this name."""
+    """One command, ready to be called. Raises KeyError if the name is unknown."""
     module = import_module(f"holdfast.cli.commands.{COMMANDS[name].module}")
     scratch = typer.Typer(rich_markup_mode=None)
     module.register(scratch)
@@ -62,7 +62,7 @@ def made(name: str) -> Any:
 
 
 def _finish(command: Any) -> None:
-    """What every command has in common, its subcommands too."""
+    """Apply what all commands have in common, also to subcommands."""
     command.context_settings["help_option_names"] = HELP
     command.short_help = (command.help or "").partition("\n")[0]
     command.help = _unfilled(command.help or "")
@@ -83,10 +83,10 @@ def _finish(command: Any) -> None:
 
 
 class Plain:
-    """Makes of a typed word what its parameter takes: text, a number, or several of these.
+    """Converts a typed word to the type of its parameter: text, a number, or a list of these.
 
-    Typer by itself makes a schema of every parameter for this, with a library that takes longer to load than most
-    commands take."""
+    Typer itself makes a schema of every parameter for this, with a library that takes longer to load than most
+    commands take to run."""
 
     def __init__(self, kind: type, several: bool) -> None:
         self._kind = kind
@@ -103,8 +103,8 @@ class Plain:
         try:
             made = self._kind(word)
         except ValueError:
-            what = {int: "whole number", float: "number"}.get(self._kind, "value for it")
-            raise typer.BadParameter(f"{word!r} is no {what}.", ctx=ctx, param=param) from None
+            what = {int: "whole number", float: "number"}.get(self._kind, "valid value")
+            raise typer.BadParameter(f"{word!r} is not a {what}.", ctx=ctx, param=param) from None
         least, most = getattr(param, "min", None), getattr(param, "max", None)
         if isinstance(made, int | float) and not (least is None or made >= least) & (most is None or made <= most):
             raise typer.BadParameter(f"{made} is not {_bounds(param)}.", ctx=ctx, param=param)
@@ -112,7 +112,7 @@ class Plain:
 
 
 def lightened(command: Any) -> None:
-    """See `Plain`. Parameters of other kinds, and those of a Typer that works otherwise, are left alone."""
+    """Let `Plain` convert the parameters. Other types, and Typer versions that work differently, are left alone."""
     kinds: dict[Any, tuple[type, bool]] = {
         str: (str, False), int: (int, False), float: (float, False), bool: (bool, False), list[str]: (str, True),
     }  # fmt: skip
@@ -129,7 +129,7 @@ def _bounds(one: Any) -> str:
 
 
 def _plainly(argument: Any) -> None:
-    """An argument is shown as its word, and in brackets where it can be left out."""
+    """Show an argument as its metavar, in brackets if it is optional."""
     word = argument.metavar or argument.name.upper()
     in_usage = word if argument.required or word.startswith("[") else f"[{word}]"
     argument.get_usage_pieces = lambda ctx: [in_usage]
@@ -137,7 +137,7 @@ def _plainly(argument: Any) -> None:
 
 
 def _context_flag() -> Any:
-    """`--context`, for every command that can be told where the network is."""
+    """`--context`, for every command that has an optional `--url`."""
     scratch = typer.Typer(add_completion=False, rich_markup_mode=None)
     scratch.command()(_with_context)
     return get_command(scratch).params[0]
@@ -156,11 +156,11 @@ def _with_context(
         ),
     ] = None,
 ) -> None:
-    """Lends its parameter to others."""
+    """Exists for its parameter only; see `_context_flag`."""
 
 
 def _chosen(name: str | None) -> None:
-    """A network named on the command line takes the place of all that the environment says of another."""
+    """A context named on the command line overrides everything that the environment says about a network."""
     flags.named[:] = [name] if name else []
     if name:
         for variable in ("URL", "ADMIN_TOKEN", "ADMIN_TOKEN_FILE", "CERTIFICATE"):
@@ -169,13 +169,13 @@ def _chosen(name: str | None) -> None:
 
 
 def _unfilled(text: str) -> str:
-    """Examples as they are written, one to a line."""
+    """Keep the line breaks of the examples."""
     before, found, after = text.partition(EXAMPLES)
     return f"{before}{AS_WRITTEN}{EXAMPLES}{after}" if found and not before.endswith(AS_WRITTEN) else text
 
 
 class CommandGroup(TyperGroup):
-    """The group of all commands. Its page is the table's."""
+    """The group of all commands. Its help page is the front page."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -189,7 +189,7 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interruption:
-            # Typer would end without a word.
+            # Typer would exit without a message.
             raise error_output.Interrupted(*interruption.args) from None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -199,11 +199,11 @@ class CommandGroup(TyperGroup):
         if os.environ.get("_HOLDFAST_COMPLETE"):
             from typer._completion_classes import completion_init
 
-            completion_init()  # which Typer does by itself only where its own flags are
+            completion_init()  # Typer does this only if its own completion flags are installed
         super()._main_shell_completion(ctx_args, prog_name, complete_var)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """The names and their lines from the table: whoever presses Tab does not wait for every module."""
+        """Complete names and descriptions from the table, so that Tab does not import every module."""
         kept = self.commands
         self.commands = {one.name: TyperCommand(one.name, short_help=one.says) for one in COMMANDS.values()}
         try:
@@ -239,4 +239,4 @@ def _version(asked: bool) -> None:
 def _holdfast(  # pyright: ignore[reportUnusedFunction]
     version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, expose_value=False)] = False,
 ) -> None:
-    """Typer makes a group of what has a callback, also where it knows no command yet."""
+    """With a callback, Typer makes a group even if it knows no command yet."""

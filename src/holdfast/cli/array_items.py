@@ -1,4 +1,4 @@
-"""The items of an array as they stand in a file: one to a line. Refuses what no array can be made of, by line."""
+"""Reads the items of an array from a file, one per line. Names the line of an item that is not valid."""
 
 import sys
 from pathlib import Path
@@ -10,17 +10,17 @@ from holdfast.quantities import spoken_bytes
 ITEMS_MAX = 10_000
 ITEM_BYTES_MAX = 4 * 1024
 BYTES_MAX = 12 << 20
-"""Of the whole file, and of its items as they are sent: what the orchestrator takes in one request, and some room."""
+"""Limit of the whole file, and of its items as they are sent: leaves some room in the largest request."""
 PREFIX = "arr_"
 
 
 def is_array(named: str) -> bool:
-    """Whether an id that was typed is an array's."""
+    """Whether a typed id is that of an array."""
     return named.startswith(PREFIX)
 
 
 def read_items(named: str) -> list[str]:
-    """The items of a file, or of stdin (`-`). Lines with nothing on them are none."""
+    """The items of a file, or of stdin (`-`). Empty lines are skipped."""
     where = "stdin" if named == "-" else named
     text = _text(_bytes(named, where), where)
     items: list[str] = []
@@ -31,7 +31,7 @@ def read_items(named: str) -> list[str]:
         if len(line.encode()) > ITEM_BYTES_MAX:
             raise Misuse(
                 f"line {number} of {where} is longer than {ITEM_BYTES_MAX:,} bytes",
-                hint="An item is a name or a few parameters. Send what is large as a file (--input) and name it here.",
+                hint="An item is a name or a few parameters. Send large data as a file (--input) and name it here.",
             )
         if "\0" in line:
             raise Misuse(f"line {number} of {where} holds a NUL character", hint="Items are text, one to a line.")
@@ -64,7 +64,7 @@ def _bytes(named: str, where: str) -> bytes:
 
 
 def _some(file: BinaryIO) -> bytes:
-    """No more than can be used: it may be a device without end."""
+    """Read no more than can be used: the file may be an endless device."""
     data = bytearray()
     while len(data) <= BYTES_MAX and (more := file.read(1 << 20)):
         data += more

@@ -1,9 +1,9 @@
-"""Every command: where it lives, and the one line that `holdfast --help` says of it.
+"""Every command: its module, and its line in `holdfast --help`.
 
-A new command is one line of this table and a module in `cli/commands` with `register(app)`, which adds it to a Typer
-application under the name that stands here. The module is imported when its command is called, and not before: so
-this one knows no Typer, and the front page is shown without it. The line is the first of the command's own help; a
-test compares them.
+A new command needs one row in this table and a module in `cli/commands` with `register(app)`, which adds the command to
+a Typer application under the name in the row. The module is imported when its command is called, and not before. This
+module does not import Typer, so the front page is shown without it. The line is the first line of the command's own
+help; a test compares them.
 """
 
 from typing import NamedTuple
@@ -24,8 +24,8 @@ SECTIONS: dict[str, tuple[CommandRow, ...]] = {
         CommandRow("jobs", "jobs", "List jobs, newest first."),
         CommandRow("job", "jobs", "Look at one job."),
         CommandRow("logs", "logs", "Print a job's output, over all its attempts."),
-        CommandRow("results", "results", "Bring a job's files and output here."),
-        CommandRow("stop", "jobs", "Stop a job, or all that is left of an array."),
+        CommandRow("results", "results", "Fetch a job's files and output."),
+        CommandRow("stop", "jobs", "Stop a job, or the unfinished items of an array."),
         CommandRow("init", "init", "Write a job file for this folder."),
         CommandRow("move", "move", "Move a job to another machine."),
     ),
@@ -33,7 +33,7 @@ SECTIONS: dict[str, tuple[CommandRow, ...]] = {
         CommandRow("top", "top", "Show the network live: machines, what runs, what waits."),
         CommandRow("nodes", "nodes", "List the machines of the network."),
         CommandRow("events", "logs", "Print what happened in the network, oldest first."),
-        CommandRow("token", "nodes", "Tokens by which nodes may join."),
+        CommandRow("token", "nodes", "Manage the tokens that nodes join with."),
         CommandRow("context", "context", "Work with several networks, by name."),
         CommandRow("doctor", "doctor", "Find what is wrong with this machine or the network."),
     ),
@@ -42,11 +42,11 @@ SECTIONS: dict[str, tuple[CommandRow, ...]] = {
         CommandRow("node", "serve", "Offer this machine to a network, or look after a node."),
         CommandRow("backup", "backup", "Copy an orchestrator's data while it runs."),
         CommandRow("completion", "completion", "Let this shell complete commands, flags, ids and names."),
-        CommandRow("version", "version", "Say which version this is."),
-        CommandRow("help", "help", "Show the page of a command, or what exit codes mean."),
+        CommandRow("version", "version", "Print the version."),
+        CommandRow("help", "help", "Show the help of a command, or what exit codes mean."),
     ),
     "Trying things": (
-        CommandRow("rehearse", "rehearse", "Kill machines under a command, and see if it matters."),
+        CommandRow("rehearse", "rehearse", "Kill machines while a command runs, and compare the results."),
         CommandRow("plan", "plan", "Say how long jobs take on nodes that come and go."),
         CommandRow("sim", "nodes", "Replay one simulated world."),
         CommandRow("neural", "neural", "Train and use neural networks."),
@@ -54,13 +54,13 @@ SECTIONS: dict[str, tuple[CommandRow, ...]] = {
 }
 COMMANDS = {command.name: command for section in SECTIONS.values() for command in section}
 OLD_NAMES = {"network": "neural"}
-"""Names of earlier releases: still understood for one release, and listed nowhere."""
+"""Names from earlier releases: accepted for one more release, and not listed."""
 
 ABOUT = "Runs work on machines nobody controls, and gets it finished."
 USAGE = "Usage: holdfast COMMAND [OPTIONS] [ARGS]..."
 OPTIONS = (
     ("-h, --help", "Show this page and exit; after a command, its own."),
-    ("--version", "Say which version this is."),
+    ("--version", "Print the version."),
 )
 
 

@@ -1,8 +1,7 @@
-"""What a shell can complete beyond words that stand in the program: jobs, nodes, arrays and contexts that exist.
+"""Values for shell completion: the jobs, nodes, tokens and contexts that exist.
 
-Whoever presses Tab waits: an answer that is not there after a short while is none, and nothing here ever fails loudly
-or is imported by a command that runs. Asks by itself, without the SDK, which would take longer to import than to
-answer.
+A person who presses Tab waits: an answer that takes too long is dropped, and errors are not shown. Commands that run do
+not import this module. It sends its requests without the SDK, whose import would take longer than the request.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,7 @@ def nodes(incomplete: str) -> list[str]:
 
 
 def tokens(incomplete: str) -> list[str]:
-    """Those that can still be ended, by their ids: a note is no name."""
+    """The ids of tokens that can still be revoked. A note is not a name."""
     return _quickly(incomplete, lambda: [one["id"] for one in _asked("/v1/tokens") if one["state"] == "good"])
 
 
@@ -36,13 +35,13 @@ def contexts(incomplete: str) -> list[str]:
 
 
 def _called(found: list[dict[str, Any]]) -> list[str]:
-    """Names first: they are what a person remembers."""
+    """Names first, because people remember them."""
     return [*dict.fromkeys(str(one.get("name", "")) for one in found), *(str(one["id"]) for one in found)]
 
 
 def _one_word(word: str) -> bool:
-    """Names come from people and machines nobody controls, ids from whoever answers; into a shell go only those that
-    mean nothing to it, and that bash takes for one word: it breaks them at : and @."""
+    """Whether a word may be given to a shell: it has no special characters, and bash does not split it, as it does at :
+    and @. Names come from people and machines that nobody controls, and ids from the server that answered."""
     return bool(word) and all(c.isascii() and (c.isalnum() or c in "._-/+") for c in word) and word[0] != "-"
 
 
@@ -72,7 +71,7 @@ def _asked(path: str) -> Any:
 
 
 def _quickly(incomplete: str, question: Callable[[], list[str]]) -> list[str]:
-    """Of the answer, what goes on so, if it comes in time; else nothing, and not a word."""
+    """The values that start with `incomplete`, if the answer comes in time; else nothing, and no message."""
     import queue
     import threading
 

@@ -1,9 +1,8 @@
-"""Whether the network still answers, for whoever waits for it: nobody looks at a screen that stands still and has to
-guess why.
+"""Tells a person who waits that the network has stopped answering, and when it answers again.
 
-While a command waits for something, the network is asked now and then whether it is there. If it has owed an answer for
-some seconds, that is said, and said again when it answers. What the command itself does about it (ask again, give up)
-is its own business and goes on meanwhile. Short commands are over before anything is asked.
+While a command waits for something, the network is pinged now and then. If an answer has been missing for some seconds,
+a message says so, and another message follows when the network answers. The command's own reaction (retry, give up)
+does not depend on this. Short commands end before the first ping.
 """
 
 import threading
@@ -18,19 +17,19 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 FIRST_S = 3.0
-"""Before the first question: a command that finds nobody at all says so by itself within `SHORT_PATIENCE_S`."""
+"""Seconds before the first ping. A command that gets no answer at all fails by itself within `SHORT_PATIENCE_S`."""
 EVERY_S = 2.0
 SILENT_S = 3.0
-"""An answer that is owed for so long is missing. A machine that stands still for a second alarms nobody."""
+"""Seconds without an answer before it is reported. A pause of one second is not."""
 AGAIN = 4
-"""It is said again when the silence is so many times as long as when it was last said."""
+"""The report is repeated when the silence is this many times as long as at the last report."""
 TICK_S = 0.25
 LATE_S = 3.0
-"""Between two looks: then we stood still ourselves (Ctrl-Z, a lid that was closed)."""
+"""Seconds between two looks above which this process itself was stopped (Ctrl-Z, a closed lid)."""
 
 
 class Voice(NamedTuple):
-    """Who says it, and what is known of what was waited for."""
+    """Where messages go, and what they say about the work that is waited for."""
 
     say: Callable[[str], None]
     meanwhile: str
@@ -41,8 +40,8 @@ _voices = [Voice(lambda text: error_output.say(f"-- {text}", dim=True), "still a
 
 @contextmanager
 def through(say: Callable[[str], None] | None = None, meanwhile: str = "") -> Iterator[None]:
-    """While inside, `say` is called, from any thread: for those who draw on the screen themselves. `meanwhile`: what
-    becomes of what is being waited for."""
+    """While inside, messages go to `say`, from any thread: for callers that draw on the screen themselves. `meanwhile`:
+    what happens to the work that is waited for."""
     last = _voices[-1]
     _voices.append(Voice(say or last.say, meanwhile or last.meanwhile))
     try:
@@ -52,8 +51,8 @@ def through(say: Callable[[str], None] | None = None, meanwhile: str = "") -> It
 
 
 class ConnectionMonitor:
-    """Of one network. `ask` returns when it has answered, and raises if it did not. Pure but for the two threads that
-    `begin` starts: one asks, one looks at the clock."""
+    """Monitors one network. `ask` returns when the network has answered, and raises if it has not. Pure except for the
+    two threads that `begin` starts: one pings, one watches the clock."""
 
     def __init__(self, where: str, ask: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._where = where
@@ -73,7 +72,7 @@ class ConnectionMonitor:
         self._over.set()
 
     def silent_s(self) -> float:
-        """For how long it has been missing; 0: it is not."""
+        """Seconds of the silence that was reported; 0 if there is none."""
         with self._lock:
             return self._said_s and self._silence()
 
@@ -90,11 +89,11 @@ class ConnectionMonitor:
             _voices[-1].say(f"{self._where} answers again, after {_spoken(passed)}")
 
     def look(self) -> None:
-        """To be called often: says what is due."""
+        """Report the silence if that is due. Called often."""
         with self._lock:
             now = self._clock()
             if now - self._looked > LATE_S and self._owed_since is not None:
-                # Nobody else is to be blamed for that time.
+                # The network is not to blame for that time.
                 self._owed_since += now - self._looked
             self._looked = now
             passed = self._silence()
@@ -120,10 +119,10 @@ class ConnectionMonitor:
                 continue
             except Exception as other:
                 if isinstance(other, Misuse) or not isinstance(other, HoldfastError):
-                    # The connection was closed: whoever used it is done.
+                    # The client was closed: the command is done.
                     self.end()
                     return
-            # Also if it is not the answer that was wanted.
+            # An error is an answer, too.
             self.answered()
 
     def _keep_looking(self) -> None:
@@ -135,14 +134,14 @@ _felt: list[ConnectionMonitor] = []
 
 
 def feel(client: "Client") -> None:
-    """From now on, until the client is closed."""
+    """Monitor the client's network until the client is closed."""
     pulse = ConnectionMonitor(getattr(client, "url", ""), lambda: client.ping(patience_s=0.0))
     _felt[:] = [pulse]
     pulse.begin()
 
 
 def silent_s() -> float:
-    """For how long the network that this command asks has been missing; 0: it is not."""
+    """Seconds for which the network of this command has been silent; 0 if it is not."""
     return _felt[-1].silent_s() if _felt else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What an entry of the journal says as data, whichever release answered."""
+"""Reads the facts of a journal entry, from any release of the orchestrator."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(event: "EventView") -> "Facts | None":
-    """None: nothing but its text is known. An orchestrator of 0.1 sends the text only."""
+    """None if nothing but the text is known. Release 0.1 sends the text only, which is parsed here."""
     import msgspec
 
     from holdfast.model import Facts, old_sentences
@@ -17,5 +17,5 @@ def facts_of(event: "EventView") -> "Facts | None":
         return old_sentences.entry_facts(event.kind, event.text, event.node)
     try:
         return msgspec.convert(event.facts, Facts)
-    except msgspec.ValidationError:  # of a later release, with a code that this one does not have
+    except msgspec.ValidationError:  # from a later release, with a code that is unknown here
         return None

@@ -1,7 +1,7 @@
-"""How a command speaks to a person about itself: whether with colours, and what it says when it fails. Light to import.
+"""Shows messages and errors of the command itself, with or without colours. Light to import.
 
-No traceback reaches a person. A known error is what happened, why, and what to do, with its code; a mistyped command
-is one too. What nobody foresaw is one line with the code `internal`. HOLDFAST_DEBUG=1 adds the trace.
+No traceback reaches a person. A known error says what happened, why, and what to do, with its code; so does a mistyped
+command. An unexpected error is one line with the code `internal`. HOLDFAST_DEBUG=1 adds the traceback.
 """
 
 import errno
@@ -13,21 +13,21 @@ from holdfast.cleaning import clean
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-"""As the shell names what SIGPIPE ended: whoever read this has read enough."""
+"""The exit code that a shell gives for SIGPIPE: the reader has closed the pipe."""
 EXIT_IO = 74
 
 
 class Interrupted(Exception):
-    """Ctrl-C, where a command has no better word for it. What is to be said of it, if anything."""
+    """Ctrl-C in a command that does not handle it. Its text, if any, is shown."""
 
 
 def coloured(file: IO[str]) -> bool:
-    """Whether colours belong there: a terminal, and nobody said NO_COLOR."""
+    """Whether to use colours: the file is a terminal, and NO_COLOR is not set."""
     return file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def live(file: IO[str]) -> bool:
-    """Whether a line there can be drawn again in place."""
+    """Whether a line can be redrawn in place."""
     return file.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -39,7 +39,7 @@ def say(text: str, *, colour: str | None = None, dim: bool = False) -> None:
 
 
 def told(error: BaseException) -> int:
-    """Show an error to the person at the prompt; its exit code."""
+    """Show an error to the person at the prompt; returns its exit code."""
     from holdfast.errors import HoldfastError
 
     if os.environ.get("HOLDFAST_DEBUG") == "1":
@@ -58,7 +58,7 @@ def told(error: BaseException) -> int:
     if isinstance(error, OSError) and (error.filename is not None or error.errno in _ABOUT_FILES):
         return _about_a_file(error)
     if isinstance(error, UnicodeDecodeError):
-        return _shown(f"what was read is no text: {error.reason}", "file_unusable", _HINTS[errno.EILSEQ], EXIT_IO)
+        return _shown(f"what was read is not text: {error.reason}", "file_unusable", _HINTS[errno.EILSEQ], EXIT_IO)
     return _fault(error)
 
 
@@ -73,7 +73,7 @@ def _shown(says: str, code: str, hint: str, exit_code: int) -> int:
 def _fault(error: BaseException) -> int:
     from holdfast.errors import EXIT_INTERNAL
 
-    says = " ".join(str(error).split()) or "no further word"
+    says = " ".join(str(error).split()) or "no details"
     hint = "This is a fault of holdfast itself. HOLDFAST_DEBUG=1 shows where."
     return _shown(f"{type(error).__name__}: {says}", "internal", hint, EXIT_INTERNAL)
 
@@ -82,7 +82,7 @@ def _fault(error: BaseException) -> int:
 
 
 def _mistyped(error: Any) -> int:
-    """A refusal of the command line itself: of a flag, a value, a command."""
+    """An error in the command line itself: in a flag, a value, or a command."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "holdfast"
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -93,11 +93,11 @@ def _mistyped(error: Any) -> int:
     says, _, guess = says.partition(". Did you mean ")
     near = [guess.rstrip("?").replace("'", "")] if guess else _near(error, context)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
-    return _shown(says[:1].lower() + says[1:], "usage", f"{hint}`{command} --help` shows what can be written.", 2)
+    return _shown(says[:1].lower() + says[1:], "usage", f"{hint}`{command} --help` shows the usage.", 2)
 
 
 def _near(error: Any, context: Any) -> list[str]:
-    """Flags of this command that look like the one that is not there."""
+    """Flags of this command that look like the unknown one."""
     from difflib import get_close_matches
 
     name = getattr(error, "option_name", None)
@@ -112,12 +112,12 @@ def _near(error: Any, context: Any) -> list[str]:
 # --- what the machine refuses ---
 
 _HINTS = {
-    errno.ENOENT: "Look at how it is spelled, and where this command was started.",
-    errno.EACCES: "Look at who owns it (`ls -ld`), or run this as the one who does.",
-    errno.EPERM: "Look at who owns it (`ls -ld`), or run this as the one who does.",
-    errno.ENOSPC: "Make room there (`df -h`, `df -i`), then do this again.",
-    errno.EDQUOT: "Make room there (`quota`), then do this again.",
-    errno.EROFS: "It lies on a file system that cannot be written; choose another place.",
+    errno.ENOENT: "Check the spelling, and the folder in which this command was started.",
+    errno.EACCES: "Check who owns it (`ls -ld`), or run this as that user.",
+    errno.EPERM: "Check who owns it (`ls -ld`), or run this as that user.",
+    errno.ENOSPC: "Free some space there (`df -h`, `df -i`), then try again.",
+    errno.EDQUOT: "Free some space there (`quota`), then try again.",
+    errno.EROFS: "It is on a read-only file system; choose another place.",
     errno.EMFILE: "Raise the limit of open files: `ulimit -n 4096`.",
     errno.EILSEQ: "It takes a text file in UTF-8.",
 }
@@ -133,8 +133,8 @@ def _about_a_file(error: OSError) -> int:
 
 
 def _nobody_reads() -> int:
-    """The reader of the output went away: no error of anybody's, and no word about it."""
-    # What Python still holds for it must not be written when the process ends.
+    """The reader of the output has closed the pipe: not an error, and no message."""
+    # Output that Python still buffers must not be written when the process ends.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""Flags that several commands share, said once, and the connection they lead to."""
+"""Flags that several commands share, and the connection that is made from them."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +30,7 @@ def complete_context(incomplete: str) -> list[str]:
 
 
 def one_of(*words: str) -> Callable[[str], list[str]]:
-    """Completes one of these."""
+    """Completes one of these words."""
 
     def complete(incomplete: str) -> list[str]:
         return [word for word in words if word.startswith(incomplete)]
@@ -69,15 +69,15 @@ NodeArg = Annotated[
 ]
 
 SHORT_PATIENCE_S = 5.0
-"""A person waits at the prompt: say soon that nobody answers."""
+"""Seconds to wait for an orchestrator that does not answer, while a person waits at the prompt."""
 LONG_PATIENCE_S = 120.0
-"""What follows a job outlasts a restart of the orchestrator."""
+"""Seconds to wait in commands that follow a job: they outlast a restart of the orchestrator."""
 
 
 named: list[str] = []
-"""The context that was named on the command line."""
+"""The context named on the command line, if any."""
 asked: list[str] = []
-"""The addresses that this process asked: an error says which network it is of."""
+"""The addresses that this process sent requests to: an error names its network."""
 
 
 def connect(url: str | None, token_file: str | None, patience_s: float = SHORT_PATIENCE_S) -> "Client":
@@ -94,7 +94,7 @@ def connect(url: str | None, token_file: str | None, patience_s: float = SHORT_P
 
 
 def connect_for_long(url: str | None, token_file: str | None) -> "Client":
-    """For what outlasts a restart of the orchestrator. That nobody answers in the first place is said soon."""
+    """For commands that outlast a restart of the orchestrator. If it does not answer at first, they fail soon."""
     client = connect(url, token_file, LONG_PATIENCE_S)
     try:
         client.ping(patience_s=SHORT_PATIENCE_S)

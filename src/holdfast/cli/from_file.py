@@ -1,4 +1,4 @@
-"""Commands that take the job file where no command is typed: what it says counts as if it were the flags' defaults."""
+"""Commands that read the job file if no command is typed: its values become the defaults of the flags."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ HELP = frozenset({"-h", "--help"})
 
 class FromFile(TyperCommand):
     leaves_out: frozenset[str] = frozenset()
-    """What the file says of these does not count for this command."""
+    """Parameters for which this command ignores the file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing and not HELP.intersection(args):
@@ -20,7 +20,7 @@ class FromFile(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _filed(self, ctx: Any, given: set[str]) -> list[str]:
-        """The file's command, with a `--` before it. Sets the file's other words as defaults."""
+        """The command in the file, after a `--`. Sets the other values in the file as defaults."""
         from holdfast.cli import job_file
         from holdfast.errors import Misuse
 
@@ -33,7 +33,7 @@ class FromFile(TyperCommand):
         said = job_file.read_job_file(path)
         command = said.pop("argv", None)
         if command is None:
-            raise Misuse(f"{path} says no command", hint='Add a line such as: command = ["python3", "main.py"]')
+            raise Misuse(f"{path} has no command", hint='Add a line such as: command = ["python3", "main.py"]')
         overruled = {name for group in job_file.EITHER if group & given for name in group}
         known = {parameter.name for parameter in self.params}
         ctx.default_map = {name: value for name, value in said.items() if name in known - overruled - self.leaves_out}

@@ -1,9 +1,9 @@
-"""The job file, holdfast.toml: what `holdfast run` takes where no command is typed. Says of every mistake in which line
-and key it is.
+"""Reads the job file, holdfast.toml, which `holdfast run` uses if no command is typed. Reports every mistake with its
+line and key.
 
-A key is a flag of `run` without its dashes; `command` is what stands after `--`; `input` and `env` are tables, because
-their flags can be given many times. Values are written as flags take them. A file may come with someone else's code:
-nothing in it says where a job goes or what proves who asks, and nothing outside of its own folder is named by it.
+A key is a flag of `run` without its dashes; `command` is what follows `--`; `input` and `env` are tables, because their
+flags are repeatable. Values are written as for the flags. A file may come with someone else's code, so it can set
+neither the address of the network nor credentials, and cannot name anything outside its own folder.
 """
 
 import re
@@ -27,7 +27,7 @@ def _text(value: object) -> str:
 
 
 def _amount(read: Callable[[str], int]) -> Callable[[object], str]:
-    """Text that a flag would take, or a number where the flag takes a bare one."""
+    """Accepts what the flag accepts, as text or as a number."""
 
     def checked(value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -60,7 +60,7 @@ def _class(value: object) -> str:
 
 
 def _command(value: object) -> list[str]:
-    """A list of words, or a line as a shell would split it."""
+    """A list of words, or one line that is split as in a shell."""
     try:
         words = shlex.split(value) if isinstance(value, str) else value
     except ValueError as wrong:
@@ -72,7 +72,7 @@ def _command(value: object) -> list[str]:
 
 def _pairs(value: object) -> list[str]:
     if not isinstance(value, dict):
-        raise ValueError("it is a table, with a name and text to a line")
+        raise ValueError('it takes a table with lines NAME = "TEXT"')
     for name, text in value.items():
         if not isinstance(text, str):
             raise ValueError(f"{name} takes text")
@@ -87,10 +87,10 @@ def _variables(value: object) -> list[str]:
 
 class JobFileKey(NamedTuple):
     parameter: str
-    """Of `run`."""
+    """The parameter of `run` that the key sets."""
     read: Callable[[object], Any]
     takes: str
-    """What may stand there, for the documentation."""
+    """The values that it accepts, for the documentation."""
 
 
 KEYS: dict[str, JobFileKey] = {
@@ -121,18 +121,18 @@ KEYS: dict[str, JobFileKey] = {
 }
 PATHS = frozenset({"dockerfile", "requirements", "folder", "array"})
 NO_PATHS = ("http://", "https://", "s3://", "job:")
-"""How inputs begin that are not of this machine."""
+"""Prefixes of inputs that are not paths on this machine."""
 EITHER = (frozenset({"image", "dockerfile", "requirements"}), frozenset({"folder", "no_folder"}))
-"""Parameters that contradict each other: a flag of one overrules what the file says of another."""
+"""Parameters that exclude each other: a flag for one overrides what the file says about the others."""
 
 
 def read_job_file(path: Path) -> dict[str, Any]:
-    """What the file says, by the parameters of `run`."""
+    """The values in the file, by parameter of `run`."""
     text = _content(path)
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as wrong:
-        raise _refused(f"{path.name} is no TOML: {wrong}") from None
+        raise _refused(f"{path.name} is not valid TOML: {wrong}") from None
     said: dict[str, Any] = {}
     for name, value in content.items():
         where = f"{path.name}, line {line_of(text, name)}: {name}"
@@ -147,9 +147,9 @@ def read_job_file(path: Path) -> dict[str, Any]:
             raise _refused(f"{where}: {wrong.says}", wrong.hint) from None
         if strays:
             raise Misconfigured(
-                f"{where}: {strays[0]} is not inside the folder of {path.name}, so the file cannot have it sent",
-                hint=f"If it is you who wants that: take the line out, and type it as a flag, --{name}. If the file "
-                "is somebody else's, ask what they want with it.",
+                f"{where}: {strays[0]} is outside the folder of {path.name}, and a job file cannot send that",
+                hint=f"If you want to send it, remove the line and type it as a flag, --{name}. If someone else wrote "
+                "the file, ask them why they want it.",
                 code="job_file_outside",
             )
     if "checkpoint_every" in said:
@@ -158,7 +158,7 @@ def read_job_file(path: Path) -> dict[str, Any]:
 
 
 def _named(key: str, words: Any) -> list[str]:
-    """What of this machine a key names."""
+    """The local paths that a key names."""
     if key == "input":
         whats = [text.partition("=")[2] for text in words]
         return [what for what in whats if not what.startswith(NO_PATHS)]
@@ -166,12 +166,12 @@ def _named(key: str, words: Any) -> list[str]:
 
 
 def _strays(folder: Path, named: str) -> bool:
-    """Whether it leads out of the folder, links followed; or is a folder with somebody's whole home in it."""
+    """Whether a path, with links resolved, is outside the folder, or contains the home folder."""
     inside = folder.resolve()
     try:
         place = (inside / named).resolve()
     except (OSError, RuntimeError):
-        # Links in a circle.
+        # A cycle of links.
         return True
     return not place.is_relative_to(inside) or Path.home().resolve().is_relative_to(place)
 
@@ -189,7 +189,7 @@ def _content(path: Path) -> str:
 
 
 def line_of(text: str, key: str) -> int:
-    """The line in which a key of the top level stands, as a key or as the name of a table."""
+    """The line number of a top-level key or table."""
     escaped = rf"""["']?{re.escape(key)}["']?"""
     top = re.compile(rf"^\s*{escaped}\s*[.=]")
     table = re.compile(rf"^\s*\[\s*{escaped}\s*[].]")
@@ -202,7 +202,7 @@ def line_of(text: str, key: str) -> int:
 
 
 def near(name: str) -> str:
-    """What may have been meant."""
+    """A hint: the key that may have been meant, and all keys."""
     from difflib import get_close_matches
 
     found = get_close_matches(name.replace("_", "-"), KEYS, 1)
@@ -212,6 +212,6 @@ def near(name: str) -> str:
 
 def _refused(says: str, hint: str = "") -> Misconfigured:
     return Misconfigured(
-        says, hint=hint or "`holdfast init --force` writes a new one; docs/job-file.md says what can stand in it.",
+        says, hint=hint or "`holdfast init --force` writes a new one; docs/job-file.md explains the keys.",
         code="bad_job_file",
     )  # fmt: skip

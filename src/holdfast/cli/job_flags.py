@@ -1,5 +1,5 @@
-"""What a person can ask of a job, flag by flag. Says what each means, and makes the request of them; what becomes of
-that is the business of `run`."""
+"""The flags that describe a job, their help, and the request that is built from them. What happens to the request is
+decided by `run`."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -26,21 +26,21 @@ Image = Annotated[
     str | None, typer.Option(metavar="IMAGE", help="Run in this container image; best with its digest: NAME@sha256:…")
 ]
 Dockerfile = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Build the image from this Dockerfile of the folder.")
+    str | None, typer.Option(metavar="FILE", help="Build the image from this Dockerfile in the folder.")
 ]
 Requirements = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Install this Python requirements file of the folder first.")
+    str | None, typer.Option(metavar="FILE", help="Install this Python requirements file in the folder first.")
 ]
 
 # --- what it needs ---
 
 Cpu = Annotated[str, typer.Option(metavar="CORES", help="Cores: 2, 0.5 or 250m.")]
-Memory = Annotated[str, typer.Option(metavar="SIZE", help="Memory, as 512MiB or 2GiB.")]
+Memory = Annotated[str, typer.Option(metavar="SIZE", help="Memory, such as 512MiB or 2GiB.")]
 Disk = Annotated[str, typer.Option(metavar="SIZE", help="Scratch disk: its folder, its inputs and what it makes.")]
 Gpu = Annotated[int, typer.Option(min=0, help="Whole GPUs.")]
-GpuMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory that each GPU must have, as 24GiB.")]
-GpuModel = Annotated[str, typer.Option(metavar="MODEL", help="Model that each GPU must be of.")]
-Network = Annotated[bool, typer.Option("--network", help="Let it use the network; without this it has none.")]
+GpuMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory that each GPU must have, such as 24GiB.")]
+GpuModel = Annotated[str, typer.Option(metavar="MODEL", help="Model that each GPU must have.")]
+Network = Annotated[bool, typer.Option("--network", help="Let it use the network; by default it cannot.")]
 
 # --- how long, how often ---
 
@@ -61,35 +61,35 @@ Priority = Annotated[int, typer.Option(min=0, max=9, help="0 (last) to 9 (first)
 Checkpoint = Annotated[
     bool,
     typer.Option(
-        "--checkpoint", help="Keep what it writes to $HOLDFAST_CHECKPOINT_DIR; the next attempt goes on from there."
+        "--checkpoint", help="Keep what it writes to $HOLDFAST_CHECKPOINT_DIR; the next attempt continues from it."
     ),
 ]
 CheckpointEvery = Annotated[
     str | None,
-    typer.Option(metavar="DURATION", help="How often that is captured; implies --checkpoint. [default: 5m]"),
+    typer.Option(metavar="DURATION", help="Checkpoint interval; implies --checkpoint. [default: 5m]"),
 ]
 
 # --- what goes along ---
 
 Folder = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="Send this folder, however large; else the current one. .holdfastignore counts."),
+    typer.Option(metavar="DIR", help="Send this folder, of any size; else the current one. .holdfastignore applies."),
 ]
 NoFolder = Annotated[bool, typer.Option("--no-folder", help="Send no folder: it starts in an empty one.")]
 Input = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=WHAT",
-        help="Let it read inputs/NAME: an http(s):// or s3:// address (#sha256=HEX pins it), job:ID (what that made), "
-        "or a file or folder here, which goes into inputs/NAME/. Repeatable.",
+        help="Let it read inputs/NAME: an http(s):// or s3:// address (#sha256=HEX pins it), job:ID (the files of that "
+        "job), or a local file or folder, which is put into inputs/NAME/. Repeatable.",
     ),
 ]
 Array = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Run it once for each line of FILE (- is stdin), up to 10,000: the line stands for {item} in the command, "
-        "its place for {index}, the field F of a line that is a JSON object for {F}.",
+        help="Run it once for each line of FILE (- is stdin), up to 10,000. In the command, {item} is replaced by the "
+        "line, {index} by its index, and {F} by the field F of a line that is a JSON object.",
     ),
 ]
 Env = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the job; repeatable.")]
@@ -110,7 +110,7 @@ JsonAtEnd = Annotated[
 
 @dataclass(frozen=True)
 class JobFlags:
-    """A job as it was typed. The commands that take one have these flags: see `taking`."""
+    """A job as typed. Commands that take a job have these flags: see `taking`."""
 
     argv: Argv
     name: Name = ""
@@ -138,7 +138,7 @@ class JobFlags:
     env: Env = None
 
     def request(self, key: str | None = None) -> "JobRequest":
-        """Without what has to be sent before it: its folder, its inputs, what it is built from."""
+        """The request, without what is uploaded first: the folder, the inputs, the build files."""
         from holdfast.client.job_options import requested_by_flags
         from holdfast.quantities import assignments
 
@@ -165,8 +165,8 @@ class JobFlags:
 
 
 def taking(command: Callable[..., None], *, hidden: Collection[str] = ()) -> Callable[..., None]:
-    """A command for Typer from one whose first parameter is a `Wanted`: it has the flags of that in its place. Those in
-    `hidden` are taken, but not shown."""
+    """Turn a command whose first parameter is a `JobFlags` into one for Typer, with a flag for each field. Flags in
+    `hidden` are accepted, but not shown."""
 
     @wraps(command)
     def called(**given: Any) -> None:

@@ -1,7 +1,7 @@
-"""What a person typed for a job, as the id of what is meant by it: one job, or an array of them.
+"""Resolves what a person typed for a job to an id: of one job, or of an array.
 
-A name is looked up once, and the id is used from then on: another job of the same name that comes meanwhile is not
-mixed up with it.
+A name is looked up once, and the id is used from then on: another job with the same name that is submitted meanwhile is
+not confused with it.
 """
 
 from typing import TYPE_CHECKING
@@ -15,8 +15,8 @@ JOB_PREFIX = "job_"
 
 
 def meant(client: "Client", named: str, *, live: bool = False) -> str:
-    """By a name, the newest is meant, as an array if it is an item of one; with `live`, what has not ended, and
-    refused where that is several. The beginning of an id is left to whoever is asked."""
+    """A name means the newest job, or its array if it is an item of one. With `live`, it means the job that has not
+    ended, and is refused if there are several. The beginning of an id is resolved by the orchestrator."""
     if named.startswith((PREFIX, JOB_PREFIX)):
         return named
     view = client.jobs.get(named, live=live)
@@ -24,23 +24,23 @@ def meant(client: "Client", named: str, *, live: bool = False) -> str:
 
 
 def one_job(client: "Client", named: str, verb: str, *, live: bool = False) -> str:
-    """The same where only a single job makes sense."""
+    """Like `meant`, where only a single job makes sense."""
     from holdfast.errors import Misuse
 
     found = meant(client, named, live=live)
     if is_array(found):
         raise Misuse(
-            f"{named} is an array of jobs, and this {verb} one job",
+            f"{named} is an array of jobs, and this command {verb} one job",
             hint=f"`holdfast jobs --array {found}` lists the job of each item.",
         )
     return found
 
 
 def one_array(client: "Client", named: str) -> str:
-    """The same where only an array makes sense."""
+    """Like `meant`, where only an array makes sense."""
     from holdfast.errors import Misuse
 
     found = meant(client, named)
     if not is_array(found):
-        raise Misuse(f"{named} is one job, and no array", hint=f"`holdfast job show {found}` shows it.")
+        raise Misuse(f"{named} is a job, not an array", hint=f"`holdfast job show {found}` shows it.")
     return found

@@ -1,6 +1,6 @@
-"""What goes along with a job: the folder, the files that it is built from, its inputs. Refuses what nobody can mean.
+"""Sends what a job needs: the folder, the files that it is built from, its inputs. Refuses what cannot be meant.
 
-Everything that can be said without asking anybody is said first; then it is sent. What becomes of it there is not
+Everything that can be checked on this machine is checked first; then it is sent. What the network does with it is not
 known here.
 """
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from holdfast.client.content import Sent
     from holdfast.wire.http import InputRequest
 
-CHOICES = "Or send a certain folder, however large, with --folder DIR; or nothing at all with --no-folder."
+CHOICES = "Or send a chosen folder, of any size, with --folder DIR; or none with --no-folder."
 INDEX_KEEP_S = 60 * 86_400
-"""What was read of a folder is remembered for so long after it was last sent."""
+"""Seconds for which the index of a folder is kept after the folder was last sent."""
 _INPUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -43,7 +43,7 @@ class OnlyOne(Ignore):
 
 
 class Given(NamedTuple):
-    """An input as it was typed."""
+    """An input as typed."""
 
     name: str
     url: str = ""
@@ -53,7 +53,7 @@ class Given(NamedTuple):
 
 
 class Packing:
-    """What goes along with one job, checked as far as it can be checked here."""
+    """What is sent with one job, checked as far as possible on this machine."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Packing:
     ) -> None:
         if sum(word is not None for word in (image, dockerfile, requirements)) > 1:
             raise Misuse(
-                "--image, --dockerfile and --requirements say the same thing in three ways",
-                hint="Give one of them. Requirements for an image belong into its Dockerfile.",
+                "--image, --dockerfile and --requirements exclude each other",
+                hint="Give one of them. Requirements for an image belong in its Dockerfile.",
             )
         if folder is not None and no_folder:
             raise Misuse("--folder and --no-folder contradict each other", hint="Give one of them.")
@@ -80,9 +80,9 @@ class Packing:
         self.inputs = [given(text) for text in inputs]
 
     def send(self, client: "Client") -> dict[str, Any]:
-        """Send it all; the fields of the job's request that say what was sent."""
+        """Send everything; returns the fields of the job's request that refer to it."""
         fields: dict[str, Any] = dict(self.built_from)
-        # An empty folder is what a job gets anyway.
+        # A job gets an empty folder anyway.
         if self.folder is not None and any(self.folder.iterdir()):
             fields["package"] = _send(client, self.folder).manifest
         fields["inputs"] = [_brought(client, item) for item in self.inputs]
@@ -95,7 +95,7 @@ class Packing:
 def _chosen(named: str | None) -> Path:
     folder = Path(named or ".").resolve()
     if not folder.is_dir():
-        raise Misuse(f"{named} is no folder", hint="--folder takes a folder that is there.")
+        raise Misuse(f"{named} is not a folder", hint="--folder takes an existing folder.")
     if named is None:
         folders.check(folder, CHOICES)
     folders.refuse_keys(folder)
@@ -107,19 +107,19 @@ def going(folder: Path) -> folders.Going:
 
 
 def _inside(folder: Path | None, flag: str, path: str) -> str:
-    """A file as the job will find it: its path in the folder that goes along."""
+    """The path of a file in the folder that is sent, as the job finds it."""
     if folder is None:
-        raise Misuse(f"--{flag} names a file of the folder, and --no-folder sends none", hint="Leave one of them out.")
+        raise Misuse(f"--{flag} names a file in the folder, but --no-folder sends none", hint="Leave one of them out.")
     place = Path(path).resolve()
     if not place.is_file() and (folder / path).is_file():
         place = (folder / path).resolve()
     if not place.is_relative_to(folder):
         raise Misuse(
-            f"--{flag} {path} lies outside of {folder}, the folder that is sent",
-            hint="Move it into that folder, or name a folder with --folder that holds it.",
+            f"--{flag} {path} is outside {folder}, the folder that is sent",
+            hint="Move it into that folder, or send a folder that holds it with --folder.",
         )
     if not place.is_file():
-        raise Misuse(f"--{flag} {path} is no file", hint=f"It is looked for here and in {folder}.")
+        raise Misuse(f"--{flag} {path} is not a file", hint=f"It was searched for here and in {folder}.")
     inside = place.relative_to(folder)
     ignore = going(folder)
     parts = [(parent.as_posix(), True) for parent in reversed(inside.parents) if parent.name]
@@ -132,7 +132,7 @@ def _inside(folder: Path | None, flag: str, path: str) -> str:
                 )
             raise Misuse(
                 f"--{flag} {path} is left out of what is sent: {name} is ignored",
-                hint=f"Bring it back with a line `!{name}` in {folder / IGNORE_FILE}.",
+                hint=f"Include it with a line `!{name}` in {folder / IGNORE_FILE}.",
             )
     return inside.as_posix()
 
@@ -141,11 +141,11 @@ def _inside(folder: Path | None, flag: str, path: str) -> str:
 
 
 def given(text: str) -> Given:
-    """`NAME=WHAT`, understood."""
+    """Parse `NAME=WHAT`."""
     name, equals, what = text.partition("=")
     if not equals or not what or not _INPUT_NAME.fullmatch(name):
         raise Misuse(
-            f"{text!r} is no input",
+            f"{text!r} is not an input",
             hint="Write NAME=WHAT: a name of letters, digits, '.', '_', '-'; and an address, job:ID, file or folder.",
         )
     if what.startswith(("http://", "https://", "s3://")):
@@ -159,12 +159,12 @@ def given(text: str) -> Given:
         return Given(name, job=what.removeprefix("job:"))
     if "://" in what:
         raise Misuse(
-            f"the input {name} has the address {what!r}, of a kind that cannot be fetched",
+            f"the input {name} has the address {what!r}, which cannot be fetched",
             hint="Addresses start with http://, https:// or s3://.",
         )
     path = Path(what).resolve()
     if not path.exists():
-        raise Misuse(f"the input {name} is {what}, which is not there", hint="Name a file or a folder of this machine.")
+        raise Misuse(f"the input {name} is {what}, which does not exist", hint="Name a file or folder on this machine.")
     folders.refuse_keys(path if path.is_dir() else path.parent)
     return Given(name, path=path)
 
@@ -199,7 +199,7 @@ def _send(client: "Client", folder: Path, *, ignore: Ignore | None = None, what:
 
 
 def _index_of(folder: Path, what: str) -> Path:
-    """Where it is remembered what was read of a folder, so that it need not be read again."""
+    """The file that records what was read from a folder, so that it need not be read again."""
     from hashlib import sha256
 
     from holdfast.client.endpoint import home
@@ -209,7 +209,7 @@ def _index_of(folder: Path, what: str) -> Path:
 
 
 def forget_old(indexes: Path) -> None:
-    """Delete what was remembered of folders that nobody has sent for long. At worst, one of them is read once more."""
+    """Delete the indexes of folders that were last sent long ago. At worst, such a folder is read once more."""
     since = time.time() - INDEX_KEEP_S
     with contextlib.suppress(OSError):
         for index in indexes.glob("*.index"):

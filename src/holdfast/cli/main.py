@@ -1,10 +1,10 @@
-"""The command's front door: what a person sees first, and what they see when something fails.
+"""Entry point of the command: shows the front page or runs a command, and turns failures into exit codes.
 
-The front page is shown without Typer: it is asked for most often, and by people who wait. `command_table` lists the
+The front page is shown without Typer: it is requested most often, and must appear at once. `command_table` lists the
 commands.
 
-`error_output` shows errors. No traceback reaches a person, not even if they press Ctrl-C before anything is loaded: so
-nothing is imported here but in `main`, where it is caught.
+`error_output` shows errors. No traceback reaches a person, not even if they press Ctrl-C while modules are imported: so
+the imports are made inside `main`, which catches the interrupt.
 """
 
 import os
@@ -16,14 +16,14 @@ INTERRUPTED = 130
 def main() -> None:
     try:
         code = _ended()
-    except KeyboardInterrupt:  # while the commands were being loaded, or while an error was being told
+    except KeyboardInterrupt:  # while the commands were being loaded, or while an error was being shown
         sys.stderr.write("\ninterrupted\n")
         code = INTERRUPTED
     sys.exit(code)
 
 
 def _ended() -> int:
-    """The exit code of what was typed."""
+    """Run the command line; returns the exit code."""
     _open_what_is_closed()
     if sys.argv[1:] in (["--help"], ["-h"], ["help"]) and "_HOLDFAST_COMPLETE" not in os.environ:
         return _front_page()
@@ -36,10 +36,10 @@ def _ended() -> int:
 
         colours = False if os.environ.get("NO_COLOR") else None
         code = app.app(prog_name="holdfast", standalone_mode=False, color=colours)
-        sys.stdout.flush()  # here, where a reader who went away can still be told from a fault
+        sys.stdout.flush()  # here, where a broken pipe can still be handled
     except SystemExit as end:
         code = end.code
-        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # how Typer says that nobody reads any more
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # Typer's sign of a broken pipe
             code = EXIT_BROKEN_PIPE
     except BaseException as error:
         code = told(error)
@@ -48,15 +48,15 @@ def _ended() -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Whoever closed a stream (`>&-`) wants nothing from it. Something has to be there all the same: else the next
-    file or connection that is opened gets its number, and what was meant for nobody is written into that."""
+    """Open closed standard streams (`>&-`) on the null device. Otherwise the next file or connection that is opened
+    gets the free descriptor, and output for the closed stream is written into it."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _say_where(error: BaseException) -> None:
-    """Of whom an error is, for those who work with several networks."""
+    """Name the network that an error came from, for users of several networks."""
     from holdfast.errors import HoldfastError, RequestError
 
     flags = sys.modules.get("holdfast.cli.flags")
@@ -67,10 +67,10 @@ def _say_where(error: BaseException) -> None:
 
     try:
         name = name_of(flags.asked[-1])
-    except HoldfastError:  # the contexts cannot be read; what was asked did not depend on them
+    except HoldfastError:  # the contexts cannot be read; the request did not depend on them
         return
     if name:
-        say(f"  The network that was asked is {name} ({flags.asked[-1]}); `holdfast context list` shows the others.")
+        say(f"  The request went to the network {name} ({flags.asked[-1]}); `holdfast context list` shows the others.")
 
 
 def _front_page() -> int:

@@ -1,6 +1,6 @@
-"""A training in this process: a bar on a terminal, and a checkpoint now and then, so that a kill costs little.
+"""Trains a neural network in this process: a bar on a terminal, and regular checkpoints, so that a kill costs little.
 
-An interrupt ends it after the step it is in: the state in the middle of a step is none that could be kept.
+An interrupt ends the training after the current step: the state in the middle of a step cannot be saved.
 """
 
 import signal
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from holdfast.neural import NeuralNetwork, StepMetrics
 
 KEEP_EVERY_S = 30.0
-"""Of training, between two checkpoints: what a kill may cost."""
+"""Seconds of training between two checkpoints: what a kill may cost."""
 
 
 class _Interrupted(Exception):
-    """Between two steps, because somebody asked for it."""
+    """Raised between two steps, after a signal."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -38,7 +38,7 @@ def train(
     *,
     bar: bool = True,
 ) -> None:
-    """So many steps more; with `weights`, kept there every half minute, when it is interrupted, and at the end."""
+    """Run `steps` more steps; with `weights`, save them every half minute, when interrupted, and at the end."""
     last, kept_at = network.trainer.state.step + steps, time.monotonic()
     after = None
     with _interrupts() as asked, counted("training", steps, "steps", shown=bar) as advance:
@@ -61,33 +61,33 @@ def train(
             network.save(weights)
     if after is not None:
         left = last - network.trainer.state.step
-        kept = f"{weights} has it: --steps {left} goes on" if weights else "nothing is kept without --weights"
+        kept = f"{weights} holds it: --steps {left} continues" if weights else "nothing is saved without --weights"
         error_output.say(f"interrupted after step {network.trainer.state.step}; {kept}")
         raise typer.Exit(128 + after.number)
 
 
 def _keep_on_the_way(network: "NeuralNetwork", weights: str) -> None:
-    """A disk that is full for a moment ends no training: the one before is kept, and the next is tried in its time."""
+    """A full disk does not end the training: the last checkpoint is kept, and the next one is tried later."""
     from holdfast.neural.refusals import NeuralError
 
     try:
         network.save(weights)
     except NeuralError as error:
-        error_output.say(f"step {network.trainer.state.step} is not kept: {error.says}")
+        error_output.say(f"step {network.trainer.state.step} is not saved: {error.says}")
 
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """The signals that asked for an end. The second one of a kind does what it always does."""
+    """Collects the signals that ask for an end. A second signal of the same kind has its usual effect."""
     asked: list[int] = []
 
     def heard(number: int, frame: FrameType | None) -> None:
         asked.append(number)
         signal.signal(number, before[number])
-        error_output.say("it ends after this step; once more: at once")
+        error_output.say("training ends after this step; interrupt again to end it at once")
 
     before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # Whoever started this so that it ignores one of them meant it.
+    # A signal that was ignored when this process started stays ignored.
     before = {number: was for number, was in before.items() if was not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, heard)

@@ -1,8 +1,8 @@
-"""Questions to the person at the terminal, all of them: a key to press, or a line to type.
+"""All questions to the person at the terminal: a key to press, or a line to type.
 
-Nobody is asked where nobody can answer: stdin or stderr is no terminal. Then, and at the end of the input (Ctrl-D), the
-answer is the one that does no harm, which whoever asks has to name. Ctrl-C at a question is left to them. Nothing else
-is said while a question is open.
+If stdin or stderr is not a terminal, no question is asked. Then, and at the end of the input (Ctrl-D), the answer is
+the harmless one, which the caller names. Ctrl-C at a question is left to the caller. No other message is printed while
+a question is open.
 """
 
 import os
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def possible() -> bool:
-    """Whether there is somebody to ask."""
+    """Whether a person can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def key(question: str, answers: Mapping[bytes, T], harmless: T) -> T:
-    """One key, without Enter; others are not listened to."""
+    """Wait for one key, without Enter; other keys are ignored."""
     if not possible():
         return harmless
     import termios
@@ -30,7 +30,7 @@ def key(question: str, answers: Mapping[bytes, T], harmless: T) -> T:
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     try:
-        # This forgets what was typed until now, which answers no question; so the question comes after it.
+        # This discards what was typed before the question, so the question is printed after it.
         tty.setcbreak(terminal)
         with connection_monitor.through(_unsaid):
             sys.stderr.write(question)
@@ -47,7 +47,7 @@ def key(question: str, answers: Mapping[bytes, T], harmless: T) -> T:
 
 
 def line(question: str, harmless: str) -> str:
-    """What is typed, with Enter behind it; with nothing before that, `harmless`, which is shown."""
+    """The line that is typed; if it is empty, `harmless`, which is shown."""
     if not possible():
         return harmless
     with connection_monitor.through(_unsaid):
@@ -60,4 +60,4 @@ def line(question: str, harmless: str) -> str:
 
 
 def _unsaid(text: str) -> None:
-    """Where a word of the network's silence would stand in the middle of a question."""
+    """Drops messages about a silent network, which would appear in the middle of a question."""

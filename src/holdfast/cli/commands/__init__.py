@@ -1,1 +1,1 @@
-"""The commands, one module each. A command reads its arguments, asks the SDK and shows the answer."""
+"""The commands, one module each. A command reads its arguments, calls the SDK and shows the answer."""

@@ -1,4 +1,4 @@
-"""An array from the command line: sent, followed, concluded; listed, stopped, brought back. One word for many jobs."""
+"""Arrays on the command line: shows an array until it ends, lists its items, stops it, fetches its results."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.wire.http import ArrayView, JobView
 
 ROWS_MAX = 20
-"""Of the table at the end; the rest is in `index.json`."""
+"""Rows of the table at the end; the rest is in `index.json`."""
 EXIT_FAILED = 1
 EXIT_LATER = 75
 EXIT_STOPPED = 130
@@ -23,7 +23,7 @@ EXIT_STOPPED = 130
 def see_array_through(
     client: "Client", array: "ArrayView", texts: list[str], *, detach: bool, results: bool, json: bool
 ) -> None:
-    """Show the array until all of it has ended, and bring its results; or, detached, say its id."""
+    """Show the array until all items have ended, and fetch its results; or, if detached, print its id."""
     from holdfast.cli.watch.interrupts import seen_through
 
     if detach and not json:
@@ -37,7 +37,7 @@ def see_array_through(
     watches: list[ArrayWatch] = []
 
     def until_ended() -> "ArrayView":
-        # Loaded here: whoever leaves meanwhile is told what they have sent.
+        # Imported here: an interrupt during the import still shows what was sent.
         from holdfast.cli.watch.array_watch import ArrayWatch
 
         if not watches:
@@ -76,7 +76,7 @@ def _conclude(client: "Client", array: "ArrayView", texts: list[str], *, results
 
 
 def exit_code_of(array: "ArrayView") -> int:
-    """0: every item succeeded. 75: what failed may succeed when it is run again. 130: stopped. Else 1."""
+    """0: every item succeeded. 75: what failed may succeed if it is run again. 130: stopped. Else 1."""
     from holdfast.model import MEANINGS, FailureCode
 
     codes = {item.failure or "" for item in array.jobs if item.verdict == "failed"}
@@ -98,7 +98,7 @@ def summary(array: "ArrayView") -> str:
 
 
 def _brought(client: "Client", array: "ArrayView") -> "tuple[Collected | None, HoldfastError | None]":
-    """The results of an array that ended, or why they are not here. Its outcome is said in either case."""
+    """The results of an array that has ended, or why they are missing. The outcome is shown in either case."""
     from holdfast.errors import HoldfastError
 
     if all(item.verdict == "cancelled" for item in array.jobs):
@@ -114,7 +114,7 @@ def _brought(client: "Client", array: "ArrayView") -> "tuple[Collected | None, H
 
 
 def bring(client: "Client", array: str, to: str | None = None) -> "Collected":
-    """With a bar. Ctrl-C says how to go on."""
+    """Fetch the results, with a bar. Ctrl-C prints how to continue."""
     from holdfast.cli.render.progress_bars import Tally
 
     try:
@@ -138,7 +138,7 @@ def results(client: "Client", array: str, to: str | None, *, json: bool) -> None
 
 
 def says(collected: "Collected") -> str:
-    """Where they are, in one line."""
+    """Where the results are, in one line."""
     from holdfast.quantities import counted, spoken_bytes
 
     files = f"{counted(collected.files, 'file')} ({spoken_bytes(collected.bytes)})" if collected.files else "no files"
@@ -153,7 +153,7 @@ def incomplete(collected: "Collected") -> "HoldfastError":
     more = f" and those of {len(collected.missing) - 1} more" if len(collected.missing) > 1 else ""
     error = RequestError(
         f"the results of item {first}{more} did not arrive: {why}",
-        hint=f"What arrived is kept. The rest comes with: holdfast results {collected.array}",
+        hint=f"What arrived is kept. Fetch the rest with: holdfast results {collected.array}",
         code="incomplete",
     )
     error.exit_code = EXIT_LATER
@@ -172,7 +172,7 @@ def table(
     phase: str | None = None,
     limit: int = ROWS_MAX,
 ) -> None:
-    """The items, one to a row: where each stands and, of those shown that failed, why."""
+    """The items, one per row: the state of each, and why it failed if it did."""
     from holdfast.cli.render import jobs as render_jobs
 
     rows = [item for item in array.jobs if phase in (None, item.phase, item.verdict)]

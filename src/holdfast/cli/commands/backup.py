@@ -15,23 +15,24 @@ def register(app: typer.Typer) -> None:
 
 
 def backup(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The folder to make; it must not be there yet.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The folder to create; it must not exist yet.")],
     data_dir: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="What to copy, as `up` was given it; else HOLDFAST_HOME/orchestrator."),
+        typer.Option(metavar="DIR", help="The --data-dir of `up`, to copy; else HOLDFAST_HOME/orchestrator."),
     ] = None,
-    store: Annotated[str | None, typer.Option(metavar="URL", help="The store, as `up` was given it.")] = None,
+    store: Annotated[str | None, typer.Option(metavar="URL", help="The --store of `up`.")] = None,
     blobs: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where files lie, as `up` was given it; in S3 they stay there.")
+        str | None, typer.Option(metavar="URL", help="The --blobs of `up`; files in S3 are not copied.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Copy an orchestrator's data while it runs.
 
-    To be run where the orchestrator runs, as its user. The copy is of one moment: state, files, logs, keys. It has its
-    name once it is whole and was read back. Start one from it: `holdfast up --data-dir TARGET`.
+    Run it on the orchestrator's machine, as the orchestrator's user. The copy is of one moment: state, files, logs,
+    keys. It gets its name when it is complete and has been read back. To start an orchestrator from it:
+    `holdfast up --data-dir TARGET`.
 
-    A database in PostgreSQL is not in it: dump it first, with `pg_dump`, then make this backup.
+    A PostgreSQL database is not included: dump it first, with `pg_dump`, then make this backup.
 
     Examples:
       holdfast backup /mnt/backups/monday
@@ -54,9 +55,9 @@ def backup(
     if others := unfinished(place):
         names = ", ".join(render_jobs.clean(path.name) for path in others)
         error_output.say(
-            f"-- unfinished in {render_jobs.clean(str(place.parent))}: {names}. If no backup is just being written"
+            f"-- unfinished in {render_jobs.clean(str(place.parent))}: {names}. If no backup is being written"
         )
-        error_output.say("   there, delete that: it may hold the admin token, and nothing else clears it away.")
+        error_output.say("   there, delete that: it may hold the admin token, and nothing else removes it.")
     with ExitStack() as shown:
         bars: dict[str, Bar] = {}
 
@@ -87,18 +88,18 @@ def _tell(made: "Backup", store: str, blobs: str) -> None:
     typer.echo(f"Backed up to {made.target}: {spoken_bytes(made.bytes)}, read back and compared.")
     typer.echo(f"It holds: {state}{', '.join(parts)}.")
     if "database" in made.left_out:
-        typer.echo("It belongs to a dump of the database that was made before it. If there is none, make one with")
-        typer.echo("`pg_dump` now, and then this backup again: files must not be older than the database.")
+        typer.echo("Keep it with a dump of the database that was made before it. If there is none, make one with")
+        typer.echo("`pg_dump` now, and then this backup again: the files must not be older than the database.")
     if "files" in made.left_out:
-        typer.echo(f"The files stay in {blobs}: keep what is deleted there for as long as this backup is to be of use.")
+        typer.echo(f"The files stay in {blobs}: keep deleted files there for as long as this backup is needed.")
     typer.echo(f"Start an orchestrator from it:\n  holdfast up --data-dir {made.target}{again}")
 
 
 def _hidden(store: str) -> str:
-    """The address of a store to print: a password that stands in it is nobody's business."""
+    """The address of a store for printing, without its password."""
     from sqlalchemy.engine import make_url
 
-    # A file elsewhere was copied into the folder, and is found there.
+    # A SQLite file was copied into the backup, and is found there.
     if not store or (url := make_url(store)).get_backend_name() == "sqlite":
         return ""
     return url.render_as_string(hide_password=True)

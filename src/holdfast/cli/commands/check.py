@@ -1,4 +1,4 @@
-"""`check`: what a job would meet if it were sent now, asked before anything is sent; once, or line by line."""
+"""`check`: what would happen to a job if it were sent now. Sends nothing; answers once, or line by line."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,20 +23,20 @@ SAID = {
     "never": "can never run here",
     "refused": "would be refused",
     "unhealthy": "its machine does not answer",
-    "unknown": "nobody can say now",
+    "unknown": "not known now",
 }
 
 OnNode = Annotated[
     str | None,
     typer.Option(
-        "--node", metavar="NODE", help="Ask of this machine only: its id or name.", autocompletion=complete_node
+        "--node", metavar="NODE", help="Check this machine only: its id or name.", autocompletion=complete_node
     ),
 ]
-Watch = Annotated[bool, typer.Option("--watch", help="Go on asking: a line for every change, and a heartbeat.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Keep checking: a line for every change, and a heartbeat.")]
 
 
 TAKEN = frozenset({"folder", "no_folder", "input", "array"})
-"""Flags of `run` that no machine minds: taken, so that nobody has to shorten a line to ask about it."""
+"""Flags of `run` that do not affect placement: accepted, so that a `run` line can be checked unchanged."""
 
 
 def register(app: typer.Typer) -> None:
@@ -58,12 +58,12 @@ def check(
 ) -> None:
     """Say whether a job would run now, where, and how long it would take.
 
-    Takes a line of `run` as it stands, and sends nothing: no folder, no job. It says which machine the
-    job would be given to and why that one, asks that machine whether it is well this second, and says when the job
-    would start and end. If it would not run now: what it would wait for, or what is missing for ever.
+    Takes the same flags and command as `run`, and sends nothing: no folder, no job. It says which machine the job
+    would be placed on and why, asks that machine whether it is healthy now, and says when the job would start and end.
+    If the job would not run now, it says what the job would wait for, or why it can never run.
 
-    Exit codes: 0 it would run now; 75 it would wait; 65 no machine could ever hold it, or it would be refused;
-    69 the machine it would be given to does not answer, or nobody does. With --watch, that of the last line.
+    Exit codes: 0 it would run now; 75 it would wait; 65 no machine could ever run it, or it would be refused;
+    69 its machine or the network does not answer. With --watch, the code of the last line.
 
     Examples:
       holdfast check --memory 4GiB --gpu 1 -- python3 train.py
@@ -118,7 +118,7 @@ def _shown(view: "CheckView") -> None:
 
 
 def health(view: "CheckView") -> str:
-    """Whether the machine answered when it was asked, and how old its last word is."""
+    """Whether the machine answered the probe, and when it was last heard from."""
     from holdfast.quantities import spoken_ms
 
     probe = view.probe
@@ -139,7 +139,7 @@ def free(view: "CheckView") -> str:
 
 
 def cost(view: "CheckView") -> str:
-    """What speaks against the machine that was chosen, as a sum."""
+    """The placement cost of the chosen machine, as a sum."""
     terms = [f"{name} {ms}" for name, ms in view.cost.items() if ms]
     return f"{sum(view.cost.values())} ms: {' + '.join(terms) or 'nothing speaks against it'}" if view.cost else ""
 
@@ -164,16 +164,16 @@ def _watched(views: "Iterator[CheckView]", *, json: bool) -> int:
 
 
 class Beats:
-    """A line for every change. On a terminal, what stays the same is drawn over itself: a heartbeat."""
+    """Prints a line for every change. On a terminal, an unchanged line is redrawn in place: a heartbeat."""
 
     def __init__(self) -> None:
         self._in_place = error_output.live(sys.stdout)
         self._open = False
-        """The last line can still be drawn over."""
+        """The last line can still be redrawn."""
         self._about: tuple[Any, ...] = ()
 
     def show(self, view: "CheckView") -> None:
-        # Ages and round trips make no other line.
+        # A change of age or round trip alone starts no new line.
         about = (view.verdict, view.node, view.state, view.nearest, view.instead, view.code)
         text = beat(view)
         if not self._in_place:
@@ -187,7 +187,7 @@ class Beats:
         self._open, self._about = True, about
 
     def aside(self, text: str) -> None:
-        """Something about the asking itself, on its own line."""
+        """A message about the connection, on its own line."""
         self.close()
         error_output.say(f"-- {text}", dim=True)
 

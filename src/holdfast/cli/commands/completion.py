@@ -1,7 +1,7 @@
 """`completion`: lets a shell complete what is typed after `holdfast`. Writes one file, and the line that reads it.
 
-What is completed is defined in `completion_values` and with each flag; this module is only how a shell asks for it.
-An error while it asks writes nothing into the prompt.
+`completion_values` and the flags define what is completed; this module only connects a shell to them. An error during
+completion writes nothing into the prompt.
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -48,7 +48,7 @@ complete --command holdfast --no-files --arguments '(__holdfast_completion)'
 """,
 }
 MARK = "# completion of holdfast"
-"""Ends the line in a shell's own file: there is one at most."""
+"""Ends the line in a shell's own file, which has at most one such line."""
 
 
 def register(app: typer.Typer) -> None:
@@ -59,15 +59,15 @@ def completion(
     shell: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SHELL]", help="bash, zsh or fish; else the one this is typed in.", autocompletion=one_of(*SCRIPTS)
+            metavar="[SHELL]", help="bash, zsh or fish; else the current shell.", autocompletion=one_of(*SCRIPTS)
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print what it would write, and write nothing.")] = False,
 ) -> None:
     """Let this shell complete commands, flags, ids and names.
 
-    Writes a file of its own, and for bash and zsh one line into .bashrc or .zshrc that reads it; says what it did.
-    Ids and names come from the network in use, if it answers within a moment.
+    Writes a file of its own and, for bash and zsh, a line into .bashrc or .zshrc that reads it; prints what it did.
+    Ids and names come from the network in use, if it answers quickly.
 
     Examples:
       holdfast completion
@@ -94,7 +94,7 @@ def completion(
 
 
 def places(shell: str) -> "tuple[Path, Path | None]":
-    """The file to write, and the shell's own file that must read it; None: it is read where it lies."""
+    """The file to write, and the shell's own file that must read it; None if the shell finds it by itself."""
     import os
     from pathlib import Path
 
@@ -104,7 +104,7 @@ def places(shell: str) -> "tuple[Path, Path | None]":
         home = Path.home()
     except RuntimeError:
         raise Misuse(
-            "this user has no home folder, where a shell looks for such things",
+            "this user has no home folder, where a shell looks for completions",
             hint="Set HOME; or print it with --show, and put it where the shell reads it.",
         ) from None
     if shell == "fish":
@@ -116,17 +116,17 @@ def places(shell: str) -> "tuple[Path, Path | None]":
 
 
 def _read_by(rc: "Path", file: "Path") -> bool:
-    """Have the shell's own file read ours. False: it does already. What else stands there stays as it is."""
+    """Make the shell's own file read ours. False if it does already. The rest of the file stays as it is."""
     line = f"[ -f {_quoted(file)} ] && . {_quoted(file)}  {MARK}"
     before = rc.read_bytes().decode("utf-8", "surrogateescape") if rc.exists() else ""
     lines = before.splitlines()
     if line in lines:
         return False
-    if any(one.endswith(MARK) for one in lines):  # it reads one that lies elsewhere
+    if any(one.endswith(MARK) for one in lines):  # it reads a file in another place
         kept = "".join(one for one in before.splitlines(keepends=True) if not one.rstrip("\n").endswith(MARK))
         _replace(rc, f"{kept}{_break(kept)}{line}\n".encode("utf-8", "surrogateescape"))
     else:
-        # Behind what is there: whatever happens meanwhile, nothing of that is lost.
+        # Appended, so that nothing in the file is lost, whatever happens meanwhile.
         with rc.open("ab") as opened:
             opened.write(f"{_break(before)}{line}\n".encode("utf-8", "surrogateescape"))
     return True
@@ -137,7 +137,7 @@ def _break(before: str) -> str:
 
 
 def _replace(rc: "Path", content: bytes) -> None:
-    """Whole or not at all: a disk may be full. A link stays one; who may read it stays as it was."""
+    """Replace the file whole or not at all: the disk may be full. A link stays a link, and the mode stays."""
     from holdfast.durable import durable_write
 
     place = rc.resolve()
@@ -151,7 +151,7 @@ def _quoted(file: "Path") -> str:
 
 
 def _typed_in() -> str:
-    """The shell that started this, or the one that before it did; where that is not to be seen, the user's own."""
+    """The nearest shell among the parent processes; if none is found, the user's login shell."""
     import os
     from pathlib import Path
 
@@ -161,8 +161,8 @@ def _typed_in() -> str:
             name = Path(f"/proc/{process}/comm").read_text().strip().lstrip("-")
             if name in SCRIPTS:
                 return name
-            # The name may hold spaces and brackets; behind its last one stand the state and the parent.
+            # The name may hold spaces and brackets; the state and the parent follow its last bracket.
             process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
-        pass  # no such files here, or it ended meanwhile
+        pass  # there is no /proc, or the process has ended
     return Path(os.environ.get("SHELL", "")).name

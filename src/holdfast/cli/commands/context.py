@@ -1,4 +1,4 @@
-"""`context`: the networks a person works with, by name. Asks none of them anything; never prints a token."""
+"""`context`: the networks a person works with, by name. Sends no requests; never prints a token."""
 
 from typing import Annotated, Any
 
@@ -19,9 +19,9 @@ def register(app: typer.Typer) -> None:
 def context() -> None:
     """Work with several networks, by name.
 
-    A context is where a network is and what proves that you may ask it. The one in use counts for every command;
-    --context NAME or HOLDFAST_CONTEXT names another for once, and an address by itself (--url, HOLDFAST_URL) counts
-    more than either. `local` is the orchestrator of this machine, and is there by itself.
+    A context is the address of a network and the credentials for it. Every command uses the context in use;
+    --context NAME or HOLDFAST_CONTEXT selects another one, and an explicit address (--url, HOLDFAST_URL) overrides
+    both. `local` is the orchestrator of this machine, and always exists.
 
     Examples:
       holdfast context add lab --url https://lab.example --token-file lab.token
@@ -32,7 +32,7 @@ def context() -> None:
 
 @group.command("list")
 def list_contexts(json: Json = False) -> None:
-    """List the networks that are known here, and which is in use.
+    """List the known networks, and which one is in use.
 
     Examples:
       holdfast context list
@@ -59,9 +59,9 @@ def show_context(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show one of the networks, without its token.
+    """Show a network, without its token.
 
-    Where it is, and whether a token and a certificate are kept for it.
+    Prints its address, and whether a token and a certificate are stored for it.
 
     Examples:
       holdfast context show
@@ -74,9 +74,9 @@ def show_context(
         _print_json(view)
         return
     typer.echo(f"context      {view['name']}{' (in use)' if view['used'] else ''}")
-    typer.echo(f"address      {view['url'] or 'none: it does not run'}")
-    typer.echo(f"token        {'kept here' if view['token'] else 'none'}")
-    typer.echo(f"certificate  {'pinned, sha256 ' + view['certificate'][:16] if view['certificate'] else 'the usual'}")
+    typer.echo(f"address      {view['url'] or 'none: it is not running'}")
+    typer.echo(f"token        {'stored here' if view['token'] else 'none'}")
+    typer.echo(f"certificate  {'pinned, sha256 ' + view['certificate'][:16] if view['certificate'] else 'not pinned'}")
 
 
 @group.command("use")
@@ -101,13 +101,13 @@ def add_context(
     name: NameArg,
     url: Annotated[str, typer.Option("--url", metavar="URL", help="Where its orchestrator is.")],
     token_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Its admin token, which is copied; - is stdin.")
+        str | None, typer.Option(metavar="FILE", help="File with its admin token, which is copied; - is stdin.")
     ] = None,
     certificate: Annotated[
         str | None, typer.Option(metavar="FILE", help="The one certificate to trust, as PEM; else the system's.")
     ] = None,
     use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also if there is one of this name: replace it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing context of this name.")] = False,
 ) -> None:
     """Add a network. Its token is kept in a file that only you can read.
 
@@ -122,7 +122,7 @@ def add_context(
 
     contexts.checked_name(name)
     if not url.startswith(("http://", "https://")):
-        raise Misuse(f"{url!r} is no address", hint="It takes http://HOST:PORT or https://HOST:PORT.")
+        raise Misuse(f"{url!r} is not an address", hint="It takes http://HOST:PORT or https://HOST:PORT.")
     if name == contexts.LOCAL:
         raise Misuse("`local` is the orchestrator of this machine", hint="Give this network another name.")
     added = contexts.Context(
@@ -158,7 +158,7 @@ def remove_context(name: NameArg) -> None:
     with contexts.changing(home()) as known:
         known.get(name)
         if name == contexts.LOCAL and name not in known.contexts:
-            raise Misuse("`local` is the orchestrator of this machine: nothing is kept that could be forgotten")
+            raise Misuse("`local` is the orchestrator of this machine: there is nothing to remove")
         known.contexts.pop(name, None)
         was_used = known.current == name
         if was_used:
@@ -167,7 +167,7 @@ def remove_context(name: NameArg) -> None:
 
 
 def _read() -> "tuple[Any, str]":
-    """The contexts, and which is in use."""
+    """The contexts, and the name of the one in use."""
     import os
 
     from holdfast.client.contexts import LOCAL, read
@@ -218,7 +218,7 @@ def _content(named: str, what: str) -> str:
         text = sys.stdin.read(1 << 20) if named == "-" else Path(named).read_text()
     except (OSError, UnicodeDecodeError) as cause:
         raise Misuse(
-            f"the {what} file {named} cannot be read: {cause}", hint="Check the path and its rights."
+            f"the {what} file {named} cannot be read: {cause}", hint="Check the path and its permissions."
         ) from None
     if not text.strip() or (what == "token" and not text.strip().isprintable()):
         raise Misuse(f"{named} holds no {what}", hint=f"Write the {what} to it, and nothing else.")

@@ -1,4 +1,4 @@
-"""`doctor`: finds out what is wrong with this machine or with the way to its network, and says how to mend it."""
+"""`doctor`: finds what is wrong with this machine or its connection to the network, and says how to fix it."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     node: Annotated[
-        bool, typer.Option("--node", help="Judge this machine as a node: what keeps it from hosting jobs is a failure.")
+        bool, typer.Option("--node", help="Check this machine as a node: what keeps it from hosting jobs is a failure.")
     ] = False,
     json: Json = False,
     url: Url = None,
@@ -27,9 +27,9 @@ def doctor(
 ) -> None:
     """Find what is wrong with this machine or the network.
 
-    Says how to mend it, too. Looks at this machine, then at whether it could host jobs, then at each step of the
-    way to the orchestrator (name, connection, certificate, answer, token), its clock, its store, its nodes and their
-    versions. Where no orchestrator is known, this machine is looked at all the same. Repairs nothing.
+    Also says how to fix it. Checks this machine, then whether it could host jobs, then each step of the connection to
+    the orchestrator (name, connection, certificate, answer, token), its clock, its store, its nodes and their versions.
+    If no orchestrator is known, only this machine is checked. Repairs nothing.
 
     The exit code is 0 when nothing failed (there may be warnings), else 1.
 
@@ -49,7 +49,7 @@ def doctor(
 
 
 def _examined(node: bool, url: str | None, token_file: str | None, *, quiet: bool) -> "Diagnosis":
-    """Everything, each finding shown as soon as it is known."""
+    """Run all checks, and show each finding as soon as it is known."""
     import os
     from collections.abc import Iterator
     from pathlib import Path
@@ -64,7 +64,7 @@ def _examined(node: bool, url: str | None, token_file: str | None, *, quiet: boo
 
     def steps() -> "Iterator[CheckResult]":
         yield from machine.as_client(own, token_file)
-        # Of a folder that this user may not enter, nobody can say here that it is a node's.
+        # A folder that this user may not enter does not count as a node's.
         yield from machine.as_node(node_home, is_node=node or os.path.exists(node_home / "uuid"))
         if unknown is not None:
             yield unknown
@@ -86,7 +86,7 @@ def _examined(node: bool, url: str | None, token_file: str | None, *, quiet: boo
 
 
 def _where(url: str | None, token_file: str | None) -> "tuple[Endpoint | None, CheckResult | None]":
-    """The orchestrator that is meant, or why none is."""
+    """The orchestrator to check, or why there is none."""
     from holdfast.client.endpoint import find
     from holdfast.diagnostics.findings import CheckResult
     from holdfast.diagnostics.reach import GROUP
@@ -95,7 +95,7 @@ def _where(url: str | None, token_file: str | None) -> "tuple[Endpoint | None, C
     try:
         return find(url, token_file), None
     except HoldfastError as wrong:
-        # That none is known is how every machine begins; anything else is a setting that does not work.
+        # A new machine knows no orchestrator; any other error is a setting that does not work.
         state = "warn" if wrong.code == "no_endpoint" else "fail"
         return None, CheckResult(GROUP, "place", state, f"{wrong.says} [{wrong.code}]", wrong.hint)
 

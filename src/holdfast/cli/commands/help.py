@@ -1,4 +1,4 @@
-"""`help`: the page of a command, and what exit codes mean."""
+"""`help`: the help of a command, and what exit codes mean."""
 
 from typing import Annotated, Any
 
@@ -7,28 +7,28 @@ import typer
 from holdfast.cli.command_table import COMMANDS
 
 EXIT_CODES = {
-    0: "It worked. Of `run`, the job succeeded; with --detach, it was sent.",
-    1: "It did not: a job that nobody can mend by trying again, or a check that found something.",
+    0: "It worked. For `run`: the job succeeded; with --detach, it was sent.",
+    1: "It failed: a job for which another try does not help, or a check that found something.",
     2: "The command was typed wrongly.",
-    3: "Of `node`: the network does not want this machine as it is.",
-    65: "The network understood and declined: no machine fits, what was typed fits several, or contradicts something.",
+    3: "For `node`: the network does not accept this machine as it is.",
+    65: "The network refused: no machine fits, a name fits several things, or the request contradicts something.",
     66: "There is no such job, node or token.",
-    69: "Nobody answers there.",
+    69: "The network, or a machine in it, does not answer.",
     70: "A fault of holdfast itself. HOLDFAST_DEBUG=1 shows where.",
-    73: "Something that is not ours is in the way.",
+    73: "A file or folder that must not be replaced is in the way.",
     74: "A file here cannot be read or written.",
     75: "It may work later: machines or the network failed it, or it is not ready yet.",
-    76: "Someone answers, but not as agreed: another certificate, or a version too far away.",
-    77: "The token is missing, wrong or not enough.",
+    76: "The answer is not as expected: another certificate, or an incompatible version.",
+    77: "The token is missing, wrong or does not allow this.",
     78: "A setting, a file or a variable holds something unusable.",
-    124: "Of `run`: the job reached its time limit.",
+    124: "For `run`: the job reached its time limit.",
     130: "Ended with Ctrl-C: a job that was being watched goes on, unless it was stopped. Or the job was stopped.",
-    137: "Of `run`: the job ran out of memory.",
-    141: "Whoever read the output went away.",
+    137: "For `run`: the job ran out of memory.",
+    141: "The reader of the output closed the pipe.",
 }
 ELSE = (
-    "Of `run`, any other is the job's own; 128 + N: signal N ended it. A job may end with any number, these too: what "
-    "happened for certain stands in --json, and in result.json."
+    "Any other code of `run` is the job's own; 128 + N: signal N ended it. A job may end with any code, also one of "
+    "these: --json and result.json say what really happened."
 )
 
 
@@ -49,7 +49,7 @@ def help_about(
         ),
     ] = None,
 ) -> None:
-    """Show the page of a command, or what exit codes mean.
+    """Show the help of a command, or what exit codes mean.
 
     Examples:
       holdfast help run
@@ -77,7 +77,7 @@ def help_about(
 
 
 def error_code(code: str) -> str:
-    """What one code means; empty if there is none of this name."""
+    """What an error code means; empty if the code is unknown."""
     import textwrap
 
     from holdfast.codes import explained

@@ -1,5 +1,5 @@
-"""`init`: writes a job file for the folder it is called in, from what lies there. Sends nothing, and asks nobody but
-the person at the terminal, if there is one.
+"""`init`: writes a job file for the current folder, based on its content. Sends nothing, and asks only the person at
+the terminal, if there is one.
 """
 
 import os
@@ -14,11 +14,11 @@ from holdfast.cli.flags import Json
 from holdfast.cli.job_file import NAME
 
 LOOKED_AT_MAX = 20_000
-"""Files whose sizes are added up; a folder with more is measured by these."""
+"""How many files are added up to get the size of the folder; further ones are not counted."""
 SCRIPTS = ("train*.py", "main.py", "run.py", "app.py", "*.py", "run.sh", "*.sh")
 DATA = ("data", "dataset", "datasets", "input")
 LARGE = frozenset({"torch", "tensorflow", "jax", "jaxlib", "transformers", "vllm", "xgboost", "pyspark"})
-"""Packages that need more room than a job gets unasked."""
+"""Packages that need more room than a job gets by default."""
 FROM_PROJECT = "requirements.holdfast.txt"
 
 
@@ -30,13 +30,13 @@ def init(
     argv: Annotated[
         list[str] | None, typer.Argument(metavar="[-- CMD…]", help="The command; else what the folder suggests.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also if there is a job file: replace it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing job file.")] = False,
     json: Json = False,
 ) -> None:
     """Write a job file for this folder.
 
-    It is called holdfast.toml, and `holdfast run` without a command takes it. What lies here is looked at: a script to
-    run, requirements.txt or pyproject.toml, a Dockerfile, training that should go on where it was, data. Every line
+    The file is holdfast.toml, which `holdfast run` reads if no command is given. It is based on what is in the folder:
+    a script to run, requirements.txt or pyproject.toml, a Dockerfile, training that should resume, data. Every line
     says why it is there. Nothing is sent.
 
     Examples:
@@ -77,7 +77,7 @@ def _asked(command: list[str]) -> list[str]:
     from holdfast.errors import Misuse
 
     try:
-        return shlex.split(prompts.line("Which command shall run", shlex.join(command))) or command
+        return shlex.split(prompts.line("Which command should run", shlex.join(command))) or command
     except ValueError as wrong:
         raise Misuse(f"that cannot be split into words: {wrong}", hint="Close every quote.") from None
 
@@ -92,14 +92,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def look(folder: Path) -> dict[str, Any]:
-    """What a job of this folder should say, and why, in words."""
+    """What the job file of this folder should say, and why, in words."""
     found: dict[str, Any] = {"why": [], "from_project": [], "requirements": "", "dockerfile": "", "input": {}}
     why: list[str] = found["why"]
     script = _script(folder)
     found["command"] = ["echo", "hello"]
     if script is not None:
         found["command"] = ["sh" if script.suffix == ".sh" else "python3", str(script)]
-        why.append(f"{script}: it is what runs")
+        why.append(f"{script}: the command runs it")
     _look_for_packages(folder, found, why)
     found["training"] = script is not None and script.name.startswith("train")
     if found["training"]:
@@ -141,7 +141,7 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(errors="replace").splitlines()[:1_000]
     except OSError:
-        # It is named in the job file all the same; `run` says what is wrong with it.
+        # The job file names it anyway; `run` says what is wrong with it.
         return []
 
 
@@ -150,7 +150,7 @@ def _packages(lines: list[str]) -> set[str]:
 
 
 def _project(path: Path) -> list[str]:
-    """What a project depends on; nothing, if it says nothing that can be read."""
+    """The dependencies of a project; none if they cannot be read."""
     try:
         listed = tomllib.loads(path.read_text()).get("project", {}).get("dependencies", [])
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError):
@@ -177,7 +177,7 @@ def _size_mib(folder: Path) -> int:
 
 
 def page(command: list[str], found: dict[str, Any]) -> str:
-    """The job file: every line with its reason, and what else could be said as comments."""
+    """The job file: every line with its reason, and further keys as comments."""
     import json
 
     def line(key: str, value: object, on: bool = True) -> str:
@@ -186,9 +186,9 @@ def page(command: list[str], found: dict[str, Any]) -> str:
     large, docker = found["large"], found["dockerfile"]
     room = max(1, -(-found["mib"] * 3 // 1024) + 1) + (8 if large else 0)
     blocks = [
-        ["# A job for `holdfast run`. Keys are its flags without their dashes; a flag typed wins over this file."],
-        ["# What runs, in a copy of this folder. What it makes comes back to results/.", line("command", command)],
-        ["# It is built from this Dockerfile, which brings all that the command needs.", line("dockerfile", docker)]
+        ["# A job for `holdfast run`. Keys are its flags without their dashes; typed flags override this file."],
+        ["# What runs, in a copy of this folder. The files it makes come back to results/.", line("command", command)],
+        ["# The image is built from this Dockerfile, with all that the command needs.", line("dockerfile", docker)]
         if docker
         else [
             "# Installed before it runs, once for all jobs that need the same.",
@@ -200,11 +200,11 @@ def page(command: list[str], found: dict[str, Any]) -> str:
          line("gpu", 1, False)],
         ["# What it saves in $HOLDFAST_CHECKPOINT_DIR is kept, and the next attempt finds it there.",
          line("checkpoint", True, found["training"]), line("checkpoint-every", "5m", found["training"])],
-        ["# Stopped after this long. Without it, it may run for ever.", line("time-limit", "12h", False)],
-        ["# Without this it has no network.", line("network", True, False)],
+        ["# The job is stopped after this long; else it may run for ever.", line("time-limit", "12h", False)],
+        ["# Without this, the job has no network.", line("network", True, False)],
         ["# What it reads, by the name it has in inputs/: a path here, an http(s):// or s3:// address, or job:ID.",
          "[input]" if found["input"] else "# [input]",
          *([line(name, path) for name, path in found["input"].items()] or [line("data", "data", False)])],
-        ["# Variables that it sees.", "# [env]", line("EPOCHS", "3", False)],
+        ["# Environment variables of the job.", "# [env]", line("EPOCHS", "3", False)],
     ]  # fmt: skip
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"

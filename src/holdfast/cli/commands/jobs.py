@@ -1,4 +1,4 @@
-"""`jobs`, `job show`, `job explain`, `stop`: looking at work and ending it."""
+"""`jobs`, `job show`, `job explain`, `stop`: list, show, explain and stop jobs."""
 
 from typing import Annotated
 
@@ -29,11 +29,11 @@ def list_jobs(
         ),
     ] = None,
     owner: Annotated[str | None, typer.Option(help="Only jobs of this owner.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 50,
-    after: Annotated[str | None, typer.Option(help="Go on after this job: the `next` of the page before.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many jobs.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Continue after this job: the `next` of the previous page.")] = None,
     array: Annotated[
         str | None,
-        typer.Option(metavar="ARRAY", help="The items of this array (its id or name), by index, and how far it is."),
+        typer.Option(metavar="ARRAY", help="List the items of this array (id or name), by index, and its progress."),
     ] = None,
     json: Json = False,
     url: Url = None,
@@ -68,9 +68,9 @@ def list_jobs(
 
 @job_group.command("show")
 def show_job(job: JobOrArray, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """Show a job: where it stands, its attempts, what happened to it.
+    """Show a job: its state, its attempts, what happened to it.
 
-    Of an array, its items are shown.
+    For an array, shows its items.
 
     Examples:
       holdfast job show train
@@ -91,9 +91,9 @@ def show_job(job: JobOrArray, json: Json = False, url: Url = None, token_file: T
 
 @job_group.command("explain")
 def explain(job: JobArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """Say why a job is where it is, and what it waits for.
+    """Explain the state of a job, and what it waits for.
 
-    Also until when it waits, and what happens then.
+    Also says until when it waits, and what happens then.
 
     Examples:
       holdfast job explain train
@@ -108,10 +108,10 @@ def explain(job: JobArg, json: Json = False, url: Url = None, token_file: TokenF
 
 
 def stop(job: JobOrArray, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """Stop a job, or all that is left of an array.
+    """Stop a job, or the unfinished items of an array.
 
-    What has ended stays as it ended. A name means the job or array that has not ended; where several of that name have
-    not, nothing is stopped, and their ids are listed.
+    Jobs that have ended are not changed. A name means the job or array that has not ended; if there are several of that
+    name, nothing is stopped, and their ids are listed.
 
     Examples:
       holdfast stop train

@@ -1,4 +1,4 @@
-"""`logs` and `events`: reading a stream, from its beginning or as it grows."""
+"""`logs` and `events`: print a stream, once or as it grows."""
 
 import sys
 import threading
@@ -23,7 +23,7 @@ from holdfast.cli.flags import (
 if TYPE_CHECKING:
     from holdfast.wire.http import LogLine
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on as more comes.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep printing as more arrives.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,8 +43,8 @@ def logs(
 ) -> None:
     """Print a job's output, over all its attempts.
 
-    Its stdout goes to stdout; its stderr and what the platform saw (marked --) go to stderr. Of an array, that of one
-    item after the other.
+    Its stdout goes to stdout; its stderr and lines from the platform (marked --) go to stderr. For an array, prints the
+    output of one item after the other.
 
     Examples:
       holdfast logs train
@@ -81,12 +81,12 @@ def logs(
 def events(
     follow: Follow = False,
     job: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Only of this job.", autocompletion=complete_job)
+        str | None, typer.Option(metavar="JOB", help="Only events of this job.", autocompletion=complete_job)
     ] = None,
     node: Annotated[
-        str | None, typer.Option(metavar="NODE", help="Only of this node.", autocompletion=complete_node)
+        str | None, typer.Option(metavar="NODE", help="Only events of this node.", autocompletion=complete_node)
     ] = None,
-    after: Annotated[int | None, typer.Option(metavar="SEQ", help="Only later than this number.")] = None,
+    after: Annotated[int | None, typer.Option(metavar="SEQ", help="Only events after this number.")] = None,
     json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
@@ -107,11 +107,11 @@ def events(
 
 
 class Printer:
-    """Writes pieces of output where they belong, one after the other, whichever thread brings them. A terminal gets no
-    control sequences but colours."""
+    """Writes pieces of output to the right stream, one after the other, from any thread. A terminal gets no control
+    sequences except colours."""
 
     def __init__(self, *, aside: bool = False) -> None:
-        """`aside`: all of it goes to stderr, because stdout is for something else."""
+        """`aside`: everything goes to stderr, because stdout is for something else."""
         self.at_line_start = True
         self._aside = aside
         self._screen = threading.RLock()
@@ -130,7 +130,7 @@ class Printer:
                 self.at_line_start = line.text.endswith("\n")
 
     def platform(self, text: str) -> None:
-        """Something the platform saw: on its own line, marked, and never mixed into the job's stdout."""
+        """A line from the platform: on its own line, marked, and never mixed into the job's stdout."""
         from holdfast.cli.render.jobs import clean
 
         with self._screen:

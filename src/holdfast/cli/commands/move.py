@@ -1,4 +1,4 @@
-"""`move`: have a job run on a machine that a person chose."""
+"""`move`: moves a job to a machine that a person chooses."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ def move(
 ) -> None:
     """Move a job to another machine.
 
-    It goes on where it is until it runs there; what is saved, it takes along.
+    The job keeps running where it is until it runs there. It takes its checkpoint along.
 
     Examples:
       holdfast move train --to attic

@@ -1,4 +1,4 @@
-"""`node status`, `pause`, `resume`, `offer`: for the operator of the machine a node runs on. Asks nobody else."""
+"""`node status`, `pause`, `resume`, `offer`: for the operator of a node's machine. Ask only that node."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,7 +40,7 @@ def _ask(home: str | None, words: dict[str, Any], json: bool, says: str) -> None
         hours: dict[str, Any] = found.get("hours", {})
         but = [] if hours.get("within", True) else [f"now it is {hours.get('says')}"]
         if words.get("do") == "resume" and found.get("drained"):
-            but.append("but the network's operator drained it: nothing comes before they take it back")
+            but.append("but the network's operator drained it: it gets no work until they undo that")
         typer.echo("; ".join([says, *but]))
     else:
         render_nodes.node_status(found)
@@ -49,7 +49,7 @@ def _ask(home: str | None, words: dict[str, Any], json: bool, says: str) -> None
 def status(home: Home = None, json: Json = False) -> None:
     """Show what the node on this machine hosts.
 
-    Its limits, what of them is in use, and what failed lately.
+    Also shows its limits, how much of them is in use, and recent failures.
 
     Examples:
       holdfast node status
@@ -60,14 +60,14 @@ def status(home: Home = None, json: Json = False) -> None:
 
 def pause(
     grace: Annotated[
-        str, typer.Option(metavar="DURATION", help="What runs may finish within this; then it moves.")
+        str, typer.Option(metavar="DURATION", help="Time for running work to finish before it is moved.")
     ] = "1m",
     home: Home = None,
     json: Json = False,
 ) -> None:
-    """Host nothing for now: no new work, and what runs is moved.
+    """Stop hosting for now: no new work, and running work is moved.
 
-    Lasts until `resume`, also over restarts.
+    Lasts until `resume`, even across restarts.
 
     Examples:
       holdfast node pause
@@ -76,11 +76,11 @@ def pause(
     from holdfast.quantities import duration_ms
 
     words = {"do": "pause", "grace_ms": duration_ms(grace)}
-    _ask(home, words, json, "paused: what runs may finish, then it moves; `holdfast node resume` ends it")
+    _ask(home, words, json, "paused: running work may finish, then it is moved; `holdfast node resume` ends the pause")
 
 
 def resume(home: Home = None, json: Json = False) -> None:
-    """Host work again, from the next of its hours on.
+    """Host work again, within the hours that the node offers.
 
     Examples:
       holdfast node resume
@@ -90,20 +90,20 @@ def resume(home: Home = None, json: Json = False) -> None:
 
 def offer(
     cpu: Annotated[str | None, typer.Option(metavar="CORES", help="Cores: 2, 0.5 or 250m.")] = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory, as 512MiB or 2GiB.")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory, such as 512MiB or 2GiB.")] = None,
     disk: Annotated[str | None, typer.Option(metavar="SIZE", help="Disk.")] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="GPUs.")] = None,
     hours: Annotated[
         list[str] | None,
-        typer.Option(metavar="WINDOW", help="When, as 20:00-08:00 or 'Mon-Fri 19:00-07:00'; repeatable; or `always`."),
+        typer.Option(metavar="WINDOW", help="Hours: 20:00-08:00 or 'Mon-Fri 19:00-07:00'; repeatable; or `always`."),
     ] = None,
     home: Home = None,
     json: Json = False,
 ) -> None:
     """Offer more or less of this machine, from now on.
 
-    What no longer fits is moved, the youngest first. Outside its hours, by this machine's clock, a node takes nothing
-    new and what it hosts is moved.
+    Work that no longer fits is moved, the newest first. Outside its hours, by this machine's clock, a node takes no new
+    work, and the work that it hosts is moved.
 
     Examples:
       holdfast node offer --cpu 2 --memory 4GiB
@@ -126,7 +126,7 @@ def offer(
 
 
 def _in_words(given: dict[str, Any]) -> str:
-    """What was asked for, as a person says it."""
+    """The offer in words."""
     from holdfast.node.operator.hours import ALWAYS
     from holdfast.quantities import counted, spoken_cores, spoken_mib
 

@@ -1,4 +1,4 @@
-"""`nodes`, `token`, `sim`: looking after the network itself."""
+"""`nodes`, `token`, `sim`: list nodes, manage join tokens, replay a simulated world."""
 
 import sys
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from holdfast.cli.flags import Json, TokenFile, Url, connect
 
 token_group = typer.Typer(
     help=(
-        "Tokens by which nodes may join.\n\n"
+        "Manage the tokens that nodes join with.\n\n"
         "Examples:\n  holdfast token new --uses 1\n  holdfast token list\n  holdfast token revoke tok_4d"
     ),
     no_args_is_help=True,
@@ -30,15 +30,15 @@ def register(app: typer.Typer) -> None:
 
 
 def list_nodes(
-    everyone: Annotated[bool, typer.Option("--all", help="Also those that said goodbye; --json has them all.")] = False,
+    everyone: Annotated[bool, typer.Option("--all", help="Also nodes that have left; --json has them all.")] = False,
     json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
     """List the machines of the network.
 
-    How each is, what it offers, and what of that is free; those that something is wrong with stand first, and it is
-    said what. `holdfast top` shows the same as it changes.
+    Shows the state of each, what it offers, and how much of that is free. Machines with problems come first, with the
+    reason. `holdfast top` shows the same live.
 
     Examples:
       holdfast nodes
@@ -62,7 +62,7 @@ def new_token(
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Make a join token. It is shown this one time only.
+    """Make a join token. It is shown only once.
 
     Examples:
       holdfast token new
@@ -78,7 +78,7 @@ def new_token(
         render_jobs.print_json(token)
         return
     typer.echo(token.token)
-    # Where the token went into a file, it is not to stand in a journal as well.
+    # If the token went into a file, it must not appear in a log as well.
     word = token.token if sys.stdout.isatty() else "TOKEN"
     typer.echo(
         f"{token.id}, good for {ttl}; end it with: holdfast token revoke {token.id}\n"
@@ -88,7 +88,7 @@ def new_token(
 
 
 def _where_nodes_join(url: str) -> str:
-    """As the orchestrator of this machine wrote it down; of others only their operators know it."""
+    """The address that the orchestrator of this machine has recorded; a placeholder for other orchestrators."""
     import msgspec
 
     from holdfast.client import contexts, endpoint
@@ -106,13 +106,13 @@ def _where_nodes_join(url: str) -> str:
 @token_group.command("list")
 def list_tokens(
     everyone: Annotated[
-        bool, typer.Option("--all", help="Also those by which nobody can join any more; --json has them all.")
+        bool, typer.Option("--all", help="Also tokens that are no longer valid; --json has them all.")
     ] = False,
     json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """List the join tokens, newest first. What lets a node in is not shown.
+    """List the join tokens, newest first. Their secrets are not shown.
 
     Examples:
       holdfast token list
@@ -158,12 +158,12 @@ def revoke_token(
 
 def sim(
     seed: Annotated[int, typer.Option(help="Which world: the same seed is the same world.")] = 1,
-    story: Annotated[bool, typer.Option("--story", help="Tell everything that happens, step by step.")] = False,
+    story: Annotated[bool, typer.Option("--story", help="Print everything that happens, step by step.")] = False,
     json: Json = False,
 ) -> None:
     """Replay one simulated world.
 
-    A fleet, its load and its faults, under the kernel that runs real networks.
+    Simulates a fleet, its load and its faults, with the kernel that runs real networks.
 
     Examples:
       holdfast sim

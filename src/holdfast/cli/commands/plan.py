@@ -1,4 +1,4 @@
-"""`plan`: what a fleet that comes and goes would do to a job, asked of simulated worlds with the production code."""
+"""`plan`: predicts how jobs do on nodes that come and go, by simulating worlds with the production code."""
 
 import re
 from collections.abc import Generator
@@ -20,45 +20,45 @@ _PERIOD_MS = {"hour": 3_600_000, "day": 86_400_000, "week": 604_800_000, "month"
 RETURN = "30m"
 
 
-Length = Annotated[str, typer.Option(metavar="DURATION", help="What one job computes, undisturbed: 10h.")]
+Length = Annotated[str, typer.Option(metavar="DURATION", help="How long one job computes if nothing fails: 10h.")]
 Nodes = Annotated[int | None, typer.Option(min=1, help="How many nodes; each runs one of the jobs at a time.")]
 Churn = Annotated[
     str | None,
-    typer.Option(metavar="RATE", help="How often nodes go: 10%/day (of them), 2/week (each), mtbf=8h, or none."),
+    typer.Option(metavar="RATE", help="How often nodes go down: 10%/day (of them), 2/week (each), mtbf=8h, or none."),
 ]
 Back = Annotated[
     str | None,
-    typer.Option("--return", metavar="DURATION", help="How long one stays away on average, or never. [default: 30m]"),
+    typer.Option("--return", metavar="DURATION", help="How long a node is away on average, or never. [default: 30m]"),
 ]
 Every = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="How often the job saves its state. Without: it starts over.")
+    str | None, typer.Option(metavar="DURATION", help="How often the job saves its state. By default it starts over.")
 ]
-Cost = Annotated[str, typer.Option(metavar="DURATION", help="For how long it stands still to write it.")]
+Cost = Annotated[str, typer.Option(metavar="DURATION", help="How long the job pauses to save its state.")]
 Prepare = Annotated[
-    str, typer.Option(metavar="DURATION", help="To make ready what it needs on a node: files, packages, image.")
+    str, typer.Option(metavar="DURATION", help="How long a node prepares a job: files, packages, image.")
 ]
 Jobs = Annotated[int, typer.Option(min=1, help="How many such jobs, sent at once.")]
 Attempts = Annotated[int | None, typer.Option(min=1, help="Failed attempts before a job is given up.")]
-Price = Annotated[float | None, typer.Option(min=0, help="Of a node hour, in any money.")]
+Price = Annotated[float | None, typer.Option(min=0, help="Price of a node hour, in any currency.")]
 FromNetwork = Annotated[
-    bool, typer.Option("--from-network", help="Take nodes and churn from the network, as far as not given.")
+    bool, typer.Option("--from-network", help="Take nodes and churn from the network, unless they are given.")
 ]
 Preset = Annotated[str, typer.Option(help="The network's settings: lan, wan or test.")]
 Runs = Annotated[
     int | None, typer.Option(min=1, help="How many worlds are simulated. [default: what takes about 10 s]")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed, the same answer.")]
-Svg = Annotated[str | None, typer.Option(metavar="FILE", help="Write the plots there as well.")]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")]
+Svg = Annotated[str | None, typer.Option(metavar="FILE", help="Also write the plots to this file.")]
 
 
 class NetworkFacts(NamedTuple):
-    """What a live network tells."""
+    """What was observed in a live network."""
 
     nodes: int
     mtbf_ms: int
-    """Until one goes, on average; 0: none did."""
+    """Mean time until a node goes down; 0 if none did."""
     return_ms: int
-    """Until it is back; 0: unknown."""
+    """Mean time until it is back; 0 if unknown."""
 
 
 def register(app: typer.Typer) -> None:
@@ -87,10 +87,10 @@ def plan(
 ) -> None:
     """Say how long jobs take on nodes that come and go.
 
-    Also what that costs. Nothing is run and no network is needed: worlds are simulated with the code that decides in a
-    real one. Machines lose their power at random moments and come back; the answer is what then happened to the jobs.
-    With --checkpoint-every also how often to save: several intervals are tried on the same worlds, and the best is
-    named beside what the formula of Young and Daly says. Ctrl-C gives what is known so far.
+    Also says what that costs. Nothing is run and no network is needed: worlds are simulated with the code that decides
+    in a real one. Machines lose power at random moments and come back; the answer is what then happened to the jobs.
+    With --checkpoint-every, also says how often to save: several intervals are tried on the same worlds, and the best
+    is shown beside the one that the formula of Young and Daly gives. Ctrl-C prints what is known so far.
 
     Examples:
       holdfast plan --nodes 20 --churn 10%/day --job-length 10h
@@ -139,7 +139,7 @@ def _sensible(nodes: int | None, jobs: int, runs: int | None, preset: str, svg: 
         if value is not None and value > most:
             raise Misuse(f"{name} {value} is more than the {most} that can be simulated here", hint="Ask for less.")
     if preset not in ("lan", "wan", "test"):
-        raise Misuse(f"no settings are called {preset!r}", hint="There are lan, wan and test.")
+        raise Misuse(f"there are no settings called {preset!r}", hint="There are lan, wan and test.")
     if svg and not Path(svg).absolute().parent.is_dir():
         raise Misconfigured(f"{svg} cannot be written: its folder is not there", hint="Make the folder first.")
 
@@ -158,7 +158,7 @@ def _churn(churn: str | None, seen: NetworkFacts | None) -> int:
     if churn is not None:
         return mtbf_of(churn)
     if seen is None:
-        raise Misuse("how often do nodes go?", hint=f"{CHURN_HINT} --from-network takes what was seen.")
+        raise Misuse("how often do nodes go down?", hint=f"{CHURN_HINT} --from-network uses what was observed.")
     return seen.mtbf_ms
 
 
@@ -182,7 +182,7 @@ def _duration(flag: str, text: str) -> int:
 
 
 def mtbf_of(text: str) -> int:
-    """`10%/day`, `2/week`, `mtbf=8h`, `none`: the mean time until a node goes, 0 for never."""
+    """`10%/day`, `2/week`, `mtbf=8h`, `none`: the mean time until a node goes down, 0 for never."""
     from holdfast.errors import Misuse
     from holdfast.quantities import duration_ms
 
@@ -193,7 +193,7 @@ def mtbf_of(text: str) -> int:
     else:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)/(hour|day|week|month)", text)
         if match is None:
-            raise Misuse(f"{text!r} is no churn", hint=CHURN_HINT)
+            raise Misuse(f"{text!r} is not a churn rate", hint=CHURN_HINT)
         often = float(match[1]) / (100 if match[2] else 1)
         if not often:
             return 0
@@ -230,8 +230,8 @@ def observed(client: "Client") -> NetworkFacts:
 
 
 def asked(question: "Question", seed: int, runs: int | None, price: float | None) -> "Plan":
-    """Simulate, on two processes, with a bar on a terminal. What is known when the time is up, or at Ctrl-C, is an
-    answer as well."""
+    """Simulate in two processes, with a bar on a terminal. When the time is up, or at Ctrl-C, the answer is what is
+    known so far."""
     from msgspec.structs import replace
 
     from holdfast.errors import Misuse
@@ -244,16 +244,16 @@ def asked(question: "Question", seed: int, runs: int | None, price: float | None
     part = played_as(question, len(tried))
     main, beside = runs_for(part, len(tried))
     main, beside = (main, beside) if runs is None else (runs, min(runs, max(beside, runs // 2)))
-    # World by world, with every interval, so that whenever it ends they can be compared.
+    # World by world, each with every interval, so that they can be compared whenever it ends.
     worlds = [
         (replace(part, every_ms=every), seed * 1_000_003 + number)
         for number in range(main)
         for every in [part.every_ms, *(other for other in tried if other != part.every_ms and number < beside)]
     ]
     by_every, stopped = gathered(worlds, SECONDS_MAX if runs is None else None)
-    # Of a world that was cut short in the middle, only the question itself was played: it counts there alone.
+    # A world that was not played with every interval counts for the question itself only.
     same = min([beside, *(len(by_every.get(every, ())) for every in tried)])
-    # Nor can one be compared that did not come to its end with one of them.
+    # Nor is a world compared that was cut short with one of them.
     whole = [number for number in range(same) if not any(by_every[every][number].cut for every in tried)]
     compared = {every: [by_every[every][number] for number in whole] for every in tried if whole}
     here = of_the_whole(summary(part, by_every[part.every_ms]), question, part)
@@ -287,7 +287,7 @@ def asked(question: "Question", seed: int, runs: int | None, price: float | None
 def gathered(
     worlds: list[tuple["Question", int]], seconds: float | None
 ) -> tuple[dict[int, list["PlannedOutcome"]], str]:
-    """The outcomes by checkpoint interval, and why not all of them are there. The first one is waited for."""
+    """The outcomes by checkpoint interval, and why some are missing. Always waits for the first one."""
     by_every: dict[int, list[PlannedOutcome]] = {}
     playing = _played(worlds, seconds)
     try:
@@ -303,7 +303,7 @@ def gathered(
 
 
 def _played(worlds: list[tuple["Question", int]], seconds: float | None) -> Generator["PlannedOutcome"]:
-    """The outcomes, in order; after so many seconds no more of them. Ctrl-C is for this process: it ends the others."""
+    """The outcomes, in order, for at most `seconds`. The other processes ignore Ctrl-C; this one ends them."""
     import signal
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import active_children, get_context

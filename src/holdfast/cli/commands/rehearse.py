@@ -1,5 +1,5 @@
-"""`rehearse`: the job on a small network of this machine, its machines killed under it, and whether that changed
-anything."""
+"""`rehearse`: runs a job on a small network on this machine, kills the machines that run it, and compares the
+results."""
 
 import contextlib
 import signal
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 NOT_THE_SAME = 1
 CHECKPOINT_EVERY = "1s"
-"""Often: a rehearsal is short."""
+"""Often, because a rehearsal is short."""
 
 
 class Rehearsed(FromFile):
     leaves_out = frozenset({"checkpoint_every"})
-    """How often is right for the network is too seldom here."""
+    """An interval that suits a real network is too long for a rehearsal."""
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def rehearse(
     argv: flags.Argv,
-    kills: Annotated[int, typer.Option(min=1, max=8, help="How many machines to kill under it.")] = 1,
+    kills: Annotated[int, typer.Option(min=1, max=8, help="How many machines to kill while it runs.")] = 1,
     requirements: flags.Requirements = None,
     cpu: flags.Cpu = "1",
     memory: flags.Memory = "512MiB",
@@ -44,7 +44,7 @@ def rehearse(
     checkpoint: flags.Checkpoint = False,
     checkpoint_every: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How often that is captured; implies --checkpoint. [default: 1s]"),
+        typer.Option(metavar="DURATION", help="Checkpoint interval; implies --checkpoint. [default: 1s]"),
     ] = None,
     folder: flags.Folder = None,
     no_folder: flags.NoFolder = False,
@@ -52,12 +52,12 @@ def rehearse(
     env: flags.Env = None,
     json: Json = False,
 ) -> None:
-    """Kill machines under a command, and see if it matters.
+    """Kill machines while a command runs, and compare the results.
 
-    An orchestrator and some nodes are started here for it, and ended with it; no other network is touched. The command
-    runs in peace first, then with the machine that runs it killed at a random moment. Exit code 0: the same files and
-    the same output; 1: not the same, or nothing could be shown, and what to change is said. Its standard input is
-    empty, as on any node.
+    Starts an orchestrator and some nodes on this machine, and ends them afterwards; no other network is touched. The
+    command runs in peace first; then it runs again, and its machine is killed at a random moment. Exit code 0: the same
+    files and the same output; 1: not the same, or nothing could be shown, with advice on what to change. Its standard
+    input is empty, as on any node.
 
     Without a command, holdfast.toml of this folder says what runs.
 
@@ -94,9 +94,9 @@ def rehearse(
             request = replace(request, **packing.send(rehearsal.client))
             report = rehearsal.play(request, kills=kills)
     except NotInTime as late:
-        # A machine with much to do is no fault of the job's, and shows nothing about it.
+        # A busy machine is not the job's fault, and shows nothing about the job.
         typer.secho(f"NOT SHOWN: this machine was too slow for a rehearsal: {late}.", fg="red", err=json)
-        typer.echo("Rehearse it again when this machine has less to do.", err=json)
+        typer.echo("Rehearse it again when this machine is less busy.", err=json)
         raise typer.Exit(NOT_THE_SAME) from None
     _show(report, json)
     if not report.good:
@@ -105,18 +105,18 @@ def rehearse(
 
 @contextlib.contextmanager
 def _heeding_signals() -> Iterator[None]:
-    """Whoever ends this, by Ctrl-C, SIGTERM or by closing the terminal, leaves nothing running: the first signal ends
-    the rehearsal, and what comes while it is cleared away is not heard any more."""
+    """Leaves nothing running after Ctrl-C, SIGTERM or the closing of the terminal: the first signal ends the rehearsal,
+    and signals during the cleanup are ignored."""
 
     def heard(number: int, frame: FrameType | None) -> None:
         for one in before:
             signal.signal(one, signal.SIG_IGN)
-        with contextlib.suppress(OSError):  # the terminal may be what is gone
-            error_output.say("\ninterrupted: its machines are ended and taken away")
-        raise SystemExit(128 + number)  # which no retry on the way takes for a fault
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            error_output.say("\ninterrupted: its machines are being stopped and removed")
+        raise SystemExit(128 + number)  # no retry takes this for a fault
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    # Whoever started this so that it ignores one of them meant it.
+    # A signal that was ignored when this process started stays ignored.
     before = {number: was for number in numbers if (was := signal.getsignal(number)) not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, heard)

@@ -1,4 +1,4 @@
-"""`results`: bring what a job left to this machine, now or again."""
+"""`results`: fetches the files and output of a job to this machine."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,16 +18,16 @@ def register(app: typer.Typer) -> None:
 def results(
     job: JobOrArray,
     to: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Put them there, into a folder that is empty or this job's own.")
+        str | None, typer.Option(metavar="DIR", help="Put them into this folder, if it is empty or this job's own.")
     ] = None,
     json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Bring a job's files and output here.
+    """Fetch a job's files and output.
 
-    They go to results/<its name or id>/, verified; of an array, those of every item. A sync that was cut goes on where
-    it was. The network keeps the files until they have arrived once.
+    They are verified and go to results/<its name or id>/; for an array, those of every item. An interrupted transfer
+    continues where it was. The network keeps the files until they have arrived once.
 
     Examples:
       holdfast results train
@@ -47,7 +47,7 @@ def results(
 
 
 def bring(client: "Client", job: str, to: str | None = None) -> "Synced":
-    """With a bar. Ctrl-C says how to go on."""
+    """Fetch the results, with a bar. Ctrl-C prints how to continue."""
     from holdfast.cli.render.progress_bars import Bar
 
     try:
@@ -58,18 +58,18 @@ def bring(client: "Client", job: str, to: str | None = None) -> "Synced":
 
 
 def cut(what: str, to: str | None) -> typer.Exit:
-    """Says how to go on with what was interrupted."""
+    """Print how to continue what was interrupted."""
     from shlex import quote
 
     from holdfast.cli import error_output
 
     elsewhere = f" --to {quote(to)}" if to is not None else ""
-    error_output.say(f"\nnot all has arrived; go on with: holdfast results {what}{elsewhere}")
+    error_output.say(f"\nnot everything has arrived; continue with: holdfast results {what}{elsewhere}")
     return typer.Exit(error_output.EXIT_INTERRUPTED)
 
 
 def says(synced: "Synced") -> str:
-    """Where they are, in one line."""
+    """Where the results are, in one line."""
     from holdfast.quantities import counted, spoken_bytes
 
     logs = ", ".join(output.file for output in synced.output.values())

@@ -1,6 +1,6 @@
-"""`run` and `rerun`: send a job or an array, show it live, bring back what it made, give its verdict.
+"""`run` and `rerun`: send a job or an array, show it live, fetch its results, print its verdict.
 
-Ctrl-C asks whether it shall go on or be stopped; where nobody can be asked, it goes on.
+Ctrl-C asks whether it should go on or be stopped; where nobody can be asked, it goes on.
 """
 
 from typing import TYPE_CHECKING
@@ -37,11 +37,11 @@ def run(
 ) -> None:
     """Run a command somewhere in the network.
 
-    The current folder goes along, and the command runs in a copy of it. Its output is shown as it comes; what it makes
-    comes back to results/<name or id>/. Without a command, holdfast.toml says what runs: see `holdfast init`.
+    The current folder is sent along, and the command runs in a copy of it. Its output is shown as it comes; the files
+    it makes come back to results/<name or id>/. Without a command, holdfast.toml says what runs: see `holdfast init`.
 
-    The exit code is the job's own when the job itself failed; `holdfast help exit-codes` lists the others. Of an array
-    it is 0 when every item succeeded, 75 when all that failed may be tried again, else 1.
+    The exit code is the job's own if the job itself failed; `holdfast help exit-codes` lists the others. For an array
+    it is 0 if every item succeeded, 75 if all items that failed may be tried again, else 1.
 
     Examples:
       holdfast run -- python3 train.py
@@ -70,13 +70,13 @@ def run(
 def _sent(
     client: "Client", request: "JobRequest", packing: "Packing", items: list[str] | None
 ) -> "tuple[JobView | None, ArrayView | None]":
-    """What goes along, and then the job; or, where there are items, the array of them."""
+    """Send the files, and then the job; or, if there are items, the array."""
     from secrets import token_hex
     from shlex import quote
 
     from msgspec.structs import replace
 
-    # Drawn here and not by the client: whoever interrupts the sending is told it, to ask again with it.
+    # Drawn here and not by the client: a person who interrupts the sending gets it for another try.
     key = request.key or token_hex(16)
     request = replace(request, key=key)
     try:
@@ -107,7 +107,7 @@ def rerun(
 ) -> None:
     """Run a job once more, as a new job.
 
-    With the same command, files and limits. Of an array, the items that did not succeed.
+    Uses the same command, files and limits. For an array, runs the items that did not succeed.
 
     Examples:
       holdfast rerun train
@@ -132,7 +132,7 @@ def rerun(
 
 
 def _see_through(client: "Client", job: "JobView", *, detach: bool, results: bool, json: bool) -> None:
-    """Show the job until it has ended, and bring its results; or, detached, say its id."""
+    """Show the job until it has ended, and fetch its results; or, if detached, print its id."""
     if detach and not json:
         typer.echo(job.id)
         return
@@ -141,7 +141,7 @@ def _see_through(client: "Client", job: "JobView", *, detach: bool, results: boo
 
         print_json(job)
         return
-    # Before anything else is loaded: whoever leaves now knows what they have sent.
+    # Before anything else is imported: a person who leaves now knows what was sent.
     error_output.say(f"-- sent as {job.id}", dim=True)
     from holdfast.cli.watch.interrupts import seen_through
 
@@ -185,7 +185,7 @@ def _conclude(client: "Client", job: "JobView", *, results: bool, json: bool) ->
 
 
 def _brought(client: "Client", job: "JobView") -> "tuple[Synced | None, HoldfastError | None]":
-    """The results of a job that ended, or why they are not here. The verdict is said in either case."""
+    """The results of a job that has ended, or why they are missing. The verdict is shown in either case."""
     from holdfast.cleaning import clean
     from holdfast.cli.commands.results import bring, says
     from holdfast.errors import HoldfastError

@@ -25,16 +25,16 @@ def register(app: typer.Typer) -> None:
 
 def up(
     data_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where it keeps everything; else HOLDFAST_HOME/orchestrator.")
+        str | None, typer.Option(metavar="DIR", help="Where it keeps its data; else HOLDFAST_HOME/orchestrator.")
     ] = None,
     http: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where people reach it. TLS for all but loopback.")
+        str, typer.Option(metavar="HOST:PORT", help="Address for users. TLS except on loopback.")
     ] = "127.0.0.1:7420",
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where nodes dial in. TLS for all but loopback.")
+        str, typer.Option(metavar="HOST:PORT", help="Address for nodes. TLS except on loopback.")
     ] = "127.0.0.1:7421",
     files: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where nodes fetch and deliver files; else the port after.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address for nodes' files; else the next port.")
     ] = None,
     blobs: Annotated[
         str | None, typer.Option(metavar="URL", help="s3://BUCKET[/PREFIX] for files; else a folder in DIR.")
@@ -56,7 +56,7 @@ def up(
 ) -> None:
     """Start an orchestrator here, in the foreground.
 
-    Ctrl-C ends it; what runs on nodes goes on. The commands of this machine find it by themselves.
+    Ctrl-C ends it; jobs on nodes go on. Commands on this machine find it by themselves.
 
     Examples:
       holdfast up
@@ -86,7 +86,7 @@ def up(
 
 
 def _announce(data: "Path", listen: str) -> None:
-    """Once this process serves, say where, and how a node joins."""
+    """Once this process serves, print where, and how a node joins."""
     import logging
     import socket
     import time
@@ -97,7 +97,7 @@ def _announce(data: "Path", listen: str) -> None:
     from holdfast.errors import HoldfastError
     from holdfast.identity.tokens import invitation
 
-    # This process's log is the orchestrator's; that it asked itself something is no news.
+    # This process's log is the orchestrator's; its requests to itself are not logged.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     path = data / "endpoint.json"
     while True:
@@ -116,7 +116,7 @@ def _announce(data: "Path", listen: str) -> None:
     if endpoint["open_join"]:
         join += f" --token {invitation(endpoint['pin']).text}" if endpoint["pin"] else ""
     elif not sys.stdout.isatty():
-        # What is printed ends in a journal or a file there, and whoever reads that could join.
+        # The output goes to a journal or a file, and anyone who reads that could join.
         join += " --token TOKEN\nwith a token made here by:\n  holdfast token new"
     else:
         try:
@@ -134,13 +134,13 @@ def _announce(data: "Path", listen: str) -> None:
 
 
 def _known_as_local(data: "Path") -> str:
-    """Let the commands of this machine find this orchestrator as `local`; which context they use now."""
+    """Let the commands of this machine find this orchestrator as `local`; returns the context in use."""
     from holdfast.client import contexts
     from holdfast.client.endpoint import home
     from holdfast.errors import HoldfastError
 
     try:
-        # In its usual place it is found there; what else is written down then would lead away from it.
+        # In its usual place it is found without an entry; an entry would point elsewhere.
         folder = "" if data == (home() / "orchestrator").absolute() else str(data)
         known = contexts.read(home())
         if known.get(contexts.LOCAL).folder != folder:
@@ -150,7 +150,7 @@ def _known_as_local(data: "Path") -> str:
                     known.contexts[contexts.LOCAL] = contexts.Context(folder=folder)
         return os.environ.get("HOLDFAST_CONTEXT") or known.current or contexts.LOCAL
     except (HoldfastError, OSError) as error:
-        typer.echo(f"it is not known as `local` to the commands of this machine: {error}", err=True)
+        typer.echo(f"the commands of this machine cannot find it as `local`: {error}", err=True)
         return contexts.LOCAL
 
 
@@ -181,16 +181,16 @@ def node(
         bool, typer.Option("--private-inputs", help="Jobs may fetch from addresses inside this machine's network.")
     ] = False,
     no_network: Annotated[
-        bool, typer.Option("--no-network", help="No job may use the network, also if it asks for it.")
+        bool, typer.Option("--no-network", help="No job may use the network, even if it asks for it.")
     ] = False,
     hours: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="WINDOW", help="When it offers itself, as 'Mon-Fri 19:00-07:00'; repeatable; else always."
+            metavar="WINDOW", help="When it hosts jobs, such as 'Mon-Fri 19:00-07:00'; repeatable; else always."
         ),
     ] = None,
     grace: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long work may finish when it is asked to leave.")
+        str | None, typer.Option(metavar="DURATION", help="Time for running work to finish when the node leaves.")
     ] = None,
     unsafe_process_runtime: Annotated[
         bool, typer.Option("--unsafe-process-runtime", help="Run jobs with NO isolation where no sandbox works.")
@@ -198,8 +198,9 @@ def node(
 ) -> None:
     """Offer this machine to a network, or look after a node.
 
-    Without a command it joins, and hosts jobs until Ctrl-C or SIGTERM. Flags win over the environment, the environment
-    over the file. `show` and `drain` are for those who run the network, the others for those who run this machine.
+    Without a command it joins, and hosts jobs until Ctrl-C or SIGTERM. Flags override the environment, and the
+    environment overrides the file. `show` and `drain` are for the network's operator, the others for the operator of
+    this machine.
 
     Examples:
       holdfast node --orchestrator holdfast.example:7421 --token hf1_…
@@ -234,7 +235,7 @@ def node(
 
 
 def serve_node(flags: dict[str, object | None], config: str | None) -> None:
-    """Become a node, until it is asked to leave. Returns only by an error in its settings."""
+    """Become a node, until it leaves. Does not return; raises if its settings are wrong."""
     from pathlib import Path
 
     from holdfast.client.endpoint import home
@@ -249,23 +250,23 @@ def serve_node(flags: dict[str, object | None], config: str | None) -> None:
 
 
 def _welcome(settings: "NodeConfig", usual: "Path") -> None:
-    """What somebody who lends a machine wants to know first: where it goes, how to look at it, how it ends."""
+    """Print what a node operator wants to know first: which network, how to look at the node, how to end it."""
     import shlex
 
     from holdfast.quantities import spoken_ms
 
     its = "" if settings.home == usual.absolute() else f" --home {shlex.quote(str(settings.home))}"
     grace = f"what runs may finish within {spoken_ms(settings.grace_ms)}" if settings.grace_ms else "what runs is moved"
-    typer.echo(f"This machine offers itself to {settings.orchestrator}, from the line `session … stands` on.", err=True)
+    typer.echo(f"This machine offers itself to {settings.orchestrator}, from `session … established` on.", err=True)
     typer.echo(f"Look at it from another terminal: holdfast node status{its} (or pause, resume, offer)", err=True)
     typer.echo(f"Ctrl-C ends it: {grace}; a second one ends it at once.", err=True)
 
 
 @node_group.command("show")
 def show_node(node: NodeArg, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
-    """Show a node: how it is, what it offers, what it holds.
+    """Show a node: its state, what it offers, what it holds.
 
-    Also why it is as it is, and what happened to it.
+    Also shows the cause of its state, and what happened to it.
 
     Examples:
       holdfast node show attic
@@ -287,7 +288,7 @@ def drain_node(
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Give a node nothing new and move what it holds elsewhere.
+    """Give a node no new work, and move its work elsewhere.
 
     Examples:
       holdfast node drain attic

@@ -1,8 +1,7 @@
-"""`top`: the network at a glance, drawn again as it changes, until q or Ctrl-C.
+"""`top`: the network at a glance, redrawn as it changes, until q or Ctrl-C.
 
-Three hands: one follows the journal and says when something happened, one asks how everything stands, one draws it and
-listens for keys.
-The terminal is left as it was found, whatever ends it.
+Three threads: one follows the journal and signals each event, one fetches the state of the network, one draws it and
+reads keys. The terminal is restored, whatever ends the command.
 """
 
 import os
@@ -29,13 +28,13 @@ LISTED = 50
 COLUMNS_MAX = 10_000
 EVENTS_KEPT, EVENTS_ONCE = 60, 15
 BEAT_S = 1.0
-"""Between two frames in which nothing happens: ages and loads change all the same."""
+"""Seconds between two frames if nothing happens: ages and loads still change."""
 GAP_S = 0.25
-"""Between two frames in any case."""
+"""The least number of seconds between two frames."""
 PATIENCE_S = 3.0
-"""How long a frame waits for an orchestrator that does not answer, before it says so."""
+"""Seconds without an answer from the orchestrator before a frame says so."""
 
-Once = Annotated[bool, typer.Option("--once", help="Print one frame and end; so does a pipe.")]
+Once = Annotated[bool, typer.Option("--once", help="Print one frame and exit, as into a pipe.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,8 +44,8 @@ def register(app: typer.Typer) -> None:
 def top(once: Once = False, json: Json = False, url: Url = None, token_file: TokenFile = None) -> None:
     """Show the network live: machines, what runs, what waits.
 
-    Machines with how full and how well they are, jobs with how far they are and when they should end, and the newest
-    events. It is drawn again as things change. End it with q or Ctrl-C.
+    Shows the load and state of machines, the progress and estimated end of jobs, and the newest events. Redrawn as
+    things change. End it with q or Ctrl-C.
 
     Examples:
       holdfast top
@@ -57,7 +56,7 @@ def top(once: Once = False, json: Json = False, url: Url = None, token_file: Tok
         if json or once or not sys.stdout.isatty():
             _once(client, json=json)
             return
-        # A frame says by itself that nobody answers.
+        # The frames say themselves that the network does not answer.
         with connect(url, token_file, PATIENCE_S) as asked, connection_monitor.through(lambda text: None):
             _live(asked, JournalFollower(client))
 
@@ -71,20 +70,20 @@ def _once(client: "Client", *, json: bool) -> None:
         render_jobs.print_json(seen)
         return
     out = render_jobs.console()
-    # What is piped has no window: everything that was found is shown.
+    # A pipe has no window: everything is shown.
     rows = out.size.height if sys.stdout.isatty() else 10_000
     width = out.size.width if sys.stdout.isatty() else _wished_columns() or out.size.width
     out.print(frame(seen, width, rows), width=width)
 
 
 def _wished_columns() -> int:
-    """How wide a pipe shall be; 0: nobody says, or it is no number."""
+    """The width for a pipe, from COLUMNS; 0 if it is not set, or not a number."""
     said = os.environ.get("COLUMNS", "")
     return min(int(said), COLUMNS_MAX) if said.isdecimal() and len(said) < 10 else 0
 
 
 def look(client: "Client", events: "list[EventView]") -> "TopState":
-    """How everything stands."""
+    """Fetch the state of the network."""
     from holdfast.cli.render.estimate_text import now_ms
     from holdfast.cli.render.top_frame import TopState
 
@@ -97,7 +96,7 @@ def look(client: "Client", events: "list[EventView]") -> "TopState":
         more_running |= page.next is not None
     queued = client.jobs.list(phase="queued", limit=LISTED)
     busy.sort(key=lambda job: (-job.submitted_ms, job.id))
-    # A job that went on between two questions is in two lists.
+    # A job whose phase changed between two requests is in two lists.
     running = list({job.id: job for job in busy}.values())
     waiting = [job for job in queued.jobs if job.id not in {one.id for one in running}]
     waiting.sort(key=lambda job: (_starts(job), job.submitted_ms, job.id))
@@ -109,7 +108,7 @@ def look(client: "Client", events: "list[EventView]") -> "TopState":
 
 
 def _starts(job: "JobView") -> float:
-    """Those that should start first stand first."""
+    """The sort key of waiting jobs: the earliest estimated start first."""
     return job.estimate.start[0] if job.estimate and job.estimate.start else float("inf")
 
 
@@ -117,7 +116,7 @@ def _starts(job: "JobView") -> float:
 
 
 class JournalFollower:
-    """The newest events, and a bell that rings with each."""
+    """Keeps the newest events, and sets `rung` at each."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
@@ -134,18 +133,17 @@ class JournalFollower:
                     self._events.append(event)
                     self.rung.set()
             except HoldfastError:
-                # The frames say that nobody answers; here it is tried again for as long as somebody looks.
+                # The frames say that the network does not answer; this tries again until the client is closed.
                 threading.Event().wait(BEAT_S)
             except (RuntimeError, OSError):
-                return  # the client was closed: nobody looks any more
+                return  # the client was closed
 
     def newest(self) -> "list[EventView]":
         return list(self._events)
 
 
 class Looking:
-    """Asks how everything stands, again and again, beside whoever draws it: a network that does not answer must not
-    keep a key from being heard."""
+    """Fetches the state again and again, in its own thread: a network that does not answer must not delay the keys."""
 
     def __init__(self, client: "Client", journal: JournalFollower) -> None:
         from holdfast.cli.render.estimate_text import now_ms
@@ -170,13 +168,13 @@ class Looking:
             except HoldfastError as trouble:
                 self._trouble = f"{trouble.says} [{trouble.code}]"
             except (RuntimeError, OSError):
-                return  # the client was closed: nobody looks any more
+                return  # the client was closed
             self.looked.set()
             threading.Event().wait(GAP_S)
             self._journal.rung.wait(BEAT_S - GAP_S)
 
     def newest(self) -> "TopState":
-        """How everything stands; if nobody answers, how it stood, and that nobody does."""
+        """The current state; if the network does not answer, the last one, with the reason."""
         import msgspec
 
         from holdfast.cli.render.estimate_text import now_ms
@@ -229,9 +227,9 @@ def _nobody_types(seconds: float) -> str:
 
 @contextmanager
 def keys() -> "Iterator[Callable[[float], str]]":
-    """Reads single keys while it is open. What it gives waits so many seconds for one; empty: none was pressed.
+    """Reads single keys while it is open. Yields a function that waits for a key; empty if none was pressed.
 
-    Where nobody types (a pipe, a test), it only waits. Ctrl-C stays an interruption."""
+    Without a terminal (a pipe, a test), it only waits. Ctrl-C stays an interrupt."""
     import select
 
     try:

@@ -1,4 +1,4 @@
-"""`version`: which Holdfast this is, and on what."""
+"""`version`: the version of Holdfast and of Python."""
 
 import typer
 
@@ -10,7 +10,7 @@ def register(app: typer.Typer) -> None:
 
 
 def version(json: Json = False) -> None:
-    """Say which version this is.
+    """Print the version.
 
     Examples:
       holdfast version
@@ -27,7 +27,7 @@ def version(json: Json = False) -> None:
 
 
 def line() -> str:
-    """What `holdfast --version` says, and the command."""
+    """What `holdfast --version` and `holdfast version` print."""
     import platform
 
     from holdfast import __version__

@@ -1,1 +1,1 @@
-"""How answers look: tables, timelines, bars, plots. Asks nobody anything."""
+"""Renders answers: tables, timelines, bars, plots. Sends no requests."""

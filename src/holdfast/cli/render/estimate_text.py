@@ -1,6 +1,6 @@
-"""Estimates in words: when something starts and ends, from what that is told, and how often it was right.
+"""Renders estimates: when something starts and ends, what the estimate is based on, and how often estimates were right.
 
-Reckons with nothing but what the network said, and asks nobody.
+Uses only what the network reported, and sends no requests.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from holdfast.quantities import spoken_ms
 from holdfast.wire.http import EstimateView, ScoreView
 
-PROMISED = "meant: 4 of 5"
+PROMISED = "target: 4 of 5"
 
 
 def now_ms() -> int:
@@ -17,7 +17,7 @@ def now_ms() -> int:
 
 
 def span(when: tuple[int, int], at_ms: int) -> str:
-    """`in 40 s to 2 min`; what lies in the past is now."""
+    """`in 40 s to 2 min`; a time in the past counts as now."""
     low, high = (spoken_ms(max(0, moment - at_ms)) for moment in when)
     if when[1] <= at_ms:
         return "any moment"
@@ -27,7 +27,7 @@ def span(when: tuple[int, int], at_ms: int) -> str:
 
 
 def line(estimate: EstimateView, at_ms: int | None = None) -> str:
-    """Everything that is foretold, in one line."""
+    """The whole estimate, in one line."""
     at_ms = now_ms() if at_ms is None else at_ms
     parts: list[str] = []
     if estimate.start is not None:
@@ -54,7 +54,7 @@ def _briefly(when: tuple[int, int], at_ms: int) -> str:
 
 
 def short(estimate: EstimateView | None, at_ms: int | None = None) -> str:
-    """The next thing that is foretold, for a column: `starts in 4–9 s`; empty: nothing is."""
+    """The next estimated event, for a column: `starts in 4–9 s`; empty if there is none."""
     if estimate is None:
         return ""
     at_ms = now_ms() if at_ms is None else at_ms
@@ -64,11 +64,11 @@ def short(estimate: EstimateView | None, at_ms: int | None = None) -> str:
 
 
 def scores(found: Mapping[str, ScoreView]) -> str:
-    """How often estimates came true, in one line."""
+    """How often estimates were right, in one line."""
     sorts = {"start": "starts", "end": "ends", "end_running": "ends while running"}
     parts = [
         f"{words} {found[sort].right} of {found[sort].judged}"
         for sort, words in sorts.items()
         if sort in found and found[sort].judged
     ]
-    return f"right so far: {', '.join(parts)}; {PROMISED}" if parts else "none was judged so far"
+    return f"right so far: {', '.join(parts)}; {PROMISED}" if parts else "none has been judged so far"

@@ -1,5 +1,5 @@
-"""What happens to a job, in the words of whoever waits for it: from the entries of its journal, one line for each that
-matters to them. Pure: entries go in, words come out; asks nobody, prints nothing.
+"""Describes what happens to a job, for the person who waits for it: one line for each journal entry that matters to
+them. Pure: entries go in, text comes out; sends no requests, prints nothing.
 
     running on bee
     bee was lost after 12.0 s (its connection broke); another machine takes over
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 SILENT = frozenset(
     {"job.queued", "job.preparing", "job.running", "job.uploading", "job.accepted", "job.ended", "attempt.go"}
 )
-"""What the status line or the verdict says anyway."""
+"""Entries that the status line or the verdict shows anyway."""
 EXPECTED = ("superseded", "cancelled")
-"""Failures of a revoked attempt of which nobody need be told: another one won, or whoever sent it stopped it."""
+"""Failures of a revoked attempt that are not shown: another attempt won, or the job was stopped."""
 UNFIT = "quarantined"
 """The cause of a takeover from a machine that can still be reached."""
 
@@ -30,26 +30,26 @@ class Saved(NamedTuple):
     number: int
     at_ms: int
     work_ms: int
-    """How much work stands in it: of the attempt that made it, and of those that it went on from."""
+    """How much work it holds: of the attempt that made it, and of those that it continued."""
 
 
 class Tale:
-    """One job's. Entries are told to it in their order, each once."""
+    """The timeline of one job. Takes its entries in order, each once."""
 
     def __init__(self, recovery: str) -> None:
         self._resumes = recovery == "resume"
         self._began: dict[str, int] = {}
         self._kept: dict[str, int] = {}
-        """By attempt: the work that it began with."""
+        """By attempt: the work that it started with, in milliseconds."""
         self._homeless = False
-        """Its machine was lost, and nobody has said yet where it goes on."""
+        """It lost its machine or failed there, and has not been assigned again yet."""
         self.saved: Saved | None = None
         self.node = ""
-        """Where it was last given to, or runs."""
+        """The machine that it was last assigned to, or runs on."""
         self.running = False
 
     def told(self, event: "EventView", node: str) -> str:
-        """A line for people, or nothing. `node`: what the machine of this entry is called."""
+        """A line for people, or nothing. `node`: the name of the entry's machine."""
         match event.kind:
             case "job.assigned":
                 return self._assigned(event, node)

@@ -1,7 +1,7 @@
-"""How answers look to a person: tables, timelines, one-line verdicts. Asks nobody anything.
+"""Renders answers for people: tables, timelines, one-line verdicts. Sends no requests.
 
-What nodes and jobs say of themselves is cleaned before it reaches a terminal: a machine nobody controls must not be
-able to draw on the screen of whoever lists it.
+Text from nodes and jobs is cleaned before it reaches a terminal: a machine that nobody controls must not be able to
+draw on a user's screen.
 """
 
 import sys
@@ -21,13 +21,13 @@ from holdfast.wire.errors import FailureView
 from holdfast.wire.http import ArrayItem, EventView, ExplainView, JobView
 
 WIDE = 240
-"""Columns when nobody's window is in the way: what is piped is not cut."""
+"""Columns where there is no window: piped output is not cut."""
 NARROW = 140
-"""Below this, a table of nodes says less."""
+"""Columns below which tables show less."""
 TINY = 70
-"""Below this, jobs are listed without a table."""
+"""Columns below which jobs are listed without a table."""
 SHORT_ID = 13
-"""Of an id, where there is little room. Commands take the first letters of one."""
+"""Characters of an id that are shown in a narrow window. Commands accept the beginning of an id."""
 
 STYLES = {
     "ready": "green", "succeeded": "green", "running": "cyan", "probation": "yellow", "suspect": "yellow",
@@ -38,7 +38,7 @@ STYLES = {
 
 class _Screen(Console):
     def on_broken_pipe(self) -> None:
-        """The front door knows what to do about it; by itself it would end the process as if something had failed."""
+        """Leave it to `cli.main`: rich would end the process as if something had failed."""
         raise BrokenPipeError
 
 
@@ -115,7 +115,7 @@ def jobs(listed: Sequence[JobView]) -> None:
 
 
 def _jobs_briefly(listed: Sequence[JobView]) -> None:
-    """Where hardly anything fits: a line each, with as much of the id as commands take."""
+    """For very narrow windows: one line for each job, with a shortened id."""
     out = console()
     for job in listed:
         line = f"{job.id[:SHORT_ID]} {(job.verdict or job.phase)[:9]:<9} {ago(job.submitted_ms):>7} {_title(job)}"
@@ -123,7 +123,7 @@ def _jobs_briefly(listed: Sequence[JobView]) -> None:
 
 
 def _title(job: JobView) -> str:
-    """Its name, or its command; of an item of an array, which."""
+    """The job's name or command, with its index if it is an item of an array."""
     which = f"[{job.item}]" if job.array else ""
     return clean(job.name or " ".join(job.argv))[: 32 - len(which)] + which
 
@@ -169,7 +169,7 @@ def job(view: JobView) -> None:
 
 
 def array(items: list[ArrayItem], texts: list[str], details: dict[str, JobView]) -> None:
-    """Items of an array, one to a row. `texts`: what they say, where that is known; `details`: of those that failed."""
+    """Items of an array, one per row. `texts`: the items as typed, if known; `details`: the jobs that failed."""
     table = columns("index", *(["item"] if texts else []), "job", "state", "")
     for item in items:
         text = [clean(texts[item.index])[:40] if item.index < len(texts) else ""] if texts else []
@@ -180,7 +180,7 @@ def array(items: list[ArrayItem], texts: list[str], details: dict[str, JobView])
 
 
 def move_line(view: JobView) -> str:
-    """How a move stands, in one line."""
+    """The state of a move, in one line."""
     move = view.move
     if move is None:
         return f"{view.id} stays where it is"
@@ -238,7 +238,7 @@ def amounts_line(amounts: dict[str, int]) -> str:
 
 
 def event(happened: EventView) -> None:
-    """One line; where the window is too narrow, the rest of the text stands below its beginning."""
+    """One line; in a narrow window, the text wraps within its column."""
     line = Table.grid(padding=(0, 2))
     line.add_column(style="dim", no_wrap=True)
     line.add_column(min_width=19, no_wrap=True)

@@ -1,7 +1,7 @@
-"""How machines look to a person: all of them in a table, one with its story, and the one that is here; and the tokens
-by which others may join them.
+"""Renders machines: all of them in a table, one with its history, and the node on this machine. Also renders join
+tokens.
 
-Asks nobody anything. What is wrong with a machine is said in words, and those it is wrong with stand first.
+Sends no requests. Machines with problems come first, with the problem in words.
 """
 
 from collections import Counter
@@ -22,16 +22,16 @@ from holdfast.quantities import counted, spoken_cores, spoken_mib, spoken_ms
 from holdfast.wire.http import EventView, JoinTokenView, NodeView
 
 UNSAFE = "UNSAFE: no isolation"
-"""Said in every listing of a node whose jobs run as plain processes."""
+"""Shown in every listing of a node whose jobs run as plain processes."""
 
 ORDER = (
     "lost", "quarantined", "suspect", "away", "probation", "draining", "drained", "paused", "full", "ready", "gone",
 )  # fmt: skip
-"""How a machine can stand, as `standing` says it: those that are looked for first."""
+"""The results of `standing`, in the order of a listing: problems first."""
 FITS, FITS_LESS = 78, 60
-"""Columns below which a table of nodes leaves out what a node has, and then its id, before a state is cut."""
+"""Columns below which a table of nodes leaves out memory and GPUs, and then also the id, so that no state is cut."""
 WORKS = ("probation", "full", "ready")
-"""Standings of those that are given work, or would be if they had room."""
+"""Results of `standing` for nodes that get work, or would get it if they had room."""
 
 
 def isolation(node: NodeView) -> Text:
@@ -39,7 +39,7 @@ def isolation(node: NodeView) -> Text:
 
 
 def standing(node: NodeView) -> str:
-    """How it is, in one word: its state, or what keeps work from it all the same."""
+    """The condition of a node in one word: its state, or what else keeps work from it."""
     if node.state not in ("ready", "probation"):
         return node.state
     if not node.connected:
@@ -54,13 +54,13 @@ def standing(node: NodeView) -> str:
 
 
 def because(node: NodeView) -> str:
-    """What is to be said of how it stands, beyond the word for it; empty where there is nothing."""
+    """The reason for the `standing` of a node; empty if there is none to show."""
     word, cause, since = standing(node), clean(node.cause), ago(node.state_since_ms)
     if word in ("paused", "draining", "drained"):
         holds = f"; still holds {counted(len(node.attempts), 'attempt')}" if node.attempts else ""
         return clean(node.draining_because) + holds
     if word == "away":
-        return "not connected; it is waited for"
+        return "not connected; expected back"
     if word == "full":
         return f"no room: holds {counted(len(node.attempts), 'attempt')}" if node.attempts else "offers nothing"
     return f"for {since}: {cause}" if word not in ("ready", "gone") else ""
@@ -86,7 +86,7 @@ def _pause_cause(node: NodeView) -> str:
 
 
 def nodes(listed: Sequence[NodeView], *, everyone: bool = False) -> None:
-    """`everyone`: those too that said goodbye."""
+    """`everyone`: also nodes that have left."""
     out = render_jobs.console()
     shown = sorted((node for node in listed if everyone or node.state != "gone"), key=place)
     if not listed:
@@ -95,7 +95,7 @@ def nodes(listed: Sequence[NodeView], *, everyone: bool = False) -> None:
     if shown:
         out.print(_wide(shown) if out.width >= NARROW else _narrow(shown, out.width))
     for node in shown if out.width < NARROW else ():
-        if because(node) and not (standing(node) == "full" and node.attempts):  # which is as it should be
+        if because(node) and not (standing(node) == "full" and node.attempts):  # which is normal
             out.print(Text.assemble((f"{_name(node)}: ", "bold"), _remark(node)))
         if node.isolation == "none":
             out.print(Text.assemble((f"{_name(node)}: ", "bold"), isolation(node)))
@@ -104,7 +104,7 @@ def nodes(listed: Sequence[NodeView], *, everyone: bool = False) -> None:
 
 
 def summary(listed: Sequence[NodeView], *, everyone: bool = False) -> list[str]:
-    """All of them in a line, and in another what of them can be had now."""
+    """One line that counts the nodes by condition, and one with the resources that are free."""
     here = [node for node in listed if node.state != "gone"]
     counts = Counter(map(standing, here))
     said = ", ".join(f"{counts[word]} {word}" for word in reversed(ORDER) if counts[word])
@@ -123,9 +123,9 @@ def summary(listed: Sequence[NodeView], *, everyone: bool = False) -> list[str]:
 
 
 def place(node: NodeView) -> tuple[int, str, str]:
-    """Where it stands in a listing."""
+    """The sort key of a listing."""
     word = standing(node)
-    # Who has no room is well, and stands where the others are looked for.
+    # A full node is healthy, and is listed with the ready ones.
     return ORDER.index("ready" if word == "full" else word) if word in ORDER else 0, node.name, node.id
 
 
@@ -178,7 +178,7 @@ def _wide(listed: Sequence[NodeView]) -> Table:
 
 
 def _narrow(listed: Sequence[NodeView], width: int) -> Table:
-    """What fits a small window: as much of an id as commands take. Why one is as it is stands below."""
+    """A table for a small window, with shortened ids. The reasons are printed below it."""
     cells = {
         "name": lambda node: _name(node)[:14],
         "id": lambda node: clean(node.id)[:SHORT_ID],
@@ -229,7 +229,7 @@ def node(view: NodeView) -> None:
 
 
 def _unnamed(happened: EventView, label: str) -> str:
-    """What happened, without the machine's name where that stands above."""
+    """The text of an event, without the machine's name if that is in the heading."""
     from holdfast.model.cause_text import KINDS, entry_text
 
     facts = facts_of(happened)
@@ -239,7 +239,7 @@ def _unnamed(happened: EventView, label: str) -> str:
 
 
 def _load(load: dict[str, int]) -> str:
-    """Of the whole machine, whoever causes it."""
+    """The load of the whole machine, whatever causes it."""
     words = {
         "cpu_permille": lambda amount: f"processor {amount // 10} %",
         "memory_used_mib": lambda amount: f"{spoken_mib(amount)} memory used",
@@ -266,7 +266,7 @@ def node_status(found: dict[str, Any]) -> None:
         "offers": amounts_line(found.get("offered", {})),
         "in use": amounts_line(found.get("in_use", {})),
         "hours": f"{hours['set']}; {hours['says']}" if hours.get("says") else "",
-        "no new work": "drained by the network's operator; only they take it back" if found.get("drained") else "",
+        "no new work": "drained by the network's operator; only they can undo it" if found.get("drained") else "",
     }
     for name, value in facts.items():
         if value:
@@ -291,7 +291,7 @@ def node_status(found: dict[str, Any]) -> None:
 
 
 def _health(out: Console, health: dict[str, Any]) -> None:
-    """What is wrong with the machine, what may become so, and what its GPUs say."""
+    """What is wrong with the machine, its warnings, and its sensor readings."""
     if health.get("sick"):
         out.print(Text.assemble(("  sick         ", "red"), clean(str(health["sick"]))))
     for warning in health.get("warnings", ()):
@@ -306,7 +306,7 @@ def _health(out: Console, health: dict[str, Any]) -> None:
 
 
 def tokens(listed: Sequence[JoinTokenView], *, everyone: bool = False) -> None:
-    """`everyone`: those too by which nobody can join any more."""
+    """`everyone`: also tokens that are no longer valid."""
     out = render_jobs.console()
     shown = [token for token in listed if everyone or token.state == "good"]
     if shown:
@@ -323,7 +323,7 @@ def tokens(listed: Sequence[JoinTokenView], *, everyone: bool = False) -> None:
             )
         out.print(rows)
     else:
-        out.print("No token lets anyone join. Make one with: holdfast token new")
+        out.print("No valid join tokens. Make one with: holdfast token new")
     spent = len(listed) - len(shown)
     if spent:
         out.print(f"{spent} more used up, expired or revoked (--all)", style="dim")

@@ -1,4 +1,4 @@
-"""How a plan looks on a terminal: facts, causes, intervals, plots, and what to change. Works nothing out."""
+"""Renders a plan on a terminal: facts, causes, intervals, plots, and what to change. Computes nothing."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -69,7 +69,7 @@ def _facts(answer: "Plan") -> Iterator[tuple[str, str]]:
         yield "goodput", f"{here.goodput:.1%} of a job's time, from start to result, is useful work"
         yield "time to finish", f"p50 {span(here.p50_ms)}, p95 {span(here.p95_ms)}, mean {span(here.mean_ms)}"
         if here.succeeded < TELLING_MIN:
-            yield "", f"p95 is the longest of {counted(here.succeeded, 'job')}: few to tell it from"
+            yield "", f"p95 is the longest of {counted(here.succeeded, 'job')}: too few for a good estimate"
     if not here.runs:
         yield "succeeded", "not known: no world was simulated to its end"
         return
@@ -132,8 +132,8 @@ def _advice(answer: "Plan") -> Iterator[str]:
     here, question = answer.here, answer.question
     if here.failed.get("poison"):
         yield (
-            "\nThree machines went within ten minutes of a job's start on them, and the\n"
-            "network takes the job for the cause (poison). On nodes that go this often,\n"
+            "\nThree machines went down within ten minutes of a job's start on them, so the\n"
+            "network blames the job (poison). On nodes that go down this often,\n"
             "send shorter jobs."
         )
     if set(here.failed) - {"poison"}:
@@ -149,4 +149,4 @@ def _advice(answer: "Plan") -> Iterator[str]:
     if gain > question.length_ms / 100 and question.every_ms not in answer.as_good_ms:
         yield f"\nSaving every {span(best_ms)} instead would spare a job {span(gain)} on average."
     if not question.every_ms and here.spent_ms.get(Cause.REDONE.value, 0) > question.length_ms / 20:
-        yield "\nMuch is computed again: with --checkpoint-every 30m a job goes on where it was."
+        yield "\nMuch is computed again: with --checkpoint-every 30m a job continues where it was."

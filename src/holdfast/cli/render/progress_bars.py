@@ -1,6 +1,6 @@
-"""How far something is: a bar with bytes, speed and time left on a terminal, a plain line now and then elsewhere.
+"""Shows progress: a bar with bytes, speed and time left on a terminal, a plain line now and then elsewhere.
 
-It shows what it is told, and knows nothing of what is moved.
+Shows the numbers that it is given, and knows nothing about the transfer itself.
 """
 
 import sys
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from holdfast.blobs.transfer import TransferProgress
 
 LINE_EVERY_S = 5.0
-"""Between two lines where nobody has a terminal: enough to see that it lives, little enough for a log."""
+"""Seconds between two lines if there is no terminal: often enough to show progress, rarely enough for a log."""
 
 
 class Speed:
-    """Speed and time left of something of which only its state is known, now and again."""
+    """Computes speed and time left from occasional progress reports."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: tuple[float, int] | None = None
 
     def told(self, done: int, total: int) -> str:
-        """`12.0 MiB of 45.0 MiB (27 %), 5.1 MiB/s, 7.0 s left`, as far as it can be said."""
+        """`12.0 MiB of 45.0 MiB (27 %), 5.1 MiB/s, 7.0 s left`, as far as it is known."""
         now = self._clock()
         if self._since is None or done < self._since[1]:
             self._since = (now, done)
@@ -46,7 +46,7 @@ class Speed:
 
 
 class _Screen:
-    """What a bar draws on: a bar of rich on a terminal; where there is none, a plain line now and then."""
+    """What progress is drawn on: a bar of rich on a terminal; elsewhere, a plain line now and then."""
 
     def __init__(self, live: bool | None, clock: Callable[[], float]) -> None:
         self._live = error_output.live(sys.stderr) if live is None else live
@@ -97,7 +97,7 @@ class _Screen:
 
 
 class Tally(_Screen):
-    """Things of which ever more are done: `with Tally("arr_1") as tally: tally.told(3, 10, "1 running, 3 done")`."""
+    """Counts things that are done: `with Tally("arr_1") as tally: tally.told(3, 10, "1 running, 3 done")`."""
 
     def __init__(self, what: str, *, live: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(live, clock)
@@ -126,7 +126,7 @@ class Bar(_Screen):
         self._read = 0
 
     def read(self, count: int) -> None:
-        """So many bytes more were read and hashed, before anything is sent. From any thread."""
+        """`count` more bytes were read and hashed, before anything is sent. Called from any thread."""
         with self._lock:
             self._read += count
             self._show(f"reading {self._what}", spoken_bytes(self._read), self._read, None)
@@ -145,7 +145,7 @@ class Bar(_Screen):
 
 @contextmanager
 def counted(doing: str, total: int, unit: str, *, shown: bool = True) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal for things that are counted, which goes when they are done; nothing anywhere else."""
+    """A bar on a terminal for things that are counted, erased when they are done; elsewhere nothing."""
     if not shown or not error_output.live(sys.stderr):
         yield lambda: None
         return
@@ -154,7 +154,7 @@ def counted(doing: str, total: int, unit: str, *, shown: bool = True) -> Iterato
     from holdfast.cli.render.jobs import console
 
     columns = TextColumn(doing), BarColumn(40), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
-    # What goes into a file meanwhile must go there, and not onto the screen.
+    # Output that is redirected to a file must go there, and not onto the screen.
     lines = sys.stdout.isatty()
     with Progress(*columns, console=console(err=True), transient=True, redirect_stdout=lines) as progress:
         task = progress.add_task("", total=total)

@@ -1,6 +1,6 @@
-"""One frame of `holdfast top`: what is known of the network, laid out for a window of a given size. Asks nobody.
+"""Renders one frame of `holdfast top`: the state of the network, for a window of a given size. Sends no requests.
 
-Every row has its fixed place and is cut, never wrapped: a frame is exactly as large as the window, at 80 columns too.
+Every row has a fixed place and is cut, never wrapped: a frame is exactly as large as the window, even at 80 columns.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,9 +17,9 @@ from holdfast.quantities import spoken_cores, spoken_ms
 from holdfast.wire.http import EventView, JobView, NodeView, ScoreView
 
 WIDE = 120
-"""From so many columns on, there is room for ids and causes."""
+"""Columns from which there is room for ids and causes."""
 SMALL = 70
-"""Below that, a machine says less of what it has, before it says less of how it is."""
+"""Columns below which the memory and load of a machine are left out, so that its state still fits."""
 BAR = 8
 
 
@@ -30,21 +30,21 @@ class TopState(msgspec.Struct, frozen=True):
     at_ms: int
     nodes: list[NodeView]
     running: list[JobView]
-    """What machines work on, newest first."""
+    """Jobs that machines work on, newest first."""
     queued: list[JobView]
-    """Those that should start first stand first."""
+    """Sorted by estimated start."""
     more_queued: bool
-    """There are more that wait than are listed."""
+    """More jobs wait than are listed."""
     events: list[EventView]
     scores: dict[str, ScoreView]
     trouble: str = ""
-    """Why this is not the present; empty: it is."""
+    """Why this state is out of date; empty if it is current."""
     more_running: bool = False
-    """Machines work on more than are listed."""
+    """More jobs run than are listed."""
 
 
 def frame(seen: TopState, width: int, height: int) -> RenderableType:
-    """A frame of exactly this size at most."""
+    """A frame of at most this size."""
     nodes = sorted((node for node in seen.nodes if node.state != "gone"), key=place)
     names = {node.id: node.name or node.hostname or node.id for node in seen.nodes}
     wants = [len(part) + 1 if part else 0 for part in (nodes, seen.running, seen.queued)] + [len(seen.events)]
@@ -63,7 +63,7 @@ def frame(seen: TopState, width: int, height: int) -> RenderableType:
 
 
 def shares(room: int, wants: Sequence[int]) -> list[int]:
-    """How many rows each part gets: as many as it wants, and where there are too few, the largest give way."""
+    """How many rows each part gets: as many as it wants; if there are too few, the largest parts shrink."""
     given = list(wants)
     while sum(given) > room and any(given):
         largest = max(range(len(given)), key=lambda part: given[part])
@@ -88,7 +88,7 @@ def _title(words: str, width: int) -> Text:
 
 
 def _grid(*columns: tuple[str, int]) -> Table:
-    """A table that fills the window; a column with a weight of 0 is as wide as what it holds."""
+    """A table that fills the window; a column with a weight of 0 is as wide as its content."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True, padding=(0, 1, 0, 0))
     for name, weight in columns:
         table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=weight or None)
@@ -120,7 +120,7 @@ def _nodes(nodes: list[NodeView], width: int) -> RenderableType:
 
 
 def used(node: NodeView, kind: str, spoken: Callable[[int], str]) -> Text:
-    """A bar, and how much of what it offers is taken."""
+    """A bar, and how much of what the node offers is in use."""
     total = node.offered.get(kind, 0) or node.total.get(kind, 0)
     taken = max(0, total - node.free.get(kind, 0))
     full = min(BAR, -(-BAR * taken // total)) if total else 0
@@ -152,7 +152,7 @@ def _jobs(jobs: list[JobView], names: dict[str, str], wide: bool, at_ms: int) ->
 
 
 def far(job: JobView) -> str:
-    """How far its newest attempt is: a share where that is known, else what it has used."""
+    """Progress of the newest attempt: a percentage if known, else the CPU time or the stage."""
     if not job.progress:
         return ""
     at = job.progress[-1]
@@ -187,7 +187,7 @@ def _events(events: list[EventView], wide: bool) -> RenderableType:
 
 
 def _event(event: EventView, wide: bool) -> Text:
-    """Of whom it is told, too: the first letters of an id are enough for every command."""
+    """With the beginning of the job's or node's id, which is enough for every command."""
     whom = event.job or event.node or ""
     at, kind = (clock(event.at_ms)[:8], "dim"), f"  {clean(event.kind):<18}"
     return Text.assemble(

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 ASK_S = 0.3
 ASK_S_MAX = 10.0
 ASK_SHARE = 4
-"""Pauses this many times as long as the answer took: an array of ten thousand is asked about less often than one of
-ten."""
+"""A pause lasts this many times as long as the answer took, so an array of ten thousand is polled less often than one
+of ten."""
 NAMED_MAX = 20
-"""Failures and takeovers that are told one by one; further ones are counted."""
+"""How many failures and takeovers are shown one by one; further ones are only counted."""
 WAITING = ("unsent", "queued", "assigned")
 RUNNING = ("preparing", "running", "uploading")
 
@@ -39,10 +39,10 @@ def spoken_counts(counts: dict[str, int]) -> str:
 
 
 class ArrayWatch:
-    """Until every item has ended."""
+    """Shows an array until every item has ended."""
 
     def __init__(self, client: "Client", array: "ArrayView", texts: list[str]) -> None:
-        """`texts`: the items as they were typed, where they are known."""
+        """`texts`: the items as typed, if they are known."""
         self._client = client
         self._array = array
         self._texts = texts
@@ -53,7 +53,7 @@ class ArrayWatch:
         self._listening = False
 
     def until_ended(self) -> "ArrayView":
-        """Interrupted, it may be called again: it goes on where it was."""
+        """May be called again after an interrupt: it continues where it was."""
         if not self._listening:
             self._listening = True
             threading.Thread(target=self._read, daemon=True).start()
@@ -79,7 +79,7 @@ class ArrayWatch:
         tally.told(ended, view.items, spoken_counts(view.counts))
 
     def _pause(self, tally: Tally, seconds: float) -> None:
-        """A takeover is told when it happens."""
+        """Wait, and show each takeover when it happens."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             try:
@@ -90,12 +90,12 @@ class ArrayWatch:
                 self._tell(tally, partial(self._takeover, self._items[event.job], event.text))
 
     def _tell(self, tally: Tally, says: Callable[[], str]) -> None:
-        """`says` may have to ask; it is called only if there is room for it."""
+        """`says` may send a request; it is called only if its line is shown."""
         self._told += 1
         if self._told <= NAMED_MAX:
             tally.say(says())
         elif self._told == NAMED_MAX + 1:
-            tally.say(f"what else happens is counted only; holdfast jobs --array {self._array.id} lists it")
+            tally.say(f"further failures and takeovers are counted; holdfast jobs --array {self._array.id} lists them")
 
     def _failure(self, item: "ArrayItem") -> str:
         from holdfast.cli.render.jobs import failure_line
@@ -108,13 +108,13 @@ class ArrayWatch:
         return f"item {self.named(index)}: {text}"
 
     def named(self, index: int) -> str:
-        """`3 (blue)`, as far as it is known."""
+        """`3 (blue)`, or `3` if the text is not known."""
         from holdfast.cli.render.jobs import clean
 
         return f"{index} ({clean(self._texts[index])[:40]})" if index < len(self._texts) else str(index)
 
     def _read(self) -> None:
-        """Takeovers of any job; whose it is, is looked up when it is told."""
+        """Collect the takeovers of all jobs; those of other jobs are dropped later."""
         from holdfast.errors import HoldfastError
 
         try:
@@ -124,4 +124,4 @@ class ArrayWatch:
                 if event.kind == "job.takeover":
                     self._takeovers.put(event)
         except HoldfastError:
-            return  # only what is nice to know is read here; asking for the array says it if nobody answers
+            return  # these events are optional; polling the array reports a network that does not answer

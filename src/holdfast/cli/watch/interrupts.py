@@ -1,6 +1,6 @@
-"""What Ctrl-C means to someone who watches work: leave it running, or stop it. At a terminal they are asked; elsewhere,
-and at a second Ctrl-C, the work goes on, because that loses nothing. It goes on too when the network falls silent, or
-when nobody reads what is shown; whoever watched it is told so.
+"""Decides what Ctrl-C does to work that a person watches: leave it running, or stop it. At a terminal the person is
+asked; elsewhere, and at a second Ctrl-C, the work goes on, because that loses nothing. It also goes on if the network
+falls silent, or if nobody reads the output; a message says so.
 """
 
 import sys
@@ -24,7 +24,7 @@ class Choice(Enum):
 
 
 def seen_through(what: str, until_ended: Callable[[], T], stop: Callable[[], object], later: dict[str, str]) -> T:
-    """What `until_ended` gives. `later`: what to type when one has left, by what it is for."""
+    """Returns what `until_ended` returns. `later`: the commands to type after detaching, by purpose."""
     from holdfast.errors import Unreachable
 
     stopping = False
@@ -34,12 +34,10 @@ def seen_through(what: str, until_ended: Callable[[], T], stop: Callable[[], obj
         except KeyboardInterrupt:
             choice = Choice.DETACH if stopping else _chosen()
         except Unreachable as silence:
-            silence.hint = "\n".join(
-                [f"{what} goes on all the same. When somebody answers there again:", *lines(later)]
-            )
+            silence.hint = "\n".join([f"{what} goes on all the same. When the network answers again:", *lines(later)])
             raise
         except BrokenPipeError:
-            error_output.say(_told(f"{what} goes on, though nobody reads what is shown of it.", later))
+            error_output.say(_told(f"{what} goes on, though nobody reads its output.", later))
             raise
         if choice is Choice.DETACH:
             _left(f"{what} goes on without you.", later)
@@ -47,7 +45,7 @@ def seen_through(what: str, until_ended: Callable[[], T], stop: Callable[[], obj
             try:
                 stop()
             except KeyboardInterrupt:
-                _left(f"nobody has confirmed yet that {what} is stopped: it may go on.", later)
+                _left(f"the network has not confirmed yet that {what} is stopped: it may go on.", later)
             stopping = True
             error_output.say(f"-- {what} is being stopped; Ctrl-C leaves without waiting for it", dim=True)
 
@@ -68,12 +66,12 @@ def _left(says: str, later: dict[str, str]) -> NoReturn:
 def _chosen() -> Choice:
     try:
         return asked()
-    except KeyboardInterrupt:  # a second one, at any moment of the question
+    except KeyboardInterrupt:  # a second Ctrl-C, at any moment of the question
         return Choice.DETACH
 
 
 def asked() -> Choice:
-    """Whoever cannot be asked detaches."""
+    """Ask the person; detach if nobody can be asked."""
     if not prompts.possible():
         return Choice.DETACH
     choice = prompts.key(f"\n{QUESTION}", {choice.value: choice for choice in Choice}, Choice.DETACH)

@@ -1,6 +1,6 @@
-"""Follows one job on the screen: its output, what happens to it in words, and one live line with how it stands.
+"""Follows one job on the screen: its output, a line for each event, and one live line with its status.
 
-Where nobody has a terminal there is no live line, and everything else is the same, in plain lines.
+Without a terminal there is no live line; everything else is the same, in plain lines.
 """
 
 import sys
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from holdfast.wire.http import EventView, JobView, LogLine
 
 ASK_S = 0.5
-"""How often it is asked how far a job is that does not run yet, or no longer. Its output tells of one that does."""
+"""Seconds between two polls of a job that does not run yet, or no longer. A running job shows its output."""
 ASK_RUNNING_S = 5.0
 STAGES = {
-    ("preparing", "data"): "fetching what it reads",
+    ("preparing", "data"): "fetching its inputs",
     ("preparing", "image"): "pulling its image",
-    ("preparing", "build"): "building what it runs in",
-    ("uploading", "files"): "sending what it made",
+    ("preparing", "build"): "building its environment",
+    ("uploading", "files"): "sending its results",
 }
-"""By the phase of the attempt and its stage there: what was last said of a phase that is over tells nothing."""
+"""By phase of the attempt and stage within it. The stage of an earlier phase is not shown."""
 
 
 class Happened(NamedTuple):
@@ -40,9 +40,9 @@ class Happened(NamedTuple):
 
 
 class JobWatch:
-    """Until the job has ended: output and what happens to the screen, how it stands in a status line.
+    """Shows a job until it has ended: its output and events, and its state in a status line.
 
-    Interrupted, it may be asked again: it goes on where it was.
+    After an interrupt, `until_ended` may be called again: it continues where it was.
     """
 
     def __init__(self, client: "Client", job: "JobView", *, aside: bool = False) -> None:
@@ -50,7 +50,7 @@ class JobWatch:
         self._job = job.id
         self._news: SimpleQueue[LogLine | Happened | JobView | None] = SimpleQueue()
         self._ended: list[BaseException | None] = []
-        """That nothing more will come, and why. Not among the news: an interrupt may lose what is just being taken."""
+        """Set when nothing more will come, to the error or None. Not in the queue, where an interrupt may lose it."""
         self._printer = Printer(aside=aside)
         self._status = StatusLine(job.name or job.id)
         self._stages = Stages()
@@ -60,7 +60,7 @@ class JobWatch:
         self._stage = ""
         self._over = threading.Event()
         self._screen = threading.RLock()
-        """Held by whoever writes there: that the network is silent is said from another thread."""
+        """Held while writing to the screen: messages about a silent network come from another thread."""
         self._started = False
 
     def until_ended(self) -> "JobView":
@@ -118,7 +118,7 @@ class JobWatch:
     def _draw(self) -> None:
         standing = self._stage or self._standing(), foreseen(self._view, _now_ms())
         if silence := connection_monitor.silent_s():
-            # What was last known of it is no longer what it does.
+            # The last known state may be out of date.
             standing = f"no answer for {spoken_ms(round(silence * 1000))}", "it goes on"
         with self._screen:
             self._status.say(" · ".join(filter(None, standing)))
@@ -154,14 +154,14 @@ class JobWatch:
             try:
                 view = self._client.jobs.get(self._job)
             except HoldfastError:
-                # Only what is nice to know is asked here; the log says it if nobody answers any more.
+                # These polls are optional; the log reports a network that does not answer.
                 continue
             pause = ASK_RUNNING_S if view.phase == "running" else ASK_S
             self._news.put(view)
 
 
 def foreseen(job: "JobView", now_ms: int) -> str:
-    """When it may start or be done, where the network dares a guess: `done in 40.0 s to 2 min`."""
+    """When the job may start or end, if the network has an estimate: `done in 40.0 s to 2 min`."""
     if job.estimate is None:
         return ""
     word, span = ("done", job.estimate.end) if job.estimate.end else ("starts", job.estimate.start)
@@ -180,7 +180,7 @@ def _now_ms() -> int:
 
 
 class PlatformEntries:
-    """The entries behind the lines that the platform puts into a job's log: their kinds, and the machines' names."""
+    """Finds the journal entries behind the platform's lines in a job's log, with the names of their machines."""
 
     def __init__(self, client: "Client", job: str) -> None:
         self._client = client
@@ -190,7 +190,7 @@ class PlatformEntries:
         self._names: dict[str, str] = {}
 
     def entry(self, line: "LogLine") -> Happened | None:
-        """None: there is none, or it cannot be asked for now; then the line itself has to do."""
+        """None if there is no entry, or it cannot be fetched now; then the line itself is shown."""
         from holdfast.errors import HoldfastError
 
         try:
@@ -200,7 +200,7 @@ class PlatformEntries:
                     self._read_to = event.seq
             event = self._entries.pop(line.offset, None)
             if event is None or (event.attempt or "", event.at_ms) != (line.attempt, line.at_ms):
-                return None  # a line of its own that stands behind that entry
+                return None  # a separate line that follows that entry
             return Happened(event, self._name(event.node))
         except HoldfastError:
             return None
@@ -214,7 +214,7 @@ class PlatformEntries:
 
 
 class Stages:
-    """What an attempt does before and after its body runs, in words with numbers."""
+    """Describes what an attempt does before and after its body runs."""
 
     def __init__(self) -> None:
         self._at: tuple[str, str] = ("", "")
@@ -222,7 +222,7 @@ class Stages:
         self._line_at = time.monotonic() + LINE_EVERY_S
 
     def told(self, job: "JobView") -> str:
-        """The newest attempt's; empty where there is nothing to tell."""
+        """The stage of the newest attempt; empty if there is none to show."""
         phases = {attempt.id: attempt.phase for attempt in job.attempts}
         known = [(p, words) for p in job.progress if (words := STAGES.get((phases.get(p.attempt, ""), p.stage)))]
         if not known:
