@@ -42,11 +42,11 @@ class SickStaysOut(Rule):
                     self.fail(f"{node_id} is {node.state} ({node.cause}) and said last: {self._sick[whose, node_id]}")
 
     def _hung_up(self, leader: str, decision: Decision) -> None:
-        """What still arrives over a session that the leader has closed does not count: the node dials in again."""
+        """What still arrives over a session that the leader has closed does not count. What was reported before does,
+        until the node is welcomed again."""
         closed = {send.session for send in decision.sends if isinstance(send, CloseSession)}
         for key in [key for key, (session, _) in self._sessions.items() if key[0] == leader and session in closed]:
             del self._sessions[key]
-            self._sick.pop(key, None)
 
     def _reported(self, leader: str, event: NodeSaid, report: Report) -> None:
         key = (leader, event.node)
