@@ -1,8 +1,8 @@
 """SPEC H6: every state has a deadline within the limits of the settings and the job, and no deadline passes without an
 action.
 
-A leader that was away gives nodes time to dial in before it judges what they hold, so that much may be added: once for
-each time that it begins to lead.
+A leader that was away gives nodes time to dial in before it judges the attempts they hold. For attempts that much may be
+added, once for each time that it begins to lead. Queued jobs and states of nodes wait for no dial-in.
 """
 
 from holdfast.kernel.decision import Decision, Row
@@ -32,7 +32,11 @@ class EveryStateBounded(Rule):
         if not isinstance(meta, Meta):
             return
         if isinstance(event, Led):
-            self._overdue = {key: since for key, since in self._overdue.items() if key[0] != leader}
+            self._overdue = {
+                (whose, id): since
+                for (whose, id), since in self._overdue.items()
+                if whose != leader or ("attempt", id) not in view
+            }
         patience = max(now, meta.now_ms) - meta.late_ms
         for row in decision.changes:
             self._has_bound(row, patience)
