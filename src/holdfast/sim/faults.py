@@ -34,7 +34,8 @@ class Injector:
         self.scene = scene
         self.world = scene.world
         self.counts: Counter[FaultKind] = Counter()
-        self.last: dict[FaultKind, int] = {}
+        self.leader_left_at = -(10**9)
+        """When a fault last killed or replaced the leader, so that its nodes have to find the next one."""
         self.random = scene.world.stream()
         self._undos: dict[int, Callable[[], None]] = {}
         self._number = 0
@@ -71,7 +72,6 @@ class Injector:
             return
         if getattr(self, f"_{kind.value}")():
             self.counts[kind] += 1
-            self.last[kind] = self.world.now
         elif tries < TRIES_MAX:
             self.world.call_in(AGAIN_MS, self.inject, kind, tries + 1)
 
@@ -394,7 +394,8 @@ class Injector:
         return True
 
     def _away(self, for_ms: int) -> None:
-        """No other orchestrator is started for this long."""
+        """The leader was killed, and no other orchestrator is started for this long."""
+        self.leader_left_at = self.world.now
         self.scene.leaderless_until = self.world.now + for_ms
 
     def _orchestrator_freeze(self) -> bool:
@@ -425,7 +426,7 @@ class Injector:
             return False
         self.world.note(f"{leader.name} stands still and is replaced; it will not know")
         leader.freeze()
-        since = self.world.now
+        self.leader_left_at = since = self.world.now
         self.scene.start_orchestrator()
         self._for(300, 10_000, lambda: self._thaw(leader, since))
         return True
@@ -458,6 +459,7 @@ class Injector:
         if leader is None:
             return False
         self.world.note(f"{leader.name} is replaced while it runs")
+        self.leader_left_at = self.world.now
         self.scene.start_orchestrator()
 
         def stopped() -> None:

@@ -8,7 +8,6 @@ such a cause.
 
 from holdfast.kernel.decision import Row
 from holdfast.model import Node, NodeState
-from holdfast.sim.plan import FaultKind
 from holdfast.sim.watch import Rule
 
 LEADERLESS_MS = 40_000
@@ -28,9 +27,4 @@ class BlamelessFreeze(Rule):
                 )
 
     def _leaderless(self) -> bool:
-        faults = self.scene.faults
-        kinds = (
-            FaultKind.ORCHESTRATOR_CRASH, FaultKind.ORCHESTRATOR_RESTART, FaultKind.TWO_LEADERS,
-            FaultKind.DEPOSED_LEADER, FaultKind.RESTORED_STORE, FaultKind.CLOCK_JUMP,
-        )  # fmt: skip
-        return any(self.scene.world.now - faults.last.get(kind, -(10**9)) < LEADERLESS_MS for kind in kinds)
+        return self.scene.world.now - self.scene.faults.leader_left_at < LEADERLESS_MS
