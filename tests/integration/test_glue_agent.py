@@ -51,7 +51,7 @@ def test_an_agent_that_starts_again_remembers_the_epoch_that_it_has_seen(tmp_pat
     run(story, tmp_path)
 
 
-@pytest.mark.spec("N9", "N7")
+@pytest.mark.spec("N9")
 def test_what_makes_no_sense_in_the_folder_of_attempts_is_swept_at_the_start(tmp_path: Path) -> None:
     home = tmp_path / "node" / "attempts"
     (home / "att_half").mkdir(parents=True)
@@ -65,7 +65,7 @@ def test_what_makes_no_sense_in_the_folder_of_attempts_is_swept_at_the_start(tmp
     run(story, tmp_path)
 
 
-@pytest.mark.spec("N7", "J5")
+@pytest.mark.spec("N9", "J5")
 def test_what_is_discarded_is_told_as_gone_only_once_nothing_of_it_is_left(tmp_path: Path) -> None:
     async def story(orchestrator: FakeOrchestrator, agent: AgentProcess) -> None:
         orchestrator.say(start(FIRST, "sh", "-c", UNTIL_LET_GO))

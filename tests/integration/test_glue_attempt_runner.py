@@ -150,7 +150,7 @@ def test_an_attempt_is_told_as_finished_only_once_its_logs_are_durable(
     told(story)
 
 
-@pytest.mark.spec("J5", "N5")
+@pytest.mark.spec("J5")
 def test_a_shim_that_was_started_although_no_answer_came_is_stood_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +169,7 @@ def test_a_shim_that_was_started_although_no_answer_came_is_stood_by(
     told(story)
 
 
-@pytest.mark.spec("J5", "N5")
+@pytest.mark.spec("J5")
 def test_a_shim_that_was_not_started_cannot_start_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         room = Room(tmp_path, monkeypatch)

@@ -137,7 +137,7 @@ async def _no_commit(house: House) -> list[str]:
     return ["work"]
 
 
-@pytest.mark.spec("J14", "N13")
+@pytest.mark.spec("J1", "J14")
 @pytest.mark.parametrize("ends", ["another epoch", "trouble", "frozen"])
 def test_a_round_of_deletions_ends_with_the_lead_that_decided_it(tmp_path: Path, ends: str) -> None:
     """Given a round that was written down, when the lead is lost before its keys are deleted, then none is deleted: the
@@ -170,7 +170,7 @@ def test_a_round_of_deletions_ends_with_the_lead_that_decided_it(tmp_path: Path,
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("J14", "N13")
+@pytest.mark.spec("J1", "J14")
 def test_a_note_of_an_earlier_lead_is_not_written(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         epoch = house.leader.epoch
@@ -185,7 +185,7 @@ def test_a_note_of_an_earlier_lead_is_not_written(tmp_path: Path) -> None:
 # --- the lead is taken ---
 
 
-@pytest.mark.spec("N13", "J14")
+@pytest.mark.spec("J1", "J14")
 def test_a_new_lead_knows_what_the_one_before_may_still_delete(tmp_path: Path) -> None:
     """Given a note of keys that are being deleted, when another process takes the lead, then nobody is told that these
     files are there; and pledges of an earlier lead are worth nothing."""
@@ -212,7 +212,7 @@ def test_a_new_lead_knows_what_the_one_before_may_still_delete(tmp_path: Path) -
 # --- while it leads ---
 
 
-@pytest.mark.spec("J5", "H5")
+@pytest.mark.spec("H2", "H6")
 def test_the_kernel_is_told_of_lateness_before_what_comes_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,7 +336,7 @@ def test_logs_leave_room_on_the_disk_for_the_store(tmp_path: Path, monkeypatch: 
 # --- what clears away does so only while it leads ---
 
 
-@pytest.mark.spec("J14", "N13")
+@pytest.mark.spec("J1", "J14")
 def test_nothing_is_cleared_away_by_who_does_not_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither output of jobs nor files: another process may lead, and know what is still needed."""
     monkeypatch.setattr(log_retention, "CLEAR_S", 0.001)

@@ -121,7 +121,7 @@ class Gate:
         await self._write(call, frame)
 
 
-@pytest.mark.spec("J13")
+@pytest.mark.spec("H2")
 def test_an_orchestrator_that_takes_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "SAYINGS_MAX", 3)
 
@@ -156,7 +156,7 @@ def test_a_refusal_in_the_middle_of_a_session_ends_it(monkeypatch: pytest.Monkey
     told(story)
 
 
-@pytest.mark.spec("N6", "N7")
+@pytest.mark.spec("N7")
 def test_after_a_goodbye_nobody_dials_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with a_line(monkeypatch) as (orchestrator, line, ears):
@@ -216,7 +216,7 @@ async def opened(transport: Orchestrated, monkeypatch: pytest.MonkeyPatch) -> No
     return door
 
 
-@pytest.mark.spec("N5", "J10")
+@pytest.mark.spec("J5", "J10")
 def test_the_door_is_asked_under_the_fence_and_again_while_that_can_help(monkeypatch: pytest.MonkeyPatch) -> None:
     error = {"code": "not_allowed", "says": "no session has this key"}
 
@@ -243,7 +243,7 @@ def test_the_door_is_asked_under_the_fence_and_again_while_that_can_help(monkeyp
     told(story)
 
 
-@pytest.mark.spec("N5")
+@pytest.mark.spec("J5", "J10")
 def test_the_door_is_open_for_as_long_as_the_session_stands() -> None:
     """Open before the core hears of a session, and shut before it hears of its end: whatever the core does then asks
     the door that belongs to it."""
@@ -263,7 +263,7 @@ def test_the_door_is_open_for_as_long_as_the_session_stands() -> None:
 # --- folders of attempts ---
 
 
-@pytest.mark.spec("N9", "N5")
+@pytest.mark.spec("N9")
 def test_only_a_folder_that_is_what_its_order_says_is_an_attempt(tmp_path: Path) -> None:
     order = an_order()
     home, elsewhere = tmp_path / "attempts", tmp_path / "elsewhere"
@@ -280,7 +280,7 @@ def test_only_a_folder_that_is_what_its_order_says_is_an_attempt(tmp_path: Path)
     assert attempt_folders.claim(home / ATTEMPT) and not attempt_folders.claim(home / ATTEMPT)
 
 
-@pytest.mark.spec("N5", "J5")
+@pytest.mark.spec("J5")
 def test_a_launcher_that_died_after_it_had_started_the_shim_counts_as_one_that_answered(tmp_path: Path) -> None:
     launcher = Launcher()
     answers: list[Any] = [None, {"error": "there", "errno": "EEXIST"}]

@@ -28,7 +28,7 @@ async def asked(node: HandNode, url: str, path: str, name: str = "0" * 64) -> st
         return code(await http.post(url, json=body_of(path, name)))
 
 
-@pytest.mark.spec("J5", "J6", "N5")
+@pytest.mark.spec("J5", "J6")
 def test_a_revoked_attempt_may_neither_send_files_nor_save(tmp_path: Path) -> None:
     """Given an attempt whose node still holds it and whose job was stopped, then nothing of it is taken any more."""
 
@@ -50,7 +50,7 @@ def test_a_revoked_attempt_may_neither_send_files_nor_save(tmp_path: Path) -> No
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("N5", "J5")
+@pytest.mark.spec("J5", "A12")
 def test_only_the_node_that_holds_an_attempt_under_its_fence_is_served(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         node = await HandNode(house, "ant").join()
@@ -74,7 +74,7 @@ def test_only_the_node_that_holds_an_attempt_under_its_fence_is_served(tmp_path:
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("N5", "J5")
+@pytest.mark.spec("J5")
 def test_an_attempt_that_has_ended_is_served_no_more(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         node = await HandNode(house).join()
@@ -92,7 +92,7 @@ def test_an_attempt_that_has_ended_is_served_no_more(tmp_path: Path) -> None:
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("N5", "J10")
+@pytest.mark.spec("A12")
 def test_an_attempt_reads_what_it_was_told_to_use_and_nothing_else_of_its_owner(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         node = await HandNode(house).join()
@@ -123,7 +123,7 @@ def test_an_attempt_reads_what_it_was_told_to_use_and_nothing_else_of_its_owner(
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("J10", "N13")
+@pytest.mark.spec("J10", "A12")
 @pytest.mark.parametrize("path", ["manifests", "checkpoint"])
 def test_no_attempt_leaves_more_than_the_disk_that_its_job_asked_for(tmp_path: Path, path: str) -> None:
     async def tells(house: House) -> None:
@@ -163,7 +163,7 @@ def test_a_checkpoint_of_which_something_is_missing_is_none(tmp_path: Path) -> N
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("J6", "N13")
+@pytest.mark.spec("J6", "J14")
 def test_a_checkpoint_that_the_collector_no_longer_answers_for_is_not_named(tmp_path: Path) -> None:
     """Given a leader that began anew while files were taken over, so that nobody knows of pledges for them, then no
     row names them: they may be collected at any moment."""

@@ -29,7 +29,7 @@ async def a_job_of_ann(house: House, folder: Path) -> tuple[str, str, str]:
     return job, start.attempt, name
 
 
-@pytest.mark.spec("A5", "J8")
+@pytest.mark.spec("A12", "J4")
 def test_nothing_of_another_owners_job_is_reached_by_any_route(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         folder = folder_of(tmp_path / "made", a="1")
@@ -76,7 +76,7 @@ def test_nothing_of_another_owners_job_is_reached_by_any_route(tmp_path: Path) -
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("A5")
+@pytest.mark.spec("A12")
 def test_the_journal_shows_an_owner_nothing_of_anothers_jobs(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         job = await house.submit("make", name="report")
@@ -92,7 +92,7 @@ def test_the_journal_shows_an_owner_nothing_of_anothers_jobs(tmp_path: Path) -> 
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("A5", "J8")
+@pytest.mark.spec("A12", "J16")
 def test_an_array_is_its_owners(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         body = {"job": {"argv": ["say", "{}"]}, "items": ["1", "2"]}
@@ -108,7 +108,7 @@ def test_an_array_is_its_owners(tmp_path: Path) -> None:
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("A5")
+@pytest.mark.spec("A12")
 @pytest.mark.parametrize("owner", ["", " ann", "x" * 101, "a\x01b"])
 def test_an_owner_that_is_no_name_is_refused(tmp_path: Path, owner: str) -> None:
     async def tells(house: House) -> None:
@@ -120,7 +120,7 @@ def test_an_owner_that_is_no_name_is_refused(tmp_path: Path, owner: str) -> None
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("A5", "N5")
+@pytest.mark.spec("A12")
 def test_only_the_very_path_that_needs_no_token_is_open(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         async with house.http(house._people, "wrong") as stranger:
@@ -132,7 +132,7 @@ def test_only_the_very_path_that_needs_no_token_is_open(tmp_path: Path) -> None:
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("J13", "N5")
+@pytest.mark.spec("A12")
 def test_questions_about_too_many_blobs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content_module, "ASKED_MAX", 2)
 

@@ -43,7 +43,7 @@ def post(house: House, key: str) -> "asyncio.Task[httpx.Response]":
     return asyncio.create_task(house.people.post("/v1/jobs", json=BODY, headers=headers))
 
 
-@pytest.mark.spec("J3", "J14")
+@pytest.mark.spec("J14")
 def test_of_two_submissions_under_one_key_the_second_looks_after_the_first_was_taken(tmp_path: Path) -> None:
     """Given two requests with one key at the same time, when the job of the first has ended before the second is
     decided, then the second hears of that job: the kernel no longer knows it, and would run it again."""
@@ -67,7 +67,7 @@ def test_of_two_submissions_under_one_key_the_second_looks_after_the_first_was_t
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("J3")
+@pytest.mark.spec("J14")
 def test_a_submission_holds_up_no_other_key_and_lets_go_of_its_own(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         look, go_on = house.reading.known_jobs, asyncio.Event()
@@ -140,7 +140,7 @@ def lose_the_files(tmp_path: Path) -> None:
             path.unlink()
 
 
-@pytest.mark.spec("N13", "J10")
+@pytest.mark.spec("J1", "J14")
 def test_a_job_that_names_files_which_nobody_answers_for_is_not_taken(tmp_path: Path) -> None:
     """Given files that were there when the request was checked, when the lead changes before the job is committed, then
     the request is to be sent again: the new lead has not seen them."""
@@ -165,7 +165,7 @@ def test_a_job_that_names_files_which_nobody_answers_for_is_not_taken(tmp_path: 
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("J10", "N13")
+@pytest.mark.spec("J1", "J12")
 def test_no_job_starts_on_files_that_are_not_there(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         _, name = await made_by_ann(house, tmp_path)
@@ -184,7 +184,7 @@ def test_no_job_starts_on_files_that_are_not_there(tmp_path: Path) -> None:
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("J10")
+@pytest.mark.spec("J1")
 def test_only_what_a_job_made_that_succeeded_is_an_input(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         job = await house.submit("fails")

@@ -60,7 +60,7 @@ def the_session(house: House) -> sessions.Session:
 # --- what a node is told ---
 
 
-@pytest.mark.spec("J13", "N5")
+@pytest.mark.spec("A12", "H2")
 def test_a_node_that_takes_nothing_is_hung_up_on_and_that_is_news(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +88,7 @@ def test_a_node_that_takes_nothing_is_hung_up_on_and_that_is_news(
     story(tmp_path, tells, wire=True)
 
 
-@pytest.mark.spec("N6")
+@pytest.mark.spec("H2", "N7")
 def test_a_session_that_breaks_is_news_and_one_that_says_goodbye_is_not(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         told = Told(house)
@@ -105,7 +105,7 @@ def test_a_session_that_breaks_is_news_and_one_that_says_goodbye_is_not(tmp_path
     story(tmp_path, tells, wire=True)
 
 
-@pytest.mark.spec("N6")
+@pytest.mark.spec("H2")
 def test_an_answer_to_a_question_of_ours_is_no_sign_of_life_for_the_kernel(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         async with dialled(house) as (line, _):
@@ -121,7 +121,7 @@ def test_an_answer_to_a_question_of_ours_is_no_sign_of_life_for_the_kernel(tmp_p
 # --- bounds ---
 
 
-@pytest.mark.spec("J13", "N5")
+@pytest.mark.spec("A12")
 def test_no_more_sessions_stand_than_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_service, "SESSIONS_MAX", 1)
 
@@ -136,7 +136,7 @@ def test_no_more_sessions_stand_than_may(tmp_path: Path, monkeypatch: pytest.Mon
     story(tmp_path, tells, wire=True)
 
 
-@pytest.mark.spec("J13", "N5")
+@pytest.mark.spec("A12")
 def test_handshakes_stand_in_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given as many strangers as may be heard at once, who say nothing, then the next one waits, and the leader knows
     that somebody does: deadlines of nodes that wait at its door must not run out."""
@@ -160,7 +160,7 @@ def test_handshakes_stand_in_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     story(tmp_path, tells, wire=True)
 
 
-@pytest.mark.spec("J13", "N5")
+@pytest.mark.spec("A12")
 def test_a_node_that_talks_too_much_is_read_more_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_service, "FRAMES_PER_SECOND_MAX", 5)
 
@@ -177,7 +177,7 @@ def test_a_node_that_talks_too_much_is_read_more_slowly(tmp_path: Path, monkeypa
     story(tmp_path, tells, wire=True)
 
 
-@pytest.mark.spec("J13")
+@pytest.mark.spec("A12")
 def test_a_node_is_not_heard_while_too_much_waits_for_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +206,7 @@ async def delivered(line: Line, key: str, attempt: str, fence: int, data: bytes 
     return await asyncio.to_thread(send_logs, line, key, attempt, fence, data)
 
 
-@pytest.mark.spec("J4", "N5")
+@pytest.mark.spec("J4", "J5")
 def test_logs_are_taken_from_the_node_that_holds_the_attempt_under_its_fence(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         ours = WireNode(house.listen, name="ant", hold_back=True)
@@ -256,7 +256,7 @@ def test_what_was_discarded_delivers_no_more_logs(tmp_path: Path) -> None:
     story(tmp_path, tells, wire=True)
 
 
-@pytest.mark.spec("N5")
+@pytest.mark.spec("A12")
 def test_the_key_of_a_session_dies_with_it(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         async with dialled(house) as (_, admitted):
@@ -267,7 +267,7 @@ def test_the_key_of_a_session_dies_with_it(tmp_path: Path) -> None:
     story(tmp_path, tells, wire=True)
 
 
-@pytest.mark.spec("N5", "J13")
+@pytest.mark.spec("A12")
 def test_a_node_that_delivers_what_is_not_its_own_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_service, "UNWANTED_MAX", 3)
 
@@ -290,7 +290,7 @@ def test_a_node_that_delivers_what_is_not_its_own_is_cut_off(tmp_path: Path, mon
     story(tmp_path, tells, wire=True)
 
 
-@pytest.mark.spec("J13", "J4")
+@pytest.mark.spec("A12", "J4")
 def test_a_slow_disk_makes_senders_wait_instead_of_filling_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,7 +328,7 @@ def test_a_slow_disk_makes_senders_wait_instead_of_filling_the_memory(
     story(tmp_path, tells, wire=True)
 
 
-@pytest.mark.spec("J13", "J4")
+@pytest.mark.spec("A12", "J4")
 def test_all_streams_together_fill_no_more_than_what_may_wait_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

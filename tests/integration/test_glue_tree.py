@@ -88,7 +88,6 @@ def marked_copy(folder: Path, log: Path) -> Path:
     return tree
 
 
-@pytest.mark.spec("A6")
 @pytest.mark.parametrize(
     ("kit", "started"),
     [
@@ -114,7 +113,6 @@ def test_whatever_a_test_kit_starts_runs_the_tree_under_test(tmp_path: Path, kit
     assert {what for what, pid in notes if int(pid) != runs.pid} >= started
 
 
-@pytest.mark.spec("A6")
 def test_no_environment_is_made_that_forgets_the_tree_under_test() -> None:
     """An environment that is written from scratch, with this process's PATH, must say where to import from."""
     forgetful = [

@@ -107,7 +107,7 @@ def test_what_was_verified_for_a_leader_that_is_gone_decides_nothing(tmp_path: P
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("J4", "J10")
+@pytest.mark.spec("J10")
 def test_files_that_were_declared_and_are_not_there_make_no_result(tmp_path: Path) -> None:
     async def tells(house: House) -> None:
         node, start = await a_running_job(house)
@@ -120,7 +120,7 @@ def test_files_that_were_declared_and_are_not_there_make_no_result(tmp_path: Pat
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("J4", "N3")
+@pytest.mark.spec("J7")
 def test_a_disk_of_ours_that_fails_is_not_the_nodes_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "AGAIN_S", 0.01)
 
@@ -154,7 +154,7 @@ async def kept(house: House, folder: Path) -> str:
     return name
 
 
-@pytest.mark.spec("J10", "N13")
+@pytest.mark.spec("J10")
 @pytest.mark.parametrize("harm", ["lost", "cut", "manifest lost"])
 def test_a_manifest_is_whole_only_with_all_that_it_names(tmp_path: Path, harm: str) -> None:
     async def tells(house: House) -> None:
@@ -173,7 +173,7 @@ def test_a_manifest_is_whole_only_with_all_that_it_names(tmp_path: Path, harm: s
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("N13", "J10")
+@pytest.mark.spec("J1", "J10")
 def test_what_is_being_deleted_is_neither_whole_nor_taken_over(tmp_path: Path) -> None:
     """Given a blob that the collector has condemned and not yet buried, then nobody is told that it is there, although
     it may still be, and a sender is told to come back."""
@@ -196,7 +196,7 @@ def test_what_is_being_deleted_is_neither_whole_nor_taken_over(tmp_path: Path) -
     story(tmp_path, tells)
 
 
-@pytest.mark.spec("N13", "J14")
+@pytest.mark.spec("J1", "J14")
 def test_what_was_taken_over_under_another_lead_is_not_vouched_for(tmp_path: Path) -> None:
     """Given files that were taken over while the lead changed, then the new lead's collector did not see them: no row
     may name them before somebody looked again."""

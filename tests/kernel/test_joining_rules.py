@@ -45,7 +45,7 @@ def dial(network: Network, node: str = "node_a", token: str = "token_t", secret:
     return refusals[0].code if refusals else ""
 
 
-@pytest.mark.spec("N1", "N7")
+@pytest.mark.spec("N1", "N6")
 @pytest.mark.parametrize(
     ("token", "secret", "code"),
     [
@@ -59,7 +59,7 @@ def test_a_closed_network_lets_in_who_has_its_token(token: str, secret: str, cod
     assert dial(closed(), token=token, secret=secret) == code
 
 
-@pytest.mark.spec("N1")
+@pytest.mark.spec("N6")
 @pytest.mark.parametrize(("after_ms", "code"), [(999, ""), (1_000, "token_expired")])
 def test_a_token_ends_in_its_moment(after_ms: int, code: str) -> None:
     network = closed()
@@ -67,7 +67,7 @@ def test_a_token_ends_in_its_moment(after_ms: int, code: str) -> None:
     assert dial(network) == code
 
 
-@pytest.mark.spec("N1")
+@pytest.mark.spec("N6")
 def test_a_token_lets_in_as_many_machines_as_it_says_and_each_of_them_again_for_nothing() -> None:
     network = closed(uses=2)
     codes = [dial(network, node) for node in ("node_a", "node_b", "node_a", "node_c")]
@@ -75,14 +75,14 @@ def test_a_token_lets_in_as_many_machines_as_it_says_and_each_of_them_again_for_
     assert network.rows["token_t"].uses_left == 0
 
 
-@pytest.mark.spec("N1")
+@pytest.mark.spec("N6")
 def test_a_token_without_a_limit_is_not_used_up() -> None:
     network = closed(uses=-1)
     assert [dial(network, f"node_{n}") for n in range(4)] == [""] * 4
     assert network.rows["token_t"].uses_left == -1
 
 
-@pytest.mark.spec("N1")
+@pytest.mark.spec("N1", "N6")
 def test_who_is_known_needs_no_token_any_more() -> None:
     network = closed()
     assert dial(network) == ""

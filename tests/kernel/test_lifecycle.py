@@ -42,7 +42,6 @@ def in_each_others_place(first: type[Mechanism], second: type[Mechanism]) -> tup
     return tuple(places.get(mechanism, mechanism) for mechanism in MECHANISMS)
 
 
-@pytest.mark.spec("J14")
 def test_who_answers_to_what_in_which_order() -> None:
     names = [name for name in vars(Mechanism) if not name.startswith("_")]
 
@@ -53,14 +52,12 @@ def test_who_answers_to_what_in_which_order() -> None:
     assert found == ANSWERS
 
 
-@pytest.mark.spec("J14")
 @pytest.mark.parametrize(("first", "second"), [(first, second) for first, second, _ in BEFORE])
 def test_another_order_is_refused(first: type[Mechanism], second: type[Mechanism]) -> None:
     with pytest.raises(ValueError, match=f"{first.__name__} answers before {second.__name__}"):
         Lifecycle([second, first])
 
 
-@pytest.mark.spec("J14")
 def test_every_two_that_decide_about_the_same_thing_have_an_order_with_a_reason() -> None:
     # Each writes fields of its own into the row of the job, or only keeps a view: any order gives the same.
     commute = {("Moving", "Reservations")}

@@ -106,7 +106,7 @@ def test_a_token_for_one_machine_lets_in_one() -> None:
     assert len(network.said(Refusal)) == 1
 
 
-@pytest.mark.spec("J5", "N5")
+@pytest.mark.spec("J5")
 def test_an_older_report_does_not_undo_a_newer_one() -> None:
     # given a node whose report that it holds the attempt has arrived
     network = with_two_nodes()

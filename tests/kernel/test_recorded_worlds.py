@@ -17,19 +17,16 @@ def _name(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-@pytest.mark.spec("A6", "J5", "H3")
 @pytest.mark.parametrize("path", sorted(WORLDS.glob("*.jsonl.gz")), ids=_name)
 def test_a_recorded_world_is_decided_as_it_was(path: Path) -> None:
     assert recordings.replay_world(recordings.read(path)) == ""
 
 
-@pytest.mark.spec("A6")
 def test_worlds_are_recorded() -> None:
     """An empty folder would pass every test above."""
     assert len(list(WORLDS.glob("*.jsonl.gz"))) >= 20
 
 
-@pytest.mark.spec("A6")
 def test_a_difference_names_the_event_and_the_first_value() -> None:
     """Given a recording of which one answer was changed, when it is replayed, then both values are shown."""
     lines = list(recordings.read(next(iter(sorted(WORLDS.glob("*.jsonl.gz"))))))

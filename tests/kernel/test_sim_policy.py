@@ -110,7 +110,7 @@ def contenders(network: Network) -> tuple[Attempt, Attempt]:
     return first, second
 
 
-@pytest.mark.spec("J8")
+@pytest.mark.spec("J6")
 @pytest.mark.parametrize("seed", range(8))
 def test_of_two_contenders_that_save_the_job_keeps_what_lies_deeper(seed: int) -> None:
     network = network_of_three()

@@ -75,7 +75,7 @@ def fill(network: Aged) -> None:
         network.submit(f"whole {number}", need=Need(ROOM))
 
 
-@pytest.mark.spec("H3", "J4")
+@pytest.mark.spec("H3", "S1")
 def test_work_goes_to_those_who_are_here() -> None:
     network = Aged()
     placed = [

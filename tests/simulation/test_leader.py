@@ -60,7 +60,7 @@ def test_while_a_job_runs_the_clock_is_kept_on_record() -> None:
             assert network.wall_ms - meta.now_ms <= CLOCK_MS + 2 * PULSE_MS
 
 
-@pytest.mark.spec("J3")
+@pytest.mark.spec("J14")
 def test_of_two_submissions_under_one_key_in_one_moment_the_second_hears_of_the_first() -> None:
     scene = peaceful()
     answers: list[Answer | None] = []

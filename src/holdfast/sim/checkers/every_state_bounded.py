@@ -1,8 +1,8 @@
 """SPEC H6: every state has a deadline within the limits of the settings and the job, and no deadline passes without an
 action.
 
-A leader that was away gives nodes time to dial in before it judges the attempts they hold. For attempts that much may be
-added, once for each time that it begins to lead. Queued jobs and states of nodes wait for no dial-in.
+A leader that was away gives nodes time to dial in before it judges the attempts they hold. For attempts that much may
+be added, once for each time that it begins to lead. Queued jobs and states of nodes wait for no dial-in.
 """
 
 from holdfast.kernel.decision import Decision, Row
