@@ -19,6 +19,7 @@ from holdfast.blobs.keys import client_uploader
 from holdfast.identity.admin import AdminToken
 from holdfast.orchestrator.api import app as litestar_app
 from holdfast.orchestrator.api import jobs
+from holdfast.orchestrator.api.authentication import Authentication
 from holdfast.orchestrator.api.call import OWNER_HEADER, ApiCall, Principal, Reply, Scope
 from holdfast.orchestrator.api.dispatch import ApiRequest, answered
 from holdfast.orchestrator.api.routes import ROUTES, Route
@@ -36,8 +37,13 @@ class World:
     """One of the two, with a node, a job that goes on, an array of two such jobs and a join token."""
 
     name = ""
+    token = ""
 
     def ask(self, method: str, path: str, **asked: Any) -> httpx.Response:
+        raise AssertionError
+
+    def ask_as(self, authorization: str | None, method: str, path: str) -> httpx.Response:
+        """With this header, or with none."""
         raise AssertionError
 
     def begin(self, job: str) -> None:
@@ -66,13 +72,22 @@ class Virtual(World):
     def __init__(self) -> None:
         self.network = Network(nodes=[{"cpu": 8, "memory": "16000MiB", "disk": "100000MiB"}])
         self.network.when("wait", takes="10h")
-        self.http = httpx.Client(transport=self.network.door, base_url="http://127.0.0.1")
+        self.token = self.network.token
+        self.http = self._client()
+        self.http.headers["Authorization"] = f"Bearer {self.token}"
+
+    def _client(self) -> httpx.Client:
+        return httpx.Client(transport=self.network.door, base_url="http://127.0.0.1")
 
     def begin(self, job: str) -> None:
         self.network.until(lambda: job in self.network.nodes[0].running)
 
     def ask(self, method: str, path: str, **asked: Any) -> httpx.Response:
         return self.http.request(method, path, **asked)
+
+    def ask_as(self, authorization: str | None, method: str, path: str) -> httpx.Response:
+        with self._client() as http:
+            return http.request(method, path, headers=_sent(authorization))
 
     def close(self) -> None:
         self.http.close()
@@ -89,6 +104,7 @@ class Real(World):
 
     async def _open(self) -> None:
         await self.house.open(wire=False)
+        self.token = self.house.built._token.text
         self.node = await HandNode(self.house).join()
         await self.house.until(lambda: [n for n in self.house.store.nodes() if n.state.value == "ready"], "a node")
 
@@ -98,10 +114,22 @@ class Real(World):
     def ask(self, method: str, path: str, **asked: Any) -> httpx.Response:
         return self.loop.run_until_complete(self.house.people.request(method, path, **asked))
 
+    def ask_as(self, authorization: str | None, method: str, path: str) -> httpx.Response:
+        async def asked() -> httpx.Response:
+            async with self.house.http(self.house._people, "") as http:
+                del http.headers["Authorization"]
+                return await http.request(method, path, headers=_sent(authorization))
+
+        return self.loop.run_until_complete(asked())
+
     def close(self) -> None:
         self.loop.run_until_complete(self.house.people.aclose())
         self.loop.run_until_complete(self.house.close())
         self.loop.close()
+
+
+def _sent(authorization: str | None) -> dict[str, str]:
+    return {} if authorization is None else {"Authorization": authorization}
 
 
 @pytest.fixture(scope="module")
@@ -334,7 +362,7 @@ def test_a_job_that_goes_on_is_no_input_and_a_list_says_where_it_runs(world: Wor
     assert mine["node"] == world.ids["node"]
 
 
-@pytest.mark.spec("A5")
+@pytest.mark.spec("A12")
 def test_an_owner_sees_their_own_jobs_files_and_events_only(world: World) -> None:
     ann, bob = {OWNER_HEADER: "ann"}, {OWNER_HEADER: "bob"}
     made = world.ask("POST", "/v1/jobs", json={**JOB, "name": "secret"}, headers=ann).json()
@@ -356,13 +384,46 @@ def test_an_owner_sees_their_own_jobs_files_and_events_only(world: World) -> Non
 # --- who may ---
 
 
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize(
+    ("authorization", "known"),
+    [
+        (None, False),
+        ("", False),
+        ("Bearer wrong", False),
+        ("Bearer ", False),
+        ("Basic {token}", False),
+        ("{token}", False),
+        ("Bearer {token}x", False),
+        ("Bearer {token}", True),
+        ("bearer  {token}", True),
+    ],
+)
+def test_both_know_a_caller_by_the_token(real: Real, virtual: Virtual, authorization: str | None, known: bool) -> None:
+    for method, path, status in (
+        ("GET", "/v1/jobs", 200),
+        ("POST", "/v1/jobs", 400),
+        ("GET", "/healthz/", 200),
+        ("GET", "/nothing", 404),
+    ):
+        answers: list[Any] = []
+        for world in (real, virtual):
+            sent = None if authorization is None else authorization.format(token=world.token)
+            # what needs no token is open to everybody
+            assert world.ask_as(sent, "GET", "/healthz").status_code == 200
+            answer = world.ask_as(sent, method, path)
+            assert answer.status_code == (status if known else 401), f"{world.name}: {method} {path}"
+            answers.append((answer.status_code, headers(answer), "" if known else answer.text))
+        assert answers[0] == answers[1]
+
+
 READER = Principal(frozenset({Scope.READ}))
 BEYOND_READING = [
     (one.method, re.sub(r"\{\w+\}", "x", one.path)) for one in ROUTES if one.scope not in (Scope.READ, Scope.OPEN)
 ]
 
 
-@pytest.mark.spec("A5")
+@pytest.mark.spec("A12")
 def test_what_a_caller_may_not_do_is_refused_before_its_body_is_read(
     real: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,7 +445,7 @@ def test_what_a_caller_may_not_do_is_refused_before_its_body_is_read(
         return sent[0]["status"]
 
     # given a token that allows reading only
-    monkeypatch.setattr(litestar_app.Guard, "_scopes", lambda self, scope: READER.scopes)
+    monkeypatch.setattr(Authentication, "principal", lambda self, path, headers, routes: READER)
     context = real.house.front()
     guarded = litestar_app.make_app(context, AdminToken("a token that nobody guesses"))
     body: Any = Unread()

@@ -24,9 +24,11 @@ import msgspec
 
 from holdfast.client.endpoint import Endpoint
 from holdfast.errors import HoldfastError, Misuse
+from holdfast.identity.admin import AdminToken
 from holdfast.kernel.decision import Answer
 from holdfast.kernel.events import AnyEvent
 from holdfast.model import Gpu, Node, NodeId, NodeState, Resources, Settings
+from holdfast.orchestrator.api.authentication import Authentication
 from holdfast.quantities import cpu_milli, size_mib
 from holdfast.sim.network import DOWN, UP, SimLink
 from holdfast.sim.node import MachineSpec
@@ -91,7 +93,11 @@ class Network:
         self._orchestrators: list[VirtualOrchestrator] = []
         self._keys = Random(f"keys {seed}")
         content = VirtualContent(self.belongings.blobs)
-        self.door = NetworkApi(context_of(self, content), content, self.need_open, lambda: self.leads)
+        admin = AdminToken(f"the admin of network {seed}")
+        self.token = admin.text
+        """The admin token, which its clients send with each request."""
+        context = context_of(self, admin, content)
+        self.door = NetworkApi(context, Authentication(admin), content, self.need_open, lambda: self.leads)
         """The HTTP API that clients use. `door.lost = 1`: the next answer is lost on its way to the client."""
         self.nodes = [self._node(number, dict(offer)) for number, offer in enumerate(wanted, start=1)]
         self._closed = False
@@ -126,13 +132,13 @@ class Network:
         from holdfast.client.client import Client
 
         self.need_open()
-        return Client.over(VirtualTransport(self, Endpoint(URL)))
+        return Client.over(VirtualTransport(self, Endpoint(URL, self.token)))
 
     def async_client(self) -> "AsyncClient":
         from holdfast.client.async_client import AsyncClient
 
         self.need_open()
-        return AsyncClient.over(VirtualAsyncTransport(self, Endpoint(URL)))
+        return AsyncClient.over(VirtualAsyncTransport(self, Endpoint(URL, self.token)))
 
     def when(self, job: str, body: Deed | None = None, **body_fields: Any) -> None:
         """Define what jobs do that have this name, this command or this first word of the command: `when("train",

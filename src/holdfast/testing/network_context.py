@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.testing.network import Network
 
 
-def context_of(network: "Network", content: VirtualContent) -> ApiContext:
+def context_of(network: "Network", admin: AdminToken, content: VirtualContent) -> ApiContext:
     queries = VirtualQueries(network.store)
     return ApiContext(
         leader=VirtualLeader(network),
@@ -37,7 +37,7 @@ def context_of(network: "Network", content: VirtualContent) -> ApiContext:
         metrics=Metrics(),
         probes=VirtualProbes(network),
         submissions=Submissions(),
-        tokens=TokenDesk(AdminToken(f"the admin of network {network.seed}")),
+        tokens=TokenDesk(admin),
         self_check=_well,
         pin="",
         stopping=lambda: False,

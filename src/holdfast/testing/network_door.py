@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from holdfast.orchestrator.api.call import EventStream, admin
+from holdfast.orchestrator.api.authentication import Authentication
+from holdfast.orchestrator.api.call import EventStream
 from holdfast.orchestrator.api.context import ApiContext, NothingMore
 from holdfast.orchestrator.api.dispatch import ApiRequest, answered, response_to
 from holdfast.orchestrator.api.routes import ROUTES
@@ -38,9 +39,15 @@ def finished(answer: Coroutine[Any, Any, T]) -> T:
 
 class NetworkApi(httpx.BaseTransport, httpx.AsyncBaseTransport):
     def __init__(
-        self, context: ApiContext, content: VirtualContent, need_open: Callable[[], None], leads: Callable[[], bool]
+        self,
+        context: ApiContext,
+        authentication: Authentication,
+        content: VirtualContent,
+        need_open: Callable[[], None],
+        leads: Callable[[], bool],
     ) -> None:
         self._context = context
+        self._authentication = authentication
         self._content = content
         self._need_open = need_open
         self._leads = leads
@@ -74,13 +81,14 @@ class NetworkApi(httpx.BaseTransport, httpx.AsyncBaseTransport):
                 raise ApiError("busy", "no orchestrator leads now", "Try again in a moment.")
             if request.url.path.startswith(PREFIX):
                 return self._blob(request)
+            principal = self._authentication.principal(request.url.path, request.headers, self.routes)
         except ApiError as wrong:
             response = response_to(wrong)
         else:
             asked = ApiRequest(
                 request.method, request.url.path, request.url.query.decode(), request.headers, request.content
             )
-            response = finished(answered(self._context, admin(request.headers), asked, self.routes))
+            response = finished(answered(self._context, principal, asked, self.routes))
         headers = {"Content-Type": response.content_type, **response.headers}
         if isinstance(response.body, EventStream):
             pieces = _Pieces(response.body.pieces, self._turn, self._need_open)

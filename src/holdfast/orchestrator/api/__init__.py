@@ -2,6 +2,7 @@
 
     routes        the table of routes: method, path, handler, scope, status, size limit of the body
     call          the arguments and answers of a handler: ApiCall, Principal, Reply, EventStream
+    authentication  who calls, by the token in the request
     context       what the handlers use: in production the leader and the store, in a test a virtual network
     jobs, arrays, checks, content, tokens, nodes, following, service     the handlers
     app           serves the table with Litestar, in an orchestrator

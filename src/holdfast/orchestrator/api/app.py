@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 from litestar import HttpMethod, Litestar, Request, Response
 from litestar.connection import ASGIConnection
-from litestar.datastructures import State
+from litestar.datastructures import Headers, State
 from litestar.exceptions import (
     ClientException,
     HTTPException,
@@ -28,19 +28,10 @@ from litestar.types import Scope as AsgiScope
 
 import holdfast
 from holdfast.identity.admin import AdminToken
-from holdfast.orchestrator.api.call import (
-    ALL_SCOPES,
-    NO_SCOPES,
-    OWNER_HEADER,
-    STREAM_HEADERS,
-    ApiCall,
-    EventStream,
-    Principal,
-    Reply,
-    Scope,
-)
+from holdfast.orchestrator.api.authentication import Authentication, TurnedAway
+from holdfast.orchestrator.api.call import STREAM_HEADERS, ApiCall, EventStream, Principal, Reply
 from holdfast.orchestrator.api.context import ApiContext
-from holdfast.orchestrator.api.dispatch import JSON_TYPE, allowed, body_too_large, refused
+from holdfast.orchestrator.api.dispatch import JSON_TYPE, allowed, body_too_large, refused, response_to
 from holdfast.orchestrator.api.routes import BODY_BYTES_MAX, ROUTES, Route
 from holdfast.orchestrator.api_error import ApiError
 from holdfast.state import StoreError
@@ -48,8 +39,8 @@ from holdfast.state import StoreError
 log = logging.getLogger("holdfast.http")
 
 BODY_MAX = "body_bytes_max"
-SCOPES = "holdfast.scopes"
-"""Key in the ASGI scope under which the guard puts the caller's scopes."""
+PRINCIPAL = "holdfast.principal"
+"""Key in the ASGI scope under which the guard puts the caller."""
 
 
 # --- mounting ---
@@ -88,8 +79,7 @@ def mounted(ours: Route, context: ApiContext) -> HTTPRouteHandler:
 
 
 def _principal(connection: ASGIConnection[Any, Any, Any, Any]) -> Principal:
-    scopes: frozenset[Scope] = connection.scope[SCOPES]  # pyright: ignore[reportGeneralTypeIssues]
-    return Principal(scopes, connection.headers.get(OWNER_HEADER))
+    return connection.scope[PRINCIPAL]  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def _litestars(kind: Any) -> Any:
@@ -172,42 +162,25 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: AdminToken) -> None:
         self._app = app
-        self._token = token
-        self._open = frozenset(one.path for one in ROUTES if one.scope is Scope.OPEN)
+        self._authentication = Authentication(token)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scopes = self._scopes(scope)
-            if not scopes and scope["path"] not in self._open:
-                await self._turn_away(send)
+            try:
+                principal = self._authentication.principal(scope["path"], Headers.from_scope(scope), ROUTES)
+            except TurnedAway as wrong:
+                await self._turn_away(wrong, send)
                 return
-            scope[SCOPES] = scopes  # pyright: ignore[reportGeneralTypeIssues]
+            scope[PRINCIPAL] = principal  # pyright: ignore[reportGeneralTypeIssues]
         await self._app(scope, receive, send)
 
-    async def _turn_away(self, send: Send) -> None:
-        error = ApiError(
-            "not_allowed",
-            "the admin token is missing or wrong",
-            "It is the text of admin.token in the orchestrator's folder. Commands take it from --token-file FILE; "
-            "over HTTP, send `Authorization: Bearer <token>`.",
-        )
-        body = msgspec.json.encode(error.told)
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"www-authenticate", b"Bearer"),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        await send({"type": "http.response.start", "status": error.status, "headers": headers})  # pyright: ignore
-        await send({"type": "http.response.body", "body": body, "more_body": False})
-
-    def _scopes(self, scope: AsgiScope) -> frozenset[Scope]:
-        """The scopes of the presented token. There is only the admin token, which has all scopes."""
-        for name, value in scope["headers"]:  # pyright: ignore[reportTypedDictNotRequiredAccess]
-            if name == b"authorization":
-                scheme, _, presented = value.decode("latin-1").partition(" ")
-                known = scheme.lower() == "bearer" and self._token.matches(presented.strip())
-                return ALL_SCOPES if known else NO_SCOPES
-        return NO_SCOPES
+    async def _turn_away(self, wrong: TurnedAway, send: Send) -> None:
+        answer = response_to(wrong)
+        assert isinstance(answer.body, bytes)
+        told = {"content-type": answer.content_type, "content-length": str(len(answer.body)), **answer.headers}
+        headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})  # pyright: ignore
+        await send({"type": "http.response.body", "body": answer.body, "more_body": False})
 
 
 def make_app(context: ApiContext, token: AdminToken) -> Guard:

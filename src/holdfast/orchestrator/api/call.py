@@ -60,11 +60,6 @@ class Headers(Protocol):
     def get(self, key: str, /) -> str | None: ...
 
 
-def admin(headers: Headers) -> Principal:
-    """The holder of the admin token."""
-    return Principal(ALL_SCOPES, headers.get(OWNER_HEADER))
-
-
 class ApiCall(msgspec.Struct, frozen=True):
     """What a handler needs of a request besides its parameters."""
 
