@@ -32,7 +32,7 @@ def found(store: Store, *jobs: Job, live: bool) -> Job:
     store.commit(list(jobs), store.take_lead("here"))
     reading = Queries(store)
     try:
-        return asyncio.run(reading.job("train", "ada", live=live))
+        return asyncio.run(reading.job("train", "ada", "ada", live=live))
     finally:
         reading.close()
 

@@ -14,8 +14,6 @@ from holdfast.orchestrator.api_error import ApiError
 
 T = TypeVar("T")
 
-ADMIN = "admin"
-"""The owner of jobs that are submitted without one, and of names that are looked up without one."""
 READERS = 8
 JOURNAL_SHOWN = 200
 """Entries in the view of one job or node; the rest is in the event stream."""
@@ -61,26 +59,27 @@ class Queries:
 
     # --- jobs ---
 
-    async def job(self, named: str, owner: str | None, *, live: bool = False) -> Job:
-        return await self.ask(self._job, named, owner, live)
+    async def job(self, named: str, sees: str | None, owner: str, *, live: bool = False) -> Job:
+        """`sees`: only this owner's jobs are found; None: everybody's. Another owner's job is reported like one that does
+        not exist. `owner`: whose jobs a name refers to. `live`: a name stands for a job that has not ended; if several
+        match, the name is ambiguous."""
+        return await self.ask(self._job, named, sees, owner, live)
 
-    def _job(self, named: str, owner: str | None, live: bool) -> Job:
-        """`owner`: only this owner's jobs are found; None: everybody's. Another owner's job is reported like one that
-        does not exist. `live`: a name stands for a job that has not ended; if several match, the name is ambiguous."""
+    def _job(self, named: str, sees: str | None, owner: str, live: bool) -> Job:
         store = self.store
         if _FULL_JOB(named):
             job = store.job(named)
-            if job is not None and owner in (None, job.owner):
+            if job is not None and sees in (None, job.owner):
                 return job
         elif named.startswith("job_") and len(named) > 4:
-            ids = store.job_ids_by_prefix(named, owner=owner)
+            ids = store.job_ids_by_prefix(named, owner=sees)
             if len(ids) == 1 and (job := store.job(ids[0])) is not None:
                 return job
             if ids:
                 raise _ambiguous("jobs", named, ids)
-        if live and (found := self._live_named(named, owner or ADMIN)) is not None:
+        if live and (found := self._live_named(named, owner)) is not None:
             return found
-        named_so = store.jobs_by_name(owner or ADMIN, named)
+        named_so = store.jobs_by_name(owner, named)
         if named_so:
             # A name may be used again and stands for the newest job. Older ones are found by id.
             return named_so[0]

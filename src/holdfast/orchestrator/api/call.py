@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from holdfast.model import Job
 from holdfast.orchestrator.api.job_requests import checked_owner
-from holdfast.orchestrator.queries import ADMIN
 
 if TYPE_CHECKING:
     from holdfast.orchestrator.api.context import ApiContext
 
+ADMIN = "admin"
+"""The owner of jobs that are submitted without another owner."""
 OWNER_HEADER = "x-holdfast-owner"
 """The owner that the admin acts for: submits as that owner, and sees what that owner sees."""
 KEY_HEADER = "idempotency-key"
@@ -50,7 +52,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The owner of submitted jobs, and the name recorded with requests."""
+        """The owner of submitted jobs, the name recorded with requests, and the owner whose jobs a name refers to."""
         return self.sees or ADMIN
 
 
@@ -75,6 +77,10 @@ class ApiCall(msgspec.Struct, frozen=True):
     def key(self) -> str:
         """The idempotency key of the request; empty: none was given."""
         return self.header(KEY_HEADER)
+
+    async def job(self, named: str, *, live: bool = False) -> Job:
+        """The job that the caller means. See `Queries.job`."""
+        return await self.context.queries.job(named, self.principal.sees, self.principal.name, live=live)
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ async def follow_events(
         if not last.isascii() or not last.isdigit() or len(last) > 18:
             raise ApiError("bad_cursor", "Last-Event-ID was not issued by this stream")
         after = int(last)
-    job_id = (await queries.job(job, owner)).id if job else None
+    job_id = (await call.job(job)).id if job else None
     node_id = (await queries.node(node)).id if node else None
     owners: dict[str, str] = {}
 
@@ -51,5 +51,5 @@ async def follow_logs(call: ApiCall, job: str, stream: str = "both", follow: boo
     if chosen is None:
         raise ApiError("bad_request", f"stream is {stream[:60]!r}; it can be stdout, stderr or both")
     cursor = streams.Cursor(call.header("last-event-id"))
-    found = await call.context.queries.job(job, call.principal.sees)
+    found = await call.job(job)
     return EventStream(streams.JobLog(call.context, found.id, chosen, cursor).follow(follow))

@@ -95,7 +95,7 @@ async def show_job(call: ApiCall, job: str, estimate: bool = True, live: bool = 
     """`estimate`: include when the job will start and end; a caller that polls until the end does not need it. `live`:
     a name means the job that has not ended; refused if there are several."""
     context = call.context
-    found = await context.queries.job(job, call.principal.sees, live=live)
+    found = await call.job(job, live=live)
     predicted = await estimates_of(context, [found] if found.live and estimate else [])
     return _with_estimate(await _shown(context, found), predicted)
 
@@ -119,21 +119,21 @@ def _with_estimate(view: JobView, predicted: dict[JobId, Estimate]) -> JobView:
 
 async def explain_job(call: ApiCall, job: str) -> ExplainView:
     context = call.context
-    found = await context.queries.job(job, call.principal.sees)
+    found = await call.job(job)
     if found.live:
         answer = await context.leader.ask(ExplainAsked(found.id))
         if isinstance(answer, Explanation):
             return explain_view(answer)
         if isinstance(answer, Rejected) and answer.code != "not_live":
             raise rejection(answer)
-        found = await context.queries.job(found.id, None)
+        found = await call.job(found.id)
     verdict = found.verdict.value if found.verdict else "unknown"
     return ExplainView(found.id, found.phase.value, "", None, f"nothing: it has ended ({verdict})", [], {}, "", 0)
 
 
 async def _meant(call: ApiCall, named: str) -> Job:
     """The single job that a request acts on."""
-    return no_item(named, await call.context.queries.job(named, call.principal.sees, live=True))
+    return no_item(named, await call.job(named, live=True))
 
 
 async def stop_job(call: ApiCall, job: str) -> JobView:
@@ -144,13 +144,13 @@ async def stop_job(call: ApiCall, job: str) -> JobView:
         answer = await context.leader.ask(CancelAsked(found.id, by=call.principal.name))
         if isinstance(answer, Rejected) and answer.code != "not_live":
             raise rejection(answer)
-    return await _shown(context, await context.queries.job(found.id, None))
+    return await _shown(context, await call.job(found.id))
 
 
 async def rerun_job(call: ApiCall, job: str) -> JobView:
     """Submit the same specification as a new job of the same owner. Requests with the same key make one job."""
     context = call.context
-    found = await context.queries.job(job, call.principal.sees)
+    found = await call.job(job)
     await need_again(context, found)
     key = checked_key(call.key or secrets.token_hex(16))
     # A key of its own kind: the key of the first submission must not lead back to that job.
@@ -166,7 +166,7 @@ async def move_job(call: ApiCall, job: str, data: MoveRequest) -> JobView:
     node = await context.queries.node(data.to)
     key = checked_key(call.key or data.key or secrets.token_hex(16))
     decided(await context.leader.ask(MoveAsked(found.id, node.id, by=call.principal.name, key=key)))
-    return await _shown(context, await context.queries.job(found.id, None))
+    return await _shown(context, await call.job(found.id))
 
 
 async def output(
@@ -178,7 +178,7 @@ async def output(
 ) -> Reply:
     """The output of one attempt, byte for byte from `offset`; empty beyond the end of what has arrived."""
     context = call.context
-    found = await context.queries.job(job, call.principal.sees)
+    found = await call.job(job)
     if job_of(attempt) != found.id or stream not in STREAMS:
         raise ApiError("not_found", f"{found.id} has no output {attempt[:40]!r} {stream[:20]!r}")
     if gone := await context.queries.ask(context.log_retention.gone, found):
@@ -193,7 +193,7 @@ async def output(
 async def files_received(call: ApiCall, job: str) -> JobView:
     """Confirm that the files of the job have arrived. A repeated call changes only how long they are kept."""
     context = call.context
-    found = await context.queries.job(job, call.principal.sees)
+    found = await call.job(job)
     decided(await context.leader.ask(FilesReceived(found)))
     return await _shown(context, found)
 

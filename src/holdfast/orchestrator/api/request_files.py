@@ -50,7 +50,7 @@ async def _fits(context: ApiContext, item: InputRequest, disk: int) -> None:
 
 
 async def _made_by(context: ApiContext, item: InputRequest, owner: str) -> InputRequest:
-    job = await context.queries.job(item.job, owner)
+    job = await context.queries.job(item.job, owner, owner)
     if job.verdict is not Verdict.SUCCEEDED or job.result is None:
         stands = job.verdict.value if job.verdict else f"still {job.phase.value}"
         raise ApiError(
