@@ -1,4 +1,5 @@
-"""Small rules of the kernel at their edges: forgiveness after a freeze, who had a turn, what the shell may ask."""
+"""Small rules of the kernel at their edges: forgiveness after a freeze, who had a turn, what an explanation
+names, what the shell may ask."""
 
 import pytest
 from kernel_driver import SETTINGS, WHOLE, Network, seen, with_two_nodes
@@ -6,8 +7,9 @@ from msgspec.structs import replace
 
 from holdfast.kernel import contenders, health
 from holdfast.kernel.events import DrainAsked, NodeBroke, NodeSaid, Tick
+from holdfast.kernel.explain import worst_gate
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Instant, NodeId, NodeState, Recovery
+from holdfast.model import Gate, Instant, NodeId, NodeState, Recovery
 from holdfast.model.messages import HeldPhase, Leaving, Load, Report
 
 NODE = NodeId("node_a")
@@ -122,6 +124,26 @@ def test_a_body_that_ran_on_for_long_enough_forgives_what_was_tried(short_ms: in
     started = replace(attempt, started_ms=Instant(network.now))
     assert contenders.got_on(w, job, started).tries == (0 if forgiven else 3)
     assert contenders.got_on(w, job, replace(attempt, started_ms=None)).tries == 3
+
+
+# --- what an explanation names ---
+
+
+@pytest.mark.spec("H6", "H5")
+@pytest.mark.parametrize(
+    ("gates", "worst"),
+    [
+        ({}, None),
+        ({Gate.GPUS: 1, Gate.LOST: 2}, Gate.LOST),
+        ({Gate.GPUS: 2, Gate.CPU: 2, Gate.SUSPECT: 1}, Gate.CPU),
+        # By titles both would be `probation`, and three.
+        ({Gate.PROBATION_PROBES: 1, Gate.PROBATION_BUSY: 2, Gate.MEMORY: 2}, Gate.PROBATION_BUSY),
+    ],
+)
+def test_the_gate_that_holds_back_most_is_named_and_of_equals_the_one_declared_first(
+    gates: dict[Gate, int], worst: Gate | None
+) -> None:
+    assert worst_gate(gates) is worst
 
 
 # --- what the shell may ask ---

@@ -8,11 +8,11 @@ from holdfast.kernel.contenders import room_now
 from holdfast.kernel.decision import Answer, Checked, Rejected
 from holdfast.kernel.estimates import of_new
 from holdfast.kernel.events import CheckAsked
-from holdfast.kernel.explain import gate_counts, never_fits, shortfall
+from holdfast.kernel.explain import gate_counts, never_fits, shortfall, worst_gate
 from holdfast.kernel.queue import LaneKey
 from holdfast.kernel.world import Member, World
 from holdfast.model import Failure, FailureCode, Gate, Job, JobId, NodeId, Owner, Resources
-from holdfast.model.cause_text import gate_text, gate_titles
+from holdfast.model.cause_text import gate_text, gate_titles, held_back_text
 from holdfast.policy import cost
 
 _NOBODY = JobId("job_checked")
@@ -51,13 +51,12 @@ def check(w: World, asked: CheckAsked) -> Answer:
         never = no_fit(miss)
         return Checked("never", never.says, never.code, nearest=miss)
     gates, nearest = gate_counts(w, job)
-    titles = gate_titles(gates)
-    worst = max(titles, key=lambda title: (titles[title], title), default="")
-    says = f"no machine has room now; of {sum(titles.values())} most are held back by: {worst}" if worst else ""
+    worst = worst_gate(gates)
+    held_back = "" if worst is None else held_back_text(sum(gates.values()), worst)
     return Checked(
         "waits",
-        says or "no machine has joined the network",
-        gates=titles,
+        f"no machine has room now; {held_back}" if held_back else "no machine has joined the network",
+        gates=gate_titles(gates),
         nearest=nearest,
         ahead=w.queue.ahead_if(asked.owner, asked.spec.priority),
         estimate=of_new(w, job, lane, placed=False) if w.nodes else None,

@@ -78,7 +78,7 @@ def explain(w: World, job_id: JobId) -> Answer:
     leader = max((a for a in attempts if a.may_win), key=lambda a: list(AttemptPhase).index(a.phase), default=None)
     until, then = _bound(w, job, leader)
     titles = gate_titles(gates)
-    reason, waits = _moves(w, job) or waiting_for(w, job, leader, titles)
+    reason, waits = _moves(w, job) or waiting_for(w, job, leader, gates)
     ahead = w.queue.ahead_of(job_id)
     predicted = of_live(w, job_id)
     at = until + w.meta.late_ms
@@ -115,7 +115,7 @@ def _told(reason: WaitReason, facts: Facts) -> tuple[WaitReason, str]:
 
 
 def waiting_for(
-    w: World, job: Job, leader: Attempt | None, gates: dict[str, int]
+    w: World, job: Job, leader: Attempt | None, gates: dict[Gate, int]
 ) -> tuple[WaitReason, str]:  # fmt: skip
     """What the job waits for, as a code and in words."""
     if job.wait_reason is not None and leader is not None:
@@ -126,10 +126,15 @@ def waiting_for(
         return _told(WaitReason.RESERVED_ROOM, Facts(label=node_label(w.nodes[job.reserved])))
     if job.not_before_ms > w.patience:
         return _told(WaitReason.BACKOFF, Facts(count=job.failures, ms=job.not_before_ms - w.patience))
-    if not gates:
+    worst = worst_gate(gates)
+    if worst is None:
         return _told(WaitReason.MACHINE, NO_FACTS)
-    worst = max(gates, key=lambda g: (gates[g], g))
-    return _told(WaitReason.ROOM, Facts(count=sum(gates.values()), detail=worst))
+    return _told(WaitReason.ROOM, Facts(count=sum(gates.values()), gate=worst))
+
+
+def worst_gate(gates: dict[Gate, int]) -> Gate | None:
+    """The gate that holds back most machines; of several, the one that `Gate` declares first."""
+    return max((gate for gate in Gate if gate in gates), key=lambda gate: gates[gate], default=None)
 
 
 def _attempt_line(w: World, a: Attempt) -> str:

@@ -25,7 +25,7 @@ from holdfast.model.resources import Resources
 # --- what a job waits for ---
 
 _WAITS: dict[WaitReason, Callable[[Facts], str]] = {
-    WaitReason.ROOM: lambda f: _room(f.count, f.detail) if f.count else "a machine with room",
+    WaitReason.ROOM: lambda f: "a machine with room" + (f"; {held_back_text(f.count, f.gate)}" if f.gate else ""),
     WaitReason.NODE_ROOM: lambda f: f"room on {f.label}, the machine it was moved to",
     WaitReason.RESERVED_ROOM: lambda f: f"room on {f.label}, which takes nothing new until this job fits there",
     WaitReason.LEASE: lambda f: "its machine is away; the job must not run twice, so its lease has to run out first",
@@ -47,10 +47,6 @@ _NOTHING = Facts()
 
 def wait_text(reason: WaitReason, facts: Facts = _NOTHING) -> str:
     return _WAITS[reason](facts)
-
-
-def _room(machines: int, most: str) -> str:
-    return f"a machine with room; of {machines} most are held back by: {most}"
 
 
 # --- what keeps a job from a machine ---
@@ -92,6 +88,10 @@ def gate_text(gate: Gate) -> str:
 def shortfall_text(gate: Gate, free: int, wanted: int) -> str:
     """A gate that is closed for lack of room, with the amounts."""
     return gate_title(gate) if gate is Gate.KIND else f"{gate_title(gate)}: {free} free of {wanted} wanted"
+
+
+def held_back_text(machines: int, most: Gate) -> str:
+    return f"of {machines} most are held back by: {gate_title(most)}"
 
 
 def gate_titles(gates: dict[Gate, int]) -> dict[str, int]:

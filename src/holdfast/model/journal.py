@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.model.causes import DrainChange, NodeCause, RevokeCause, StraggleKind, TakeoverCause, WaitReason
+from holdfast.model.causes import DrainChange, Gate, NodeCause, RevokeCause, StraggleKind, TakeoverCause, WaitReason
 from holdfast.model.failure import FailureCode
 from holdfast.model.ids import AttemptId, JobId, NodeId
 from holdfast.model.job import MoveState, Verdict
@@ -27,6 +27,8 @@ class Facts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The last fault of a machine that was quarantined for its faults."""
     verdict: Verdict | None = None
     move: MoveState | None = None
+    gate: Gate | None = None
+    """What keeps a job from most machines."""
     refusal: str = ""
     """Code with which a session was refused."""
     label: str = ""
