@@ -4,9 +4,7 @@ The content hash covers names, types, shapes and bytes, ordered by name; it does
 file format is safetensors; content read from a file is verified before it is used.
 """
 
-import contextlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -15,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.durable import durable_write
 from holdfast.neural.arithmetic import Arithmetic
 from holdfast.neural.arrays import Array, NumpyArrays
 from holdfast.neural.graph import Graph
@@ -98,7 +97,7 @@ def _library() -> Any:
 
 
 def save(path: Path, checkpoint: TrainingCheckpoint, xp: NumpyArrays) -> str:
-    """Write a checkpoint atomically; returns its content hash."""
+    """Write a checkpoint durably; returns its content hash."""
     library = _library()
     host = {k: np.ascontiguousarray(xp.host(v)) for k, v in checkpoint.state.tensors.items()}
     content = digest(xp, checkpoint.state.tensors)
@@ -109,17 +108,10 @@ def save(path: Path, checkpoint: TrainingCheckpoint, xp: NumpyArrays) -> str:
         "network": checkpoint.network,
         "sha256": content,
     }
-    part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            file.write(library.save(host, metadata=told))
-            file.flush()
-            os.fsync(file.fileno())  # or a power failure may leave the name without the content
-        part.replace(path)
+        durable_write(path, library.save(host, metadata=told))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
         raise StateError(f"{path} cannot be written: {error.strerror or error}") from None
     return content
 
