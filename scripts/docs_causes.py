@@ -29,7 +29,7 @@ from holdfast.model.cause_text import (
 
 EXAMPLE = Facts(
     label="bee", attempt="att_k3f.2", by="ann", detail="…", count=3, ms=12_000, limit_ms=9_000, median_ms=2_000,
-    nodes=("bee", "ant"), fault=FailureCode.RUNTIME_FAULT, node_cause=NodeCause.SILENT,
+    nodes=("bee", "ant"), fault=FailureCode.RUNTIME_FAULT, node_cause=NodeCause.SILENT, gate=Gate.MEMORY,
 )  # fmt: skip
 
 
