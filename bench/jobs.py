@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import psutil
@@ -38,7 +39,7 @@ async def patient_node(address: str, token: str) -> None:
     import grpc.aio
 
     from holdfast.identity import tokens
-    from holdfast.identity.keys import NodeKey, new_node_id
+    from holdfast.identity.keys import NodeKey, node_id
     from holdfast.identity.proof import prove
     from holdfast.model import Hardware, Resources
     from holdfast.model.messages import Held, HeldPhase, Hello, Load, Ping, Pong, Report, Start
@@ -46,7 +47,7 @@ async def patient_node(address: str, token: str) -> None:
     from holdfast.wire.limits import client_options
     from holdfast.wire.node_pb2_grpc import NodeLinkStub
 
-    ticket, key, node = tokens.parse(token), NodeKey.make(), new_node_id()
+    ticket, key, node = tokens.parse(token), NodeKey.make(), node_id(uuid4().hex)
     room = Resources(1_000_000, 4_000_000, 10_000_000)
     hello = Hello(node, "bench", key.public_hex, "0.1.0", Hardware(total=room), room, "bubblewrap", token_id=ticket.id)
     held: dict[str, Held] = {}

@@ -16,13 +16,14 @@ import random
 import sys
 import time
 from collections import Counter
+from uuid import uuid4
 
 import grpc.aio
 import uvloop
 
 from holdfast.identity import tokens
 from holdfast.identity.certificates import SERVER_NAME, client_credentials, fetch_pinned
-from holdfast.identity.keys import NodeKey, new_node_id
+from holdfast.identity.keys import NodeKey, node_id
 from holdfast.identity.proof import prove
 from holdfast.model import Hardware, Resources
 from holdfast.model.messages import Hello, Load, Ping, Pong, Refusal, Report
@@ -68,7 +69,7 @@ class Swarm:
 class Client:
     def __init__(self, swarm: Swarm) -> None:
         self.swarm = swarm
-        self.key, self.id = NodeKey.make(), new_node_id()
+        self.key, self.id = NodeKey.make(), node_id(uuid4().hex)
         self.epoch = 0
         """The epoch of the last welcome; 0: never welcomed."""
         self.failures = 0

@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from uuid import uuid4
 
 import grpc
 
 from holdfast.identity import tokens
 from holdfast.identity.certificates import SERVER_NAME, client_credentials
-from holdfast.identity.keys import NodeKey, new_node_id
+from holdfast.identity.keys import NodeKey, node_id
 from holdfast.identity.proof import prove
 from holdfast.model import Hardware, NodeId, Resources, Result
 from holdfast.model.messages import Discard, Go, Held, HeldPhase, Hello, Ping, Pong, Refusal, Renewed, Report, Start
@@ -80,7 +81,7 @@ class WireNode:
         self.ticket = tokens.parse(token) if token else None
         self.name = name
         self.key = key or NodeKey.make()
-        self.id = node or new_node_id()
+        self.id = node or node_id(uuid4().hex)
         self.instance = sha256(self.key.public_hex.encode()).hexdigest()[:16]
         self.output = output
         self.offered = OFFER

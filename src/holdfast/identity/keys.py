@@ -33,10 +33,6 @@ def node_id(text: str) -> NodeId:
         ) from None
 
 
-def new_node_id() -> NodeId:
-    return NodeId("node_" + uuid.uuid4().hex)
-
-
 class NodeKey:
     """The private key of a node. Never printed."""
 

@@ -247,9 +247,6 @@ class NodeProcesses(HoldfastProcess):
     def kill_shims(self) -> None:
         end(self.shims())
 
-    def kill_bodies(self) -> None:
-        end(self.bodies())
-
     def kill_tree(self) -> None:
         """Simulate a power cut: all processes are stopped before they are killed, so that none can react to the end of
         another."""
