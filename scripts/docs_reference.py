@@ -147,20 +147,10 @@ def schema() -> dict[str, Any]:
 
 
 def said_of_routes() -> dict[tuple[str, str], str]:
-    """The descriptions of routes in the docstring of `wire/http.py`: (method, path without names) -> text."""
-    found: dict[tuple[str, str], str] = {}
-    last: tuple[str, str] | None = None
-    for line in (inspect.getdoc(public) or "").splitlines():
-        if route := re.match(r"\s+(GET|POST|DELETE|PUT)\s+(/\S+)\s*(.*)$", line):
-            last = (route[1].lower(), re.sub(r"\{[^}]*\}", "{}", route[2]))
-            aside = re.search(r"\s{2,}(\S.*)$", route[3])
-            words = aside[1] if aside and not aside[1].startswith(("->", "?")) else ""
-            found[last] = words
-        elif last and line.startswith(" " * 30):
-            found[last] = f"{found[last]} {line.strip()}".strip()
-        else:
-            last = None
-    return found
+    """What the table of routes says of each: (method, path) -> text."""
+    from holdfast.orchestrator.api.routes import ROUTES
+
+    return {(route.method.lower(), route.path): route.says for route in ROUTES}
 
 
 def kind(shape: dict[str, Any]) -> str:
@@ -239,8 +229,7 @@ def http_page() -> str:
     ]
     for path, methods in api["paths"].items():
         for method, route in methods.items():
-            aside = said.get((method, re.sub(r"\{[^}]*\}", "{}", path)), "")
-            lines += route_lines(path, method, route, aside)
+            lines += route_lines(path, method, route, said[method, path])
     lines += ["## Types", ""]
     shapes = dict(api["components"]["schemas"])
     named = {

@@ -1,46 +1,13 @@
 """The public HTTP types, version 1. Separate from the model, so that the API stays stable when internals change.
 Those for files are in `wire/files.py`, those for errors in `wire/errors.py`: nodes use them too.
 
-    POST   /v1/jobs                 JobRequest -> JobView            header Idempotency-Key optional
-    POST   /v1/jobs/batch           list[JobRequest] -> list[JobView | ErrorView]   up to 1,000
-    GET    /v1/jobs                 ?owner=&phase=&limit=&after=     -> JobList (newest first)
-    GET    /v1/jobs/{id}            -> JobView                       a unique prefix of an id is enough
-    GET    /v1/jobs/{id}/explain    -> kernel explanation (ExplainView)
-    POST   /v1/check                ?node=  JobRequest -> CheckView  a submission's outcome now; nothing is stored
-    POST   /v1/check/watch          ?node=  JobRequest -> SSE of CheckView, when something changes and every second
-    GET    /v1/estimates            -> EstimatesView                 how often estimates were right
-    POST   /v1/jobs/{id}/stop       -> JobView
-    POST   /v1/arrays               ArrayRequest -> ArrayView        one job per item; Idempotency-Key as above
-    GET    /v1/arrays/{id}          -> ArrayView
-    POST   /v1/arrays/{id}/stop     -> ArrayView
-    POST   /v1/arrays/{id}/retry    -> ArrayView                     rerun the items that did not succeed
-    POST   /v1/jobs/{id}/received   -> JobView                       the files it made have arrived
-    POST   /v1/jobs/{id}/move       MoveRequest -> JobView
-    POST   /v1/jobs/{id}/rerun      -> JobView                       the same again; header Idempotency-Key
-    GET    /v1/jobs/{id}/output/{attempt}/{stdout|stderr}  ?offset= -> bytes, up to 1 MiB; empty at the end
-    GET    /v1/jobs/{id}/logs       ?stream=stdout|stderr|both&follow= -> SSE of LogLine; Last-Event-ID resumes
-    POST   /v1/blobs/missing        BlobsRequest -> Missing          which of these must be sent
-    POST   /v1/blobs/links          BlobsRequest -> Urls             URLs to upload to
-    POST   /v1/manifests            TakeRequest -> ManifestView      accept what was uploaded
-    GET    /v1/manifests/{name}     -> bytes
-    POST   /v1/manifests/{name}/links  LinksRequest -> Urls          URLs to fetch its blobs from
-    PUT, GET /blobs/{key}?…         signed URLs, if the network stores blobs in a folder; no token
-    GET    /v1/nodes                -> list[NodeView]
-    GET    /v1/nodes/{id}           -> NodeView with recent journal
-    POST   /v1/nodes/{id}/drain     ?on=true|false -> NodeView
-    GET    /v1/events               ?after=&tail=&job=&node=&follow=  -> SSE of EventView; Last-Event-ID resumes;
-                                                                     tail: start this many before the newest
-    POST   /v1/tokens               TokenRequest -> TokenView        the token itself is shown only here;
-                                                                     header Idempotency-Key optional
-    GET    /v1/tokens               -> list[JoinTokenView], newest first
-    DELETE /v1/tokens/{id}
-    GET    /v1/doctor               -> DoctorView: rebuild equals memory, store reachable …
-    GET    /healthz, /metrics
+Which endpoint takes and returns which of them is stated by the table in `orchestrator/api/routes.py` and listed in
+docs/reference/http-api.md.
 
 Every call except /healthz needs `Authorization: Bearer <token>`. Errors are ErrorView with a stable code. With
 `X-Holdfast-Owner: <name>` the admin acts for an owner: submits as that owner and sees only that owner's jobs; without
 it, the owner is `admin` and everything is visible. A stream ends with `event: end`; one that ends without it was cut
-off.
+off. Signed URLs need no token; if the network stores blobs in a folder, they are `PUT, GET /blobs/{key}?…`.
 """
 
 from typing import Any

@@ -41,6 +41,8 @@ class Route(msgspec.Struct, frozen=True, dict=True):
     media_type: str | None = None
     """None: JSON, or the type given in a `Reply`."""
     body_bytes_max: int = BODY_BYTES_MAX
+    says: str = ""
+    """What the reference adds to the name or the docstring of the handler."""
 
     @cached_property
     def parameters(self) -> dict[str, HandlerParameter]:
@@ -56,44 +58,52 @@ class Route(msgspec.Struct, frozen=True, dict=True):
 
 ROUTES = (
     # --- jobs ---
-    Route("POST", "/v1/jobs", jobs.submit, Scope.SUBMIT, status=201),
-    Route("POST", "/v1/jobs/batch", jobs.submit_batch, Scope.SUBMIT),
-    Route("GET", "/v1/jobs", jobs.list_jobs, Scope.READ),
-    Route("GET", "/v1/jobs/{job}", jobs.show_job, Scope.READ),
+    Route("POST", "/v1/jobs", jobs.submit, Scope.SUBMIT, status=201, says="header Idempotency-Key optional"),
+    Route("POST", "/v1/jobs/batch", jobs.submit_batch, Scope.SUBMIT, says="up to 1,000"),
+    Route("GET", "/v1/jobs", jobs.list_jobs, Scope.READ, says="newest first"),
+    Route("GET", "/v1/jobs/{job}", jobs.show_job, Scope.READ, says="a unique prefix of an id is enough"),
     Route("GET", "/v1/jobs/{job}/explain", jobs.explain_job, Scope.READ),
     Route("POST", "/v1/jobs/{job}/stop", jobs.stop_job, Scope.SUBMIT),
-    Route("POST", "/v1/jobs/{job}/rerun", jobs.rerun_job, Scope.SUBMIT, status=201),
+    Route("POST", "/v1/jobs/{job}/rerun", jobs.rerun_job, Scope.SUBMIT, status=201,
+          says="the same again; header Idempotency-Key"),
     Route("POST", "/v1/jobs/{job}/move", jobs.move_job, Scope.SUBMIT),
-    Route("POST", "/v1/jobs/{job}/received", jobs.files_received, Scope.SUBMIT),
-    Route("GET", "/v1/jobs/{job}/output/{attempt}/{stream}", jobs.output, Scope.READ),
+    Route("POST", "/v1/jobs/{job}/received", jobs.files_received, Scope.SUBMIT, says="the files it made have arrived"),
+    Route("GET", "/v1/jobs/{job}/output/{attempt}/{stream}", jobs.output, Scope.READ,
+          says="up to 1 MiB; empty at the end"),
     # --- checks ---
-    Route("POST", "/v1/check", checks.check, Scope.READ),
-    Route("POST", "/v1/check/watch", checks.watch, Scope.READ, media_type=EVENTS_TYPE),
-    Route("GET", "/v1/estimates", checks.estimates, Scope.READ),
+    Route("POST", "/v1/check", checks.check, Scope.READ, says="a submission's outcome now; nothing is stored"),
+    Route("POST", "/v1/check/watch", checks.watch, Scope.READ, media_type=EVENTS_TYPE,
+          says="a CheckView when something changes and every second"),
+    Route("GET", "/v1/estimates", checks.estimates, Scope.READ, says="how often estimates were right"),
     # --- arrays ---
-    Route("POST", "/v1/arrays", arrays.submit_array, Scope.SUBMIT, status=201),
+    Route("POST", "/v1/arrays", arrays.submit_array, Scope.SUBMIT, status=201,
+          says="one job per item; header Idempotency-Key optional"),
     Route("GET", "/v1/arrays/{array}", arrays.show_array, Scope.READ),
     Route("POST", "/v1/arrays/{array}/stop", arrays.stop_array, Scope.SUBMIT),
-    Route("POST", "/v1/arrays/{array}/retry", arrays.retry_array, Scope.SUBMIT),
+    Route("POST", "/v1/arrays/{array}/retry", arrays.retry_array, Scope.SUBMIT,
+          says="rerun the items that did not succeed"),
     # --- content ---
-    Route("POST", "/v1/blobs/missing", content.missing, Scope.SUBMIT),
-    Route("POST", "/v1/blobs/links", content.places, Scope.SUBMIT),
-    Route("POST", "/v1/manifests", content.take, Scope.SUBMIT),
+    Route("POST", "/v1/blobs/missing", content.missing, Scope.SUBMIT, says="which of these must be sent"),
+    Route("POST", "/v1/blobs/links", content.places, Scope.SUBMIT, says="URLs to upload to"),
+    Route("POST", "/v1/manifests", content.take, Scope.SUBMIT, says="accept what was uploaded"),
     Route("GET", "/v1/manifests/{name}", content.manifest, Scope.READ),
-    Route("POST", "/v1/manifests/{name}/links", content.links, Scope.READ),
+    Route("POST", "/v1/manifests/{name}/links", content.links, Scope.READ, says="URLs to fetch its blobs from"),
     # --- join tokens ---
-    Route("POST", "/v1/tokens", tokens.make_token, Scope.OPERATE, status=201),
-    Route("GET", "/v1/tokens", tokens.list_tokens, Scope.OPERATE),
+    Route("POST", "/v1/tokens", tokens.make_token, Scope.OPERATE, status=201,
+          says="the token itself is shown only here; header Idempotency-Key optional"),
+    Route("GET", "/v1/tokens", tokens.list_tokens, Scope.OPERATE, says="newest first"),
     Route("DELETE", "/v1/tokens/{token}", tokens.revoke_token, Scope.OPERATE, status=204),
     # --- nodes ---
     Route("GET", "/v1/nodes", nodes.list_nodes, Scope.READ),
-    Route("GET", "/v1/nodes/{node}", nodes.show_node, Scope.READ),
+    Route("GET", "/v1/nodes/{node}", nodes.show_node, Scope.READ, says="with its recent journal"),
     Route("POST", "/v1/nodes/{node}/drain", nodes.drain_node, Scope.OPERATE),
     # --- streams ---
-    Route("GET", "/v1/events", following.follow_events, Scope.READ, media_type=EVENTS_TYPE),
-    Route("GET", "/v1/jobs/{job}/logs", following.follow_logs, Scope.READ, media_type=EVENTS_TYPE),
+    Route("GET", "/v1/events", following.follow_events, Scope.READ, media_type=EVENTS_TYPE,
+          says="EventViews; Last-Event-ID resumes; tail: start this many before the newest"),
+    Route("GET", "/v1/jobs/{job}/logs", following.follow_logs, Scope.READ, media_type=EVENTS_TYPE,
+          says="LogLines; Last-Event-ID resumes"),
     # --- the orchestrator itself ---
-    Route("GET", "/v1/doctor", service.doctor, Scope.READ),
+    Route("GET", "/v1/doctor", service.doctor, Scope.READ, says="rebuild equals memory, store reachable and more"),
     Route("GET", "/healthz", service.healthz, Scope.OPEN, media_type="application/json"),
     Route("GET", "/metrics", service.metrics, Scope.READ, media_type=METRICS_TYPE),
-)
+)  # fmt: skip
