@@ -1,16 +1,11 @@
 """The worked example of CONTRIBUTING: a new row and a new mechanism, with nothing changed beside them."""
 
-import os
-import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from worked_examples import run_in, with_example
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = re.compile(r"in `(src/[^`]+)`.*?```py\n(.*?)```", re.DOTALL)
+TITLE = "A new row and a new mechanism"
 
 STORES = """
 import sys
@@ -60,37 +55,10 @@ assert {row_key(row) for row in counted} <= {row_key(row) for row in simulated.l
 """
 
 
-def with_example(folder: Path) -> Path:
-    """A copy of the tree to which everything was added that CONTRIBUTING says."""
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    section = (
-        (ROOT / "CONTRIBUTING.md").read_text().partition("## A new row and a new mechanism")[2].partition("\n## ")[0]
-    )
-    for path, block in EXAMPLE.findall(section):
-        target = folder / path
-        target.write_text(add_lines(target.read_text(), block) if target.exists() else block)
-    return folder / "src"
-
-
-def add_lines(source: str, block: str) -> str:
-    """A class goes before the module's list, imports to the imports, and any other line to the end of the list."""
-    if block.startswith("class "):
-        return re.sub(r"(?=^[A-Z]+: tuple)", f"{block}\n\n", source, count=1, flags=re.MULTILINE)
-    imports = "".join(line for line in block.splitlines(True) if line.startswith("from "))
-    lines = "".join(line for line in block.splitlines(True) if line.startswith("    "))
-    source = re.sub(r"(?=^from holdfast)", imports, source, count=1, flags=re.MULTILINE)
-    return re.sub(r"(?<=\n)(?=\)\n\"\"\"In the order)", lines, source, count=1)
-
-
-def run(tree: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"PYTHONPATH": f"{tree}{os.pathsep}{ROOT / 'tests' / 'kernel'}"}
-    return subprocess.run([sys.executable, "-c", script, *words], env=env, capture_output=True, text=True, timeout=120)
-
-
 @pytest.mark.spec("J14")
 def test_the_worked_example_stores_loads_and_rebuilds_its_row(tmp_path: Path) -> None:
-    tree = with_example(tmp_path)
-    done = run(tree, STORES, str(tmp_path))
+    tree = with_example(tmp_path, TITLE)
+    done = run_in(tree, STORES, str(tmp_path))
     assert done.returncode == 0, done.stderr
 
 
@@ -107,10 +75,10 @@ def test_the_worked_example_stores_loads_and_rebuilds_its_row(tmp_path: Path) ->
 )
 def test_a_registry_that_does_not_fit_the_tables_is_refused_at_import(tmp_path: Path, line: str, said: str) -> None:
     # given a tree from whose registry something was left out
-    tree = with_example(tmp_path)
+    tree = with_example(tmp_path, TITLE)
     registry = tree / "holdfast" / "model" / "rows.py"
     assert registry.read_text().count(line) == 1
     registry.write_text(registry.read_text().replace(line, ""))
     # when the store's tables are imported, then that is refused, and said
-    done = run(tree, "import holdfast.state.tables")
+    done = run_in(tree, "import holdfast.state.tables")
     assert done.returncode == 1 and said in done.stderr

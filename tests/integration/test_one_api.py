@@ -7,7 +7,6 @@ import asyncio
 import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,11 +17,10 @@ from glue_house import STEADY, HandNode, House
 from holdfast.blobs.keys import client_uploader
 from holdfast.identity.admin import AdminToken
 from holdfast.orchestrator.api import app as litestar_app
-from holdfast.orchestrator.api import jobs
 from holdfast.orchestrator.api.authentication import Authentication
-from holdfast.orchestrator.api.call import OWNER_HEADER, ApiCall, Principal, Reply, Scope
+from holdfast.orchestrator.api.call import OWNER_HEADER, Principal, Scope
 from holdfast.orchestrator.api.dispatch import ApiRequest, answered
-from holdfast.orchestrator.api.routes import ROUTES, Route
+from holdfast.orchestrator.api.routes import ROUTES
 from holdfast.testing import Network
 from holdfast.testing.network_door import finished
 
@@ -469,40 +467,3 @@ def test_a_handler_that_waits_for_what_is_not_virtual_is_told_so() -> None:
 
     with pytest.raises(RuntimeError, match="not in its context"):
         finished(handler())
-
-
-# --- adding an endpoint ---
-
-
-async def count_jobs(call: ApiCall, phase: str | None = None) -> Reply:
-    """A handler: what it needs stands in its signature, what it uses in the context."""
-    found = await call.context.queries.jobs(call.principal.sees, phase, jobs.PAGE_MAX, None)
-    return Reply(msgspec.json.encode({"jobs": len(found), "asked_by": call.principal.name}), "application/json")
-
-
-ADDED = (*ROUTES, Route("GET", "/v1/jobs/count", count_jobs, Scope.READ))
-
-
-def test_an_endpoint_is_one_handler_and_one_line_of_the_table(
-    real: Real, virtual: Virtual, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # when the table has one line more
-    monkeypatch.setattr(litestar_app, "ROUTES", ADDED)
-    monkeypatch.setattr(virtual.network.door, "routes", ADDED)
-    token = AdminToken("a token that nobody guesses")
-    served = SimpleNamespace(config=SimpleNamespace(app=litestar_app.make_app(real.house.front(), token)))
-
-    # then an orchestrator serves it, to whom it knows, and so does a virtual network
-    async def asked(method: str, **headers: str) -> httpx.Response:
-        async with real.house.http(served, token.text, **headers) as http:
-            return await http.request(method, "/v1/jobs/count?phase=ended")
-
-    answers = [
-        real.loop.run_until_complete(asked("GET", **{OWNER_HEADER: "zoe"})),
-        virtual.ask("GET", "/v1/jobs/count?phase=ended", headers={OWNER_HEADER: "zoe"}),
-    ]
-    for answer in answers:
-        assert (answer.status_code, answer.json()) == (200, {"jobs": 0, "asked_by": "zoe"})
-    assert real.loop.run_until_complete(asked("GET", Authorization="")).status_code == 401
-    assert real.loop.run_until_complete(asked("POST")).json()["code"] == "method_not_allowed"
-    assert virtual.ask("POST", "/v1/jobs/count").json()["code"] == "method_not_allowed"

@@ -14,7 +14,6 @@ from holdfast.orchestrator.api.authentication import Authentication
 from holdfast.orchestrator.api.call import EventStream
 from holdfast.orchestrator.api.context import ApiContext, NothingMore
 from holdfast.orchestrator.api.dispatch import ApiRequest, answered, response_to
-from holdfast.orchestrator.api.routes import ROUTES
 from holdfast.orchestrator.api.streams import END
 from holdfast.orchestrator.api_error import ApiError
 from holdfast.testing.network_content import PREFIX, VirtualContent
@@ -53,7 +52,6 @@ class NetworkApi(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self._leads = leads
         self._turn = RLock()
         """Serializes requests: threads may share a client, and there is only one world behind it."""
-        self.routes = ROUTES
         self.lost = 0
         """How many of the next answers are lost on their way to the client."""
 
@@ -88,7 +86,7 @@ class NetworkApi(httpx.BaseTransport, httpx.AsyncBaseTransport):
             asked = ApiRequest(
                 request.method, request.url.path, request.url.query.decode(), request.headers, request.content
             )
-            response = finished(answered(self._context, principal, asked, self.routes))
+            response = finished(answered(self._context, principal, asked))
         headers = {"Content-Type": response.content_type, **response.headers}
         if isinstance(response.body, EventStream):
             pieces = _Pieces(response.body.pieces, self._turn, self._need_open)

@@ -3,7 +3,7 @@ run before any handler. Reads requests in the same way as Litestar.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl
@@ -57,12 +57,10 @@ def refused(error: Exception) -> ApiError | None:
             return None
 
 
-async def answered(
-    context: ApiContext, principal: Principal, request: ApiRequest, routes: Iterable[Route] = ROUTES
-) -> ApiResponse:
+async def answered(context: ApiContext, principal: Principal, request: ApiRequest) -> ApiResponse:
     """The answer to a request. Raises only unexpected errors."""
     try:
-        route, words = found(request.method, request.path, tuple(routes))
+        route, words = found(request.method, request.path)
         allowed(route, principal)
         parameters = read(route, words, request)
         return _response(route, await route.handler(ApiCall(context, principal, request.headers), **parameters))
@@ -94,19 +92,19 @@ def _response(route: Route, said: Any) -> ApiResponse:
 
 
 @cache
-def _patterns(routes: tuple[Route, ...]) -> list[tuple[re.Pattern[str], dict[str, Route]]]:
+def _patterns() -> list[tuple[re.Pattern[str], dict[str, Route]]]:
     """Literal paths come before paths with parameters."""
     methods: dict[str, dict[str, Route]] = {}
-    for route in routes:
+    for route in ROUTES:
         methods.setdefault(route.path, {})[route.method] = route
     ordered = sorted(methods, key=lambda path: path.count("{"))
     return [(re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)), methods[path]) for path in ordered]
 
 
-def found(method: str, path: str, routes: tuple[Route, ...] = ROUTES) -> tuple[Route, dict[str, str]]:
+def found(method: str, path: str) -> tuple[Route, dict[str, str]]:
     """The route and its path parameters. Raises ApiError if there is none."""
     plain = re.sub("/+", "/", path).rstrip("/")
-    for pattern, methods in _patterns(routes):
+    for pattern, methods in _patterns():
         if words := pattern.fullmatch(plain):
             if method not in methods:
                 raise ApiError("method_not_allowed", f"{path} does not take {method}")
