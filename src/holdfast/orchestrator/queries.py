@@ -60,9 +60,9 @@ class Queries:
     # --- jobs ---
 
     async def job(self, named: str, sees: str | None, owner: str, *, live: bool = False) -> Job:
-        """`sees`: only this owner's jobs are found; None: everybody's. Another owner's job is reported like one that does
-        not exist. `owner`: whose jobs a name refers to. `live`: a name stands for a job that has not ended; if several
-        match, the name is ambiguous."""
+        """`sees`: only this owner's jobs are found; None: everybody's. Another owner's job is reported like one that
+        does not exist. `owner`: whose jobs a name refers to. `live`: a name stands for a job that has not ended; if
+        several match, the name is ambiguous."""
         return await self.ask(self._job, named, sees, owner, live)
 
     def _job(self, named: str, sees: str | None, owner: str, live: bool) -> Job:

@@ -14,6 +14,7 @@ from holdfast.orchestrator.api.authentication import Authentication
 from holdfast.orchestrator.api.call import EventStream
 from holdfast.orchestrator.api.context import ApiContext, NothingMore
 from holdfast.orchestrator.api.dispatch import ApiRequest, answered, response_to
+from holdfast.orchestrator.api.routes import ROUTES
 from holdfast.orchestrator.api.streams import END
 from holdfast.orchestrator.api_error import ApiError
 from holdfast.testing.network_content import PREFIX, VirtualContent
@@ -79,7 +80,7 @@ class NetworkApi(httpx.BaseTransport, httpx.AsyncBaseTransport):
                 raise ApiError("busy", "no orchestrator leads now", "Try again in a moment.")
             if request.url.path.startswith(PREFIX):
                 return self._blob(request)
-            principal = self._authentication.principal(request.url.path, request.headers, self.routes)
+            principal = self._authentication.principal(request.url.path, request.headers, ROUTES)
         except ApiError as wrong:
             response = response_to(wrong)
         else:

@@ -28,7 +28,7 @@ from litestar.types import Scope as AsgiScope
 
 import holdfast
 from holdfast.identity.admin import AdminToken
-from holdfast.orchestrator.api.authentication import Authentication, TurnedAway
+from holdfast.orchestrator.api.authentication import Authentication, Unauthenticated
 from holdfast.orchestrator.api.call import STREAM_HEADERS, ApiCall, EventStream, Principal, Reply
 from holdfast.orchestrator.api.context import ApiContext
 from holdfast.orchestrator.api.dispatch import JSON_TYPE, allowed, body_too_large, refused, response_to
@@ -168,13 +168,13 @@ class Guard:
         if scope["type"] == "http":
             try:
                 principal = self._authentication.principal(scope["path"], Headers.from_scope(scope), ROUTES)
-            except TurnedAway as wrong:
+            except Unauthenticated as wrong:
                 await self._turn_away(wrong, send)
                 return
             scope[PRINCIPAL] = principal  # pyright: ignore[reportGeneralTypeIssues]
         await self._app(scope, receive, send)
 
-    async def _turn_away(self, wrong: TurnedAway, send: Send) -> None:
+    async def _turn_away(self, wrong: Unauthenticated, send: Send) -> None:
         answer = response_to(wrong)
         assert isinstance(answer.body, bytes)
         told = {"content-type": answer.content_type, "content-length": str(len(answer.body)), **answer.headers}

@@ -1,6 +1,4 @@
-"""Says who calls, by the token that they send, and turns away whoever needs one and has none. Reads no body, and knows
-no web framework.
-"""
+"""Authenticates callers by the token in their request. Reads no body, and knows no web framework."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,10 +10,8 @@ from holdfast.orchestrator.api_error import ApiError
 TOKEN_HEADER = "authorization"
 
 
-class TurnedAway(ApiError):
+class Unauthenticated(ApiError):
     """The admin token is missing or wrong."""
-
-    headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
 
     def __init__(self) -> None:
         super().__init__(
@@ -25,20 +21,24 @@ class TurnedAway(ApiError):
             "over HTTP, send `Authorization: Bearer <token>`.",
         )
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"WWW-Authenticate": "Bearer"}
+
 
 class Authentication:
     def __init__(self, token: AdminToken) -> None:
         self._token = token
 
     def principal(self, path: str, headers: Headers, routes: Iterable[Route]) -> Principal:
-        """Raises TurnedAway, whether or not there is anything at the path."""
+        """Raises Unauthenticated, whether or not the path exists, unless its route is open."""
         scopes = self._scopes(headers.get(TOKEN_HEADER) or "")
         if not scopes and not any(one.path == path and one.scope is Scope.OPEN for one in routes):
-            raise TurnedAway
+            raise Unauthenticated
         return Principal(scopes, headers.get(OWNER_HEADER))
 
     def _scopes(self, sent: str) -> frozenset[Scope]:
-        """What the token that was sent allows; there is one, and it allows everything."""
+        """The scopes of the presented token. There is only the admin token, which has all scopes."""
         scheme, _, presented = sent.partition(" ")
         known = scheme.lower() == "bearer" and self._token.matches(presented.strip())
         return ALL_SCOPES if known else NO_SCOPES
