@@ -179,14 +179,14 @@ def serve(port: int, root: Path, secret: bytes) -> None:
     """The orchestrator's blob endpoint alone."""
     import uvicorn
 
-    from holdfast.orchestrator.content.blob_http import BlobDoor
+    from holdfast.orchestrator.content.blob_http import BlobTransferApp
 
     async def nothing(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
     signer = LinkSigner(secret, f"http://127.0.0.1:{port}/blobs")
-    door = BlobDoor(nothing, FolderStore(root, signer), signer)
+    door = BlobTransferApp(nothing, FolderStore(root, signer), signer)
     uvicorn.run(door, host="127.0.0.1", port=port, log_level="error", lifespan="off", interface="asgi3")
 
 

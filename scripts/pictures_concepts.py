@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
-from pictures_worlds import Bar, Tale, fence, lease, steps, takeover
+from pictures_worlds import Bar, Timeline, fence, lease, steps, takeover
 
 from holdfast.blobs.keys import incoming_key, owned_key, owner_hash, sha_of
 from holdfast.blobs.manifest import CHUNK_BYTES, File
@@ -210,7 +210,7 @@ class Timeline:
         at = x + (4 if anchor == "start" else -4 if anchor == "end" else 0)
         self.d.text(at, y + (43 if under else -2), words, colour, 11, anchor)
 
-    def bars(self, tale: Tale, words: dict[str, str]) -> None:
+    def bars(self, tale: Timeline, words: dict[str, str]) -> None:
         for bar in tale.bars:
             self.bar(bar.node, bar.since, bar.until, BARS[bar.what], words.get(bar.what, ""))
         for attempt, node in tale.where.items():
@@ -265,7 +265,7 @@ def fences() -> str:
     return d.svg()
 
 
-def _fence(d: Drawing, tale: Tale) -> None:
+def _fence(d: Drawing, tale: Timeline) -> None:
     old, new = sorted(tale.where)
     first, second = tale.where[old], tale.where[new]
     d.text(
@@ -284,7 +284,7 @@ def _fence(d: Drawing, tale: Tale) -> None:
     assert healed > end
 
 
-def _lease(d: Drawing, tale: Tale) -> None:
+def _lease(d: Drawing, tale: Timeline) -> None:
     settings = Settings.lan()
     (attempt,) = tale.where
     node = tale.where[attempt]

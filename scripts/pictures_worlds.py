@@ -37,7 +37,7 @@ class Bar:
 
 
 @dataclass
-class Tale:
+class Timeline:
     """The events of a staged world, in seconds since the job was submitted."""
 
     bars: list[Bar] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Noting(Ledger):
 
     def __init__(self, scene: "Staged") -> None:
         super().__init__(scene)
-        self.tale = Tale()
+        self.tale = Timeline()
         self._open: dict[str, tuple[str, float]] = {}
 
     @property
@@ -140,7 +140,7 @@ class Staged(PlannedNetwork):
         return replace(super().spec(), recovery=self._recovery)
 
     @property
-    def tale(self) -> Tale:
+    def tale(self) -> Timeline:
         assert isinstance(self.ledger, Noting)
         return self.ledger.tale
 
@@ -165,14 +165,14 @@ class Staged(PlannedNetwork):
     def _healed(self, node: str) -> None:
         self.tale.marks.append(((self.world.now - SUBMIT_MS) / 1000, "healed", node))
 
-    def told(self, until_ms: int) -> Tale:
+    def told(self, until_ms: int) -> Timeline:
         """Run until this long after the submission."""
         self.run()
         self.world.run_until(SUBMIT_MS + until_ms)
         return self.tale
 
 
-def takeover() -> Tale:
+def takeover() -> Timeline:
     """A machine loses power under a job that saves its state; another continues; the first comes back."""
     question = Question(3, 40_000, every_ms=10_000, cost_ms=1_000, prepare_ms=1_500)
     stage = Staged(question, Recovery.RESUME)
@@ -180,14 +180,14 @@ def takeover() -> Tale:
     return stage.told(66_000)
 
 
-def fence() -> Tale:
+def fence() -> Timeline:
     """A machine is cut off, continues to compute, and comes back with a result that is no longer wanted."""
     stage = Staged(Question(2, 20_000, prepare_ms=1_000), Recovery.RESTART)
     stage.fault(9_000, "cut off", 36_000)
     return stage.told(52_000)
 
 
-def lease() -> Tale:
+def lease() -> Timeline:
     """Work that must not run twice, on a machine that is cut off: its lease expires on both sides."""
     stage = Staged(Question(2, 60_000, prepare_ms=1_000), Recovery.NEVER)
     stage.fault(12_000, "cut off", 40_000)

@@ -21,7 +21,7 @@ from holdfast.node.core.events import AttemptInputs, Delivered, ShimDied, ShimSt
 from holdfast.node.core.order import Order
 from holdfast.node.launcher import LauncherError
 from holdfast.node.log_sender import Courier
-from holdfast.node.node_files_client import AttemptAccess, DoorRefused
+from holdfast.node.node_files_client import AttemptAccess, NodeFilesRefused
 
 # --- one attempt ---
 
@@ -299,7 +299,7 @@ class Network:
 
     async def save(self, at: AttemptAccess, manifest: str) -> None:
         if self.refusal:
-            raise DoorRefused("no", code=self.refusal)
+            raise NodeFilesRefused("no", code=self.refusal)
         self.saved.append(manifest)
 
 

@@ -29,7 +29,7 @@ from holdfast.node.core.events import AttemptInputs
 from holdfast.node.launcher import Launcher, LauncherError
 from holdfast.node.link import Link, RefusedForGood
 from holdfast.node.log_sender import Courier, SilentOrchestrator
-from holdfast.node.node_files_client import AttemptAccess, DoorRefused, NodeFilesClient, NodeFilesEndpoint
+from holdfast.node.node_files_client import AttemptAccess, NodeFilesClient, NodeFilesEndpoint, NodeFilesRefused
 from holdfast.wire.convert import LogDurable, LogPiece
 
 # --- the line ---
@@ -228,7 +228,7 @@ def test_the_door_is_asked_under_the_fence_and_again_while_that_can_help(monkeyp
         assert {request.headers["Authorization"] for request in transport.asked} == {"Bearer the-key"}
         # a refusal is one
         door = await opened(Orchestrated((409, {"code": "revoked", "says": "it was revoked"})), monkeypatch)
-        with pytest.raises(DoorRefused) as refused:
+        with pytest.raises(NodeFilesRefused) as refused:
             await asyncio.wait_for(door.missing(AttemptAccess(ATTEMPT, 7), []), WAIT_S)
         assert refused.value.code == "revoked"
         # and once the session is over, nobody is asked with its key

@@ -15,7 +15,7 @@ from docs_reference import http_page
 from holdfast.orchestrator.api.call import NO_SCOPES, Principal
 from holdfast.orchestrator.api.dispatch import ApiRequest, answered
 from holdfast.testing import Network
-from holdfast.testing.network_door import finished
+from holdfast.testing.network_api import finished
 from holdfast.testing.processes import LocalNetwork
 
 ASKED = (("GET", ""), ("GET", "?draining=true"), ("GET", "?draining=maybe"), ("POST", ""))

@@ -22,7 +22,7 @@ from holdfast.orchestrator.api.call import OWNER_HEADER, Principal, Scope
 from holdfast.orchestrator.api.dispatch import ApiRequest, answered
 from holdfast.orchestrator.api.routes import ROUTES
 from holdfast.testing import Network
-from holdfast.testing.network_door import finished
+from holdfast.testing.network_api import finished
 
 pytestmark = pytest.mark.spec("J3", "H5")
 

@@ -41,8 +41,8 @@ def test_a_sweep_of_commands_without_a_name_pushes_out_no_name() -> None:
         ((kind, _),) = kinds_alike(Owner("ann"), spec)
         put(w, DurationHistory(kind, 3 + seed, (5,)))
     # then peers are still known, and of the commands the latest
-    assert {"name_a", "arr_b"} < set(w.paces) and len(w.paces) == 2 + 2
-    assert {pace.seq for pace in w.paces.values()} == {1, 2, 11, 12}
+    assert {"name_a", "arr_b"} < set(w.durations) and len(w.durations) == 2 + 2
+    assert {pace.seq for pace in w.durations.values()} == {1, 2, 11, 12}
     # and names push out names, the one that was not met for longest first
     put(
         w,
@@ -50,7 +50,9 @@ def test_a_sweep_of_commands_without_a_name_pushes_out_no_name() -> None:
         DurationHistory("name_c", 21, (5,)),
         DurationHistory("name_d", 22, (5,)),
     )
-    assert {"name_a", "name_c", "name_d"} < set(w.paces) and "arr_b" not in w.paces and len(w.paces) == 3 + 2
+    assert (
+        {"name_a", "name_c", "name_d"} < set(w.durations) and "arr_b" not in w.durations and len(w.durations) == 3 + 2
+    )
 
 
 def test_a_rebuild_remembers_what_was_remembered_also_of_rows_written_in_one_step() -> None:
@@ -63,5 +65,5 @@ def test_a_rebuild_remembers_what_was_remembered_also_of_rows_written_in_one_ste
         put(w, row)
         stored[row.id] = row
         # then after each of them a rebuild from all that was ever written remembers the same
-        assert rebuilt(stored.values()) == set(w.paces)
-    assert set(w.paces) == {"name_a3", "name_z3", "name_z2", "command_2", "command_3"}
+        assert rebuilt(stored.values()) == set(w.durations)
+    assert set(w.durations) == {"name_a3", "name_z3", "name_z2", "command_2", "command_3"}

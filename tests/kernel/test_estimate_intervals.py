@@ -156,7 +156,7 @@ def test_a_rehearsal_looks_at_no_more_than_it_may_however_much_runs(monkeypatch:
     # when one asks when it would start
     estimate = checked(network, need=Need(Resources(200_000, 1_024, 1_000))).estimate
     # then a part of it all was looked at
-    assert estimates.ATTEMPTS_REHEARSED <= len(ends) < estimates.ATTEMPTS_REHEARSED + 200
+    assert estimates.ATTEMPTS_FORECAST <= len(ends) < estimates.ATTEMPTS_FORECAST + 200
     # and what is said is what follows for all: the line moves twelve machines at a time
     assert estimate is not None and estimate.wait_ms == pytest.approx(40_000, rel=0.3)
     # and so does every one that waits, whether it was rehearsed or not
@@ -169,7 +169,7 @@ def test_a_rehearsal_looks_at_no_more_than_it_may_however_much_runs(monkeypatch:
 def test_however_many_ask_the_queue_is_rehearsed_once_a_second(monkeypatch: pytest.MonkeyPatch):
     # given some that wait
     network = crowded(1, 4, 20)
-    rehearsals = counted(monkeypatch, "rehearse")
+    rehearsals = counted(monkeypatch, "forecast_queue")
     jobs = [job_id("ann", f"large{turn}") for turn in range(20)]
     # when each is asked for, again and again, for somewhat more than a second
     waits: list[int] = []

@@ -216,11 +216,11 @@ def test_a_new_session_knows_nothing_of_the_load_of_the_one_before() -> None:
     network = with_two_nodes()
     report = Report(5, True, (), Load(cpu_permille=900))
     network.tell(NodeSaid(network.sessions["node_a"], NODE, report))
-    assert network.kernel._w.pulse(NODE).load.cpu_permille == 900
+    assert network.kernel._w.presence(NODE).load.cpu_permille == 900
 
     network.join("node_a")
 
-    assert network.kernel._w.pulse(NODE).load == Load()
+    assert network.kernel._w.presence(NODE).load == Load()
 
 
 @pytest.mark.spec("H3")
@@ -231,12 +231,12 @@ def test_a_probe_counts_once_and_only_if_it_was_sent() -> None:
     network.join("node_a")
     w = network.kernel._w
     network.tell(Tick())
-    nonce = w.pulse(NODE).nonce
+    nonce = w.presence(NODE).nonce
     session = network.sessions["node_a"]
 
     for answer, pings in ((nonce + 1, 0), (nonce, 1), (nonce, 1)):
         network.tell(NodeSaid(session, NODE, Pong(answer)))
-        assert w.pulse(NODE).pings == pings
+        assert w.presence(NODE).pings == pings
 
 
 @pytest.mark.spec("H3")

@@ -95,7 +95,7 @@ def test_a_report_ends_the_excuse() -> None:
     network.tell(NodeBroke(1, NODE, "cut"))
     _dial(network, 2)
     network.tell(NodeSaid(2, NODE, Report(1, True, ())))
-    assert network.kernel._w.pulse(NODE).excused_ms is None
+    assert network.kernel._w.presence(NODE).excused_ms is None
 
 
 # --- whose turn it is ---

@@ -220,7 +220,7 @@ def test_a_body_that_runs_past_its_limit_is_stopped_and_its_machine_struck() -> 
 def test_the_deadline_of_an_attempt_waits_for_a_node_that_is_away(phase: AttemptPhase) -> None:
     _, w, attempt = running()
     w.put(replace(w.nodes[attempt.node], state=NodeState.SUSPECT))
-    w.pulse(attempt.node).session = None
+    w.presence(attempt.node).session = None
     w.put(replace(attempt, phase=phase, phase_until_ms=w.patience))
     recovery.phase_due(w, attempt.id)
     assert w.attempts[attempt.id].may_win
@@ -230,7 +230,7 @@ def test_the_deadline_of_an_attempt_waits_for_a_node_that_is_away(phase: Attempt
 def test_an_offer_to_a_node_that_is_lost_does_not_wait() -> None:
     _, w, attempt = running()
     w.put(replace(w.nodes[attempt.node], state=NodeState.LOST))
-    w.pulse(attempt.node).session = None
+    w.presence(attempt.node).session = None
     w.put(replace(attempt, phase=AttemptPhase.OFFERED, phase_until_ms=w.patience))
     recovery.phase_due(w, attempt.id)
     assert not w.attempts[attempt.id].may_win

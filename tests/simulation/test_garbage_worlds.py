@@ -3,7 +3,7 @@ and everything else does."""
 
 import pytest
 
-from holdfast.sim.shelves import Lost, Shelves
+from holdfast.sim.garbage_world import GarbageWorld, Lost
 
 pytestmark = pytest.mark.spec("J1", "J10", "J14")
 
@@ -16,12 +16,12 @@ def test_nothing_named_is_lost_and_nothing_else_stays(batch: int) -> None:
     # Given worlds of both kinds of store, when they have run through their storm and their calm
     named = deleted = 0
     for seed in range(batch, WORLDS, BATCHES):
-        world = Shelves(seed)
+        world = GarbageWorld(seed)
         try:
             world.run()
         except Lost as lost:
             # Then no promise was broken
-            raise AssertionError(f"Shelves({seed}).run(): {lost}") from lost
+            raise AssertionError(f"GarbageWorld({seed}).run(): {lost}") from lost
         named += world.named
         deleted += world.deleted
     # And much was at stake
@@ -30,7 +30,7 @@ def test_nothing_named_is_lost_and_nothing_else_stays(batch: int) -> None:
 
 def test_a_seed_is_a_world() -> None:
     def story(seed: int) -> tuple[int, int, int, dict[str, int]]:
-        world = Shelves(seed)
+        world = GarbageWorld(seed)
         world.run()
         return world.named, world.deleted, world.epoch, world.store
 

@@ -133,7 +133,7 @@ def test_a_watcher_that_is_woken_again_and_again_asks_only_as_often_as_it_can_be
         await start(beats)
         await start(beats)
         front._answer = Checked("never", "")
-        asyncio.get_running_loop().call_soon(front.wakeups.ring, NEWS)
+        asyncio.get_running_loop().call_soon(front.wakeups.wake, NEWS)
         await start(beats)
         await beats.aclose()
 

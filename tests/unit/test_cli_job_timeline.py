@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.cli.render.job_timeline import Tale
+from holdfast.cli.render.job_timeline import JobTimeline
 from holdfast.cli.watch.job_watch import foreseen
 from holdfast.wire.http import EstimateView, EventView, JobView
 
@@ -15,7 +15,7 @@ JOB = JobView(
 )  # fmt: skip
 
 
-def told(tale: Tale, *entries: tuple[int, str, str, str, str]) -> list[str]:
+def told(tale: JobTimeline, *entries: tuple[int, str, str, str, str]) -> list[str]:
     """Entries as (at_ms, kind, text, attempt, node)."""
     lines = [
         tale.told(EventView(seq, at_ms, kind, text, "job_1", attempt, f"node_{node}"), node)
@@ -26,7 +26,7 @@ def told(tale: Tale, *entries: tuple[int, str, str, str, str]) -> list[str]:
 
 def test_what_the_status_line_says_is_not_said_twice() -> None:
     assert told(
-        Tale("restart"),
+        JobTimeline("restart"),
         (0, "job.queued", "the job is queued", "", ""),
         (1, "job.assigned", "attempt 1 goes to ant", "a.1", "ant"),
         (2, "job.preparing", "the job is preparing", "", ""),
@@ -40,7 +40,7 @@ def test_what_the_status_line_says_is_not_said_twice() -> None:
 def test_work_is_counted_over_every_machine_that_did_some_of_it() -> None:
     # given a job that is taken over twice, and saved 4 s into its first and 3 s into its second attempt
     lines = told(
-        Tale("resume"),
+        JobTimeline("resume"),
         (0, "job.assigned", "", "a.1", "ant"),
         (1_000, "attempt.running", "", "a.1", "ant"),
         (3_000, "job.saved", "", "a.1", "ant"),
@@ -64,7 +64,7 @@ def test_work_is_counted_over_every_machine_that_did_some_of_it() -> None:
 
 def test_a_job_without_checkpoints_begins_again_and_that_is_said() -> None:
     lines = told(
-        Tale("restart"),
+        JobTimeline("restart"),
         (0, "job.assigned", "", "a.1", "ant"),
         (1_000, "job.takeover", "another machine takes over: its machine is quarantined: hot", "a.1", "ant"),
         (1_100, "job.assigned", "", "a.2", "bee"),
@@ -109,10 +109,10 @@ def test_when_it_is_done_is_told_while_that_lies_ahead(
 )  # fmt: skip
 def test_a_takeover_is_told_by_its_facts_and_not_by_its_words(facts: dict[str, object], line: str) -> None:
     event = EventView(1, 0, "job.takeover", "gone", "job_1", "a.1", "node_ant", facts)
-    assert Tale("restart").told(event, "ant") == line
+    assert JobTimeline("restart").told(event, "ant") == line
 
 
 @pytest.mark.parametrize(("failure", "told"), [("superseded", False), ("cancelled", False), ("drained", True)])
 def test_an_attempt_that_lost_is_not_told_of(failure: str, told: bool) -> None:
     event = EventView(1, 0, "attempt.revoked", "superseded", "job_1", "a.1", "node_ant", {"failure": failure})
-    assert bool(Tale("restart").told(event, "ant")) is told
+    assert bool(JobTimeline("restart").told(event, "ant")) is told

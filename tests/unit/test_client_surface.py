@@ -191,7 +191,7 @@ def test_inputs_are_addresses_jobs_and_what_was_sent() -> None:
         ("echo hi", {}, "one string"),
         (b"echo hi", {}, "one string"),
         (None, {}, "None is not a command"),
-        ([], {}, "no command"),
+        ([], {}, "not a command"),
         (["echo", None], {}, "word 2 of the command is None"),
         (["x"], {"cpus": 2}, "no option 'cpus'"),
         (["x"], {"memory": "lots"}, "memory: 'lots' is not a size"),

@@ -117,7 +117,7 @@ async def _fetch(line: AsyncTransport, name: str, unpacking: Unpacking, wanted: 
         await transfer.download(wanted, unpacking.put, _Fetching(line, name), http, progress=told)
 
 
-class _Door:
+class _BlobLinks:
     def __init__(self, line: AsyncTransport) -> None:
         self._line = line
 
@@ -129,7 +129,7 @@ class _Door:
         return {sha: url if "://" in url else urljoin(base, url) for sha, url in found.urls.items()}
 
 
-class _Sending(_Door):
+class _Sending(_BlobLinks):
     async def missing(self, blobs: Sequence[Blob]) -> Collection[str]:
         return (await self._ask(Missing, "/v1/blobs/missing", _refs(blobs))).missing
 
@@ -137,7 +137,7 @@ class _Sending(_Door):
         return self._absolute(await self._ask(Urls, "/v1/blobs/links", _refs(blobs)))
 
 
-class _Fetching(_Door):
+class _Fetching(_BlobLinks):
     def __init__(self, line: AsyncTransport, name: str) -> None:
         super().__init__(line)
         self._name = name

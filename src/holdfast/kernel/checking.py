@@ -15,7 +15,7 @@ from holdfast.model import Failure, FailureCode, Gate, Job, JobId, NodeId, Owner
 from holdfast.model.cause_text import gate_text, gate_titles, held_back_text
 from holdfast.policy import cost
 
-_NOBODY = JobId("job_checked")
+_CHECKED_JOB = JobId("job_checked")
 
 
 def refusal(w: World, owner: Owner) -> Rejected | None:
@@ -39,7 +39,7 @@ def check(w: World, asked: CheckAsked) -> Answer:
     refused = refusal(w, asked.owner)
     if refused is not None:
         return Checked("refused", refused.says, refused.code)
-    job = Job(_NOBODY, asked.owner, asked.spec, "", w.now)
+    job = Job(_CHECKED_JOB, asked.owner, asked.spec, "", w.now)
     lane: LaneKey = (asked.spec.need, tuple(sorted(asked.without)), asked.node)
     member = room_now(w, job, lane, asking=True)
     if member is not None:

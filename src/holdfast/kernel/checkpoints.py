@@ -77,6 +77,6 @@ def saved_since(w: World, attempt: Attempt, moment: Instant) -> bool:
 
 def ask_to_save(w: World, attempt: Attempt) -> None:
     """Ask the attempt to save its state, because it is about to leave its machine."""
-    session = w.pulse(attempt.node).session
+    session = w.presence(attempt.node).session
     if session is not None:
         w.send(ToSession(session, attempt.node, Save(w.meta.epoch, attempt.id, attempt.fence)))

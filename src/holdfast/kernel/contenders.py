@@ -258,7 +258,7 @@ def offer(w: World, job: Job, member: Member, purpose: Purpose = Purpose.PLACED)
         purpose=purpose,
     )
     if not member.held:
-        member.pulse.watched_ms = w.patience
+        member.presence.watched_ms = w.patience
         w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", node_id)
     w.put_new(attempt, member)
     phase = _ASSIGNED if job.phase is _QUEUED else job.phase
@@ -266,14 +266,14 @@ def offer(w: World, job: Job, member: Member, purpose: Purpose = Purpose.PLACED)
     job = w.lifecycle.offered(w, job)
     w.put(replace(job, attempts_made=number, tries=tries, tried_ms=w.now, phase=phase, waiting="", wait_reason=None))
     w.note("job.assigned", Facts(count=number, label=member.label), job.id, attempt.id, node_id)
-    _say_start(w, attempt, job, member.pulse.session)
+    _say_start(w, attempt, job, member.presence.session)
 
 
 def send_start(w: World, attempt: Attempt, job: Job) -> None:
     """Send an offer again."""
     w.claim(attempt).sent_ms = w.patience
     w.deadlines.add(w.soon(w.settings.resend_ms), "attempt", attempt.id)
-    _say_start(w, attempt, job, w.pulse(attempt.node).session)
+    _say_start(w, attempt, job, w.presence(attempt.node).session)
 
 
 def _say_start(w: World, attempt: Attempt, job: Job, session: int | None) -> None:
@@ -298,7 +298,7 @@ def grant_go(w: World, attempt: Attempt, seq: int) -> None:
         w.note("attempt.go", NO_FACTS, attempt.job, attempt.id, attempt.node)
     w.claim(attempt).sent_ms = w.patience
     renew_lease(w, attempt)
-    session = w.pulse(attempt.node).session
+    session = w.presence(attempt.node).session
     if session is not None:
         w.send(ToSession(session, attempt.node, Go(w.meta.epoch, attempt.id, attempt.fence, seq)))
 
@@ -371,7 +371,7 @@ def revoke(w: World, attempt: Attempt, why: Facts) -> Attempt:
 
 def send_discard(w: World, attempt: Attempt, failure: Failure, accepted: bool = False) -> None:
     w.claim(attempt).sent_ms = w.patience
-    session = w.pulse(attempt.node).session
+    session = w.presence(attempt.node).session
     if session is not None:
         reason = f"{failure.code.value}: {failure.detail or failure.meaning.says}" if not accepted else "accepted"
         w.send(ToSession(session, attempt.node, Discard(w.meta.epoch, attempt.id, attempt.fence, reason, accepted)))

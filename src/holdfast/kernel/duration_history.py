@@ -77,8 +77,8 @@ def remember(w: World, sampled: Sampled, job: Job, attempt: Attempt) -> None:
         sampled.took_ms = w.now
         kinds = [*_alike(job), NETWORK]
     for kind in kinds:
-        pace = w.paces.get(kind) or DurationHistory(kind, 0, ())
-        w.put(replace(pace, seq=w.written, took_ms=(*pace.took_ms, took)[-_kept(kind) :]))
+        history = w.durations.get(kind) or DurationHistory(kind, 0, ())
+        w.put(replace(history, seq=w.written, took_ms=(*history.took_ms, took)[-_kept(kind) :]))
 
 
 def readied(w: World, sampled: Sampled, job: Job, attempt: Attempt) -> None:
@@ -88,8 +88,8 @@ def readied(w: World, sampled: Sampled, job: Job, attempt: Attempt) -> None:
     sampled.readied_ms = w.now
     took = max(0, w.now - attempt.offered_ms)
     for kind in (*_alike(job)[:1], NETWORK):
-        pace = w.paces.get(kind) or DurationHistory(kind, 0, ())
-        w.put(replace(pace, seq=w.written, readied_ms=(*pace.readied_ms, took)[-_kept(kind) :]))
+        history = w.durations.get(kind) or DurationHistory(kind, 0, ())
+        w.put(replace(history, seq=w.written, readied_ms=(*history.readied_ms, took)[-_kept(kind) :]))
 
 
 def _alike(job: Job) -> list[str]:
@@ -104,5 +104,5 @@ def _kept(kind: str) -> int:
 
 def took_ms(w: World, job: Job) -> tuple[int, ...]:
     """The recent durations of its peers."""
-    pace = w.paces.get(kind_of_work(job))
-    return pace.took_ms if pace is not None else ()
+    history = w.durations.get(kind_of_work(job))
+    return history.took_ms if history is not None else ()

@@ -36,9 +36,9 @@ from holdfast.model import (
 from holdfast.policy.estimates import Spread, adapted, left, mean_ms, spread
 from holdfast.policy.forecast import ForecastRequest, Room, starts
 
-NODES_REHEARSED = 64
-JOBS_REHEARSED = 128
-ATTEMPTS_REHEARSED = 1_000
+NODES_FORECAST = 64
+JOBS_FORECAST = 128
+ATTEMPTS_FORECAST = 1_000
 """Limits of one forecast: it takes some ten milliseconds in a network of any size. In a larger network, a sample of the
 nodes is forecast with the same fraction of the queue."""
 SHARED_MS = 1_000
@@ -65,7 +65,7 @@ class Estimates(Mechanism):
         self.sampled = duration_history.Sampled()
         self.predicted_ms = Instant(0)
         """When a prediction was last kept to be judged."""
-        self.rehearsed: tuple[Instant, dict[str, int]] | None = None
+        self.forecast: tuple[Instant, dict[str, int]] | None = None
         """The last forecast of the queue that was made for questions, and its time. No decision depends on it."""
 
     def body_started(self, w: World, attempt: Attempt, first: bool) -> None:
@@ -177,23 +177,23 @@ def _from_now(w: World, after: Spread) -> tuple[int, int]:
 def _history(w: World, owner: Owner, spec: JobSpec) -> tuple[tuple[int, ...], str]:
     """The durations of the most similar jobs on record, and the likeness in words."""
     for kind, words in duration_history.kinds_alike(owner, spec):
-        pace = w.paces.get(kind)
-        if pace is not None and pace.took_ms:
-            runs = len(pace.took_ms)
-            return pace.took_ms, f"the last {runs} {words}" if runs > 1 else f"the only one {words}"
+        history = w.durations.get(kind)
+        if history is not None and history.took_ms:
+            runs = len(history.took_ms)
+            return history.took_ms, f"the last {runs} {words}" if runs > 1 else f"the only one {words}"
     return (), ""
 
 
 def _readying(w: World, owner: Owner, spec: JobSpec) -> tuple[int, ...]:
     for kind in (*(kind for kind, _ in duration_history.kinds_alike(owner, spec)), duration_history.NETWORK):
-        pace = w.paces.get(kind)
-        if pace is not None and pace.readied_ms:
-            return pace.readied_ms
+        history = w.durations.get(kind)
+        if history is not None and history.readied_ms:
+            return history.readied_ms
     return ()
 
 
 def _network(w: World) -> DurationHistory:
-    return w.paces.get(duration_history.NETWORK) or DurationHistory(duration_history.NETWORK, 0, ())
+    return w.durations.get(duration_history.NETWORK) or DurationHistory(duration_history.NETWORK, 0, ())
 
 
 def _stretch(w: World, sort: str) -> int:
@@ -213,7 +213,7 @@ def _waiting(w: World, point_ms: int) -> Spread:
 
 def _wait_ms(w: World, job: Job, lane: LaneKey) -> int | None:
     """How long a job that joins the queue now is predicted to wait for room; None: unknown."""
-    waits = rehearse(w, (job.id, job.owner, job.spec.priority, lane), job)
+    waits = forecast_queue(w, (job.id, job.owner, job.spec.priority, lane), job)
     point = waits.get(job.id)
     return _beyond(w, waits, w.queue.turn_if(job.owner, job.spec.priority)) if point is None else point
 
@@ -221,44 +221,44 @@ def _wait_ms(w: World, job: Job, lane: LaneKey) -> int | None:
 def _beyond(w: World, waits: dict[str, int], turn: int) -> int | None:
     """The wait of a job that is not in the forecast. Behind all jobs of the forecast: extrapolated at their rate. Among
     them, where the forecast is a sample: the wait of the job whose turn is closest."""
-    share = _rehearsed(w)[1]
+    share = _forecast_scope(w)[1]
     place = turn // share
     if waits and place > len(waits):
         return max(waits.values()) * place // len(waits)
     return sorted(waits.values())[max(0, place - 1)] if waits and share > 1 else None
 
 
-def _rehearsed(w: World) -> tuple[list[Node], int]:
+def _forecast_scope(w: World) -> tuple[list[Node], int]:
     """The machines in a forecast, and how many times larger the fleet is. The queue is sampled alike."""
     working: list[Node] = []
     looked_at = attempts = 0
-    for node in islice(w.nodes.values(), NODES_REHEARSED):
+    for node in islice(w.nodes.values(), NODES_FORECAST):
         looked_at += 1
         if node.state in _WORKING and not node.draining:
             working.append(node)
             attempts += len(w.fleet[node.id].held)
-            if attempts >= ATTEMPTS_REHEARSED:
+            if attempts >= ATTEMPTS_FORECAST:
                 break
     return working, max(1, len(w.nodes) // max(1, looked_at))
 
 
 def _waits(w: World) -> dict[str, int]:
     """Milliseconds until each waiting job finds room, from a forecast that all callers share."""
-    known = _mine(w).rehearsed
+    known = _mine(w).forecast
     if known is None or w.now - known[0] >= SHARED_MS:
-        known = _mine(w).rehearsed = (w.now, rehearse(w))
+        known = _mine(w).forecast = (w.now, forecast_queue(w))
     passed = w.now - known[0]
     return {job: max(0, ms - passed) for job, ms in known[1].items()} if passed else known[1]
 
 
-def rehearse(
+def forecast_queue(
     w: World, newcomer: "tuple[JobId, Owner, int, LaneKey] | None" = None, new_job: Job | None = None
 ) -> dict[str, int]:
     """Forecast the queue: milliseconds until each waiting job finds room, as far as this can be predicted."""
     usual = _network(w).took_ms
     if not usual:
         return {}
-    nodes, share = _rehearsed(w)
+    nodes, share = _forecast_scope(w)
     rooms = [Room(w.free_on(node), [_ends(w, a, usual) for a in w.held_by(node.id)]) for node in nodes]
     kinds = [w.fleet[node.id].kind for node in nodes]
     ids = [node.id for node in nodes]
@@ -273,7 +273,7 @@ def rehearse(
             )
         return known
 
-    order = w.queue.in_order(min(ORDERED_MAX, JOBS_REHEARSED * share), _weight_of, newcomer)
+    order = w.queue.in_order(min(ORDERED_MAX, JOBS_FORECAST * share), _weight_of, newcomer)
     mine = newcomer[0] if newcomer is not None else JobId("")
     line: list[ForecastRequest] = []
     for place, (job_id, owner, lane) in enumerate(order):
@@ -319,7 +319,7 @@ def predict(w: World, job: Job, lane: LaneKey, placed: bool) -> Job:
     """The job that is being submitted, with its prediction if that is to be judged."""
     every_ms = KEPT_EVERY_MS if placed else KEPT_WAITING_MS
     mine = w.lifecycle.of(Estimates)
-    if w.now - mine.predicted_ms < every_ms or duration_history.NETWORK not in w.paces:
+    if w.now - mine.predicted_ms < every_ms or duration_history.NETWORK not in w.durations:
         return job
     mine.predicted_ms = w.now
     estimate = of_new(w, job, lane, placed)

@@ -72,20 +72,20 @@ class NodeHealth(Mechanism):
 # --- silence ---
 
 
-def heard(w: World, node: NodeId, pulse: Presence) -> None:
+def heard(w: World, node: NodeId, presence: Presence) -> None:
     """A message of any kind arrived from the node."""
     if w.fleet[node].held:
-        gap = max(0, w.patience - max(pulse.heard_ms, pulse.watched_ms))
-        pulse.rhythm = pulse.rhythm.heard(min(gap, w.settings.silence_ceiling_ms))
-    pulse.heard_ms = w.patience
-    pulse.contested_ms = None
+        gap = max(0, w.patience - max(presence.heard_ms, presence.watched_ms))
+        presence.rhythm = presence.rhythm.heard(min(gap, w.settings.silence_ceiling_ms))
+    presence.heard_ms = w.patience
+    presence.contested_ms = None
 
 
-def silence_limit(w: World, node: NodeId, pulse: Presence) -> int:
+def silence_limit(w: World, node: NodeId, presence: Presence) -> int:
     s = w.settings
     if not w.fleet[node].held:
         return s.idle_silence_ms
-    return silence_limit_ms(pulse.rhythm, s.keepalive_ms, s.silence_floor_ms, s.silence_ceiling_ms)
+    return silence_limit_ms(presence.rhythm, s.keepalive_ms, s.silence_floor_ms, s.silence_ceiling_ms)
 
 
 def silence_due(w: World, node_id: NodeId) -> None:
@@ -93,19 +93,19 @@ def silence_due(w: World, node_id: NodeId) -> None:
     node = w.nodes.get(node_id)
     if node is None or node.state in (NodeState.SUSPECT, NodeState.LOST, NodeState.GONE):
         return
-    pulse = w.pulse(node_id)
-    if pulse.session is None:
-        if pulse.grace_until_ms > w.patience:
-            w.deadlines.add(pulse.grace_until_ms, "silence", node_id)
+    presence = w.presence(node_id)
+    if presence.session is None:
+        if presence.grace_until_ms > w.patience:
+            w.deadlines.add(presence.grace_until_ms, "silence", node_id)
         else:
             suspect(w, node_id, Facts(node_cause=NodeCause.NOT_BACK))
         return
-    limit = silence_limit(w, node_id, pulse)
-    since = max(pulse.heard_ms, pulse.watched_ms if w.fleet[node_id].held else Instant(0))
+    limit = silence_limit(w, node_id, presence)
+    since = max(presence.heard_ms, presence.watched_ms if w.fleet[node_id].held else Instant(0))
     due = Instant(since + limit)
     if due > w.patience:
         w.deadlines.add(due, "silence", node_id)
-    elif forgiven(w) and pulse.heard_ms <= w.lifecycle.of(NodeHealth).woke_ms:
+    elif forgiven(w) and presence.heard_ms <= w.lifecycle.of(NodeHealth).woke_ms:
         disconnect(w, node_id, "not heard since the orchestrator was frozen; dial in again")
         await_return(w, node_id)
     else:
@@ -128,7 +128,7 @@ def forgiven(w: World) -> bool:
 def await_return(w: World, node_id: NodeId) -> None:
     """The node is not connected, through no fault of its own: suspect it only if it does not reconnect."""
     grace = w.soon(w.settings.reconnect_grace_ms)
-    w.pulse(node_id).grace_until_ms = grace
+    w.presence(node_id).grace_until_ms = grace
     w.deadlines.add(grace, "silence", node_id)
 
 
@@ -149,10 +149,10 @@ def change(w: World, node: Node, state: NodeState, why: Facts, bound_ms: int = 0
 
 
 def disconnect(w: World, node_id: NodeId, why: str) -> None:
-    pulse = w.pulse(node_id)
-    if pulse.session is not None:
-        w.send(CloseSession(pulse.session, why))
-        pulse.session = None
+    presence = w.presence(node_id)
+    if presence.session is not None:
+        w.send(CloseSession(presence.session, why))
+        presence.session = None
         w.reindex(node_id)
 
 
@@ -179,7 +179,7 @@ def take_over(w: World, attempt: Attempt, why: Facts) -> None:
         return
     job = w.jobs[job.id]
     if must_not_repeat(job, attempt):
-        if w.pulse(attempt.node).session is not None:
+        if w.presence(attempt.node).session is not None:
             return  # a sick or struck machine that is still connected: let it finish what no other machine may do
         w.put(waits_for(job, WaitReason.LEASE))
         w.deadlines.add(lease_over_ms(w, attempt), "lease", attempt.id)
@@ -236,8 +236,8 @@ def quarantine(w: World, node: Node, why: Facts, sick: bool = False) -> None:
             take_over(w, attempt, replace(why, takeover=TakeoverCause.QUARANTINED))
 
 
-def load_reported(w: World, node_id: NodeId, pulse: Presence, load: Load) -> None:
-    pulse.load = load
+def load_reported(w: World, node_id: NodeId, presence: Presence, load: Load) -> None:
+    presence.load = load
     w.index.busy(w.fleet[node_id], load.cpu_permille)
     if load.sick:
         quarantine(w, w.nodes[node_id], Facts(node_cause=NodeCause.SICK, detail=load.sick), sick=True)
@@ -247,29 +247,29 @@ def load_reported(w: World, node_id: NodeId, pulse: Presence, load: Load) -> Non
 
 
 def begin_probation(w: World, node: Node, cause: NodeCause) -> None:
-    w.pulse(node.id).pings = 0
+    w.presence(node.id).pings = 0
     change(w, node, NodeState.PROBATION, Facts(node_cause=cause), w.settings.probation_ms, probation_wins=0)
     w.deadlines.add(w.patience, "ping", node.id)
 
 
 def ping_due(w: World, node_id: NodeId) -> None:
     node = w.nodes.get(node_id)
-    pulse = w.pulse(node_id)
-    if node is None or node.state is not NodeState.PROBATION or pulse.session is None:
+    presence = w.presence(node_id)
+    if node is None or node.state is not NodeState.PROBATION or presence.session is None:
         return
-    if pulse.pings < w.settings.probation_pings:
-        pulse.nonce += 1
-        w.send(ToSession(pulse.session, node_id, Ping(w.meta.epoch, pulse.nonce)))
+    if presence.pings < w.settings.probation_pings:
+        presence.nonce += 1
+        w.send(ToSession(presence.session, node_id, Ping(w.meta.epoch, presence.nonce)))
         w.deadlines.add(w.soon(w.settings.ping_ms), "ping", node_id)
 
 
 def ponged(w: World, node_id: NodeId, nonce: int) -> None:
-    pulse = w.pulse(node_id)
-    if not pulse.answered < nonce <= pulse.nonce:
+    presence = w.presence(node_id)
+    if not presence.answered < nonce <= presence.nonce:
         return
-    pulse.answered = nonce
-    pulse.pings += 1
-    if pulse.pings == w.settings.probation_pings:
+    presence.answered = nonce
+    presence.pings += 1
+    if presence.pings == w.settings.probation_pings:
         w.freed[node_id] = None
         w.reindex(node_id)
 
@@ -297,19 +297,19 @@ def state_due(w: World, node_id: NodeId) -> bool:
     if node.state_until_ms > w.patience:
         w.deadlines.add(node.state_until_ms, "node", node_id)
         return False
-    pulse = w.pulse(node_id)
+    presence = w.presence(node_id)
     match node.state:
         case NodeState.SUSPECT:
             change(w, node, NodeState.LOST, Facts(node_cause=NodeCause.AWAY_TOO_LONG))
             return True
-        case NodeState.QUARANTINED if pulse.load.sick:
-            why = Facts(node_cause=NodeCause.STILL_SICK, detail=pulse.load.sick)
+        case NodeState.QUARANTINED if presence.load.sick:
+            why = Facts(node_cause=NodeCause.STILL_SICK, detail=presence.load.sick)
             change(w, node, NodeState.QUARANTINED, why, w.settings.quarantine_ms)
         case NodeState.QUARANTINED:
             begin_probation(w, node, NodeCause.QUARANTINE_OVER)
-        case NodeState.PROBATION if pulse.session is None:
+        case NodeState.PROBATION if presence.session is None:
             w.put(replace(node, state_until_ms=w.soon(w.settings.probation_ms)))
-        case NodeState.PROBATION if pulse.pings < w.settings.probation_pings:
+        case NodeState.PROBATION if presence.pings < w.settings.probation_pings:
             suspect(w, node_id, Facts(node_cause=NodeCause.NO_PROBES))
         case NodeState.PROBATION:
             change(w, node, NodeState.READY, Facts(node_cause=NodeCause.NO_FAULT), strikes=0, probation_wins=0)

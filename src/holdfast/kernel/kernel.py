@@ -133,7 +133,7 @@ class Kernel:
     def load_of(self, node: NodeId) -> "tuple[bool, object]":
         """Whether the node is connected, and its last reported load. For display, not for decisions."""
         member = self._w.fleet.get(node)
-        return (False, None) if member is None else (member.pulse.session is not None, member.pulse.load)
+        return (False, None) if member is None else (member.presence.session is not None, member.presence.load)
 
     @property
     def waiting(self) -> int:
@@ -279,24 +279,24 @@ class Kernel:
     def _said(self, event: NodeSaid) -> None:
         w = self._w
         member = w.fleet.get(event.node)
-        if member is None or member.pulse.session != event.session:
+        if member is None or member.presence.session != event.session:
             return
-        pulse = member.pulse
+        presence = member.presence
         message = event.message
         match message:
             case Report():
-                if message.seq <= pulse.seq:
+                if message.seq <= presence.seq:
                     return
-                pulse.seq = message.seq
-                pulse.excused_ms = None
-                health.heard(w, event.node, pulse)
+                presence.seq = message.seq
+                presence.excused_ms = None
+                health.heard(w, event.node, presence)
                 if message.load is not None:
-                    health.load_reported(w, event.node, pulse, message.load)
+                    health.load_reported(w, event.node, presence, message.load)
                 reconcile.compare(w, event.node, message.held, message.full, message.seq)
                 if message.renew:
                     reconcile.renew(w, event.node, message.seq, message.renew)
             case Pong():
-                health.heard(w, event.node, pulse)
+                health.heard(w, event.node, presence)
                 health.ponged(w, event.node, message.nonce)
             case Offers() as offers:
                 membership.offers(w, event.node, offers)

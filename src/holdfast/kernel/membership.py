@@ -36,14 +36,14 @@ def join(w: World, session: int, hello: Hello) -> None:
             said = Facts(label=hello.node, refusal=refusal.code, detail=refusal.says)
             w.note("node.refused", said, node=hello.node)
         return
-    pulse = w.pulse(hello.node)
-    if pulse.session is not None:
-        w.send(CloseSession(pulse.session, "replaced by a newer session of the same node"))
-    pulse.session, pulse.instance, pulse.seq = session, hello.instance, 0
-    pulse.heard_ms = pulse.watched_ms = w.patience
-    pulse.load = Load()  # nothing is known yet of this session
-    pulse.late_at_join_ms = w.meta.late_ms
-    pulse.contested_ms = None
+    presence = w.presence(hello.node)
+    if presence.session is not None:
+        w.send(CloseSession(presence.session, "replaced by a newer session of the same node"))
+    presence.session, presence.instance, presence.seq = session, hello.instance, 0
+    presence.heard_ms = presence.watched_ms = w.patience
+    presence.load = Load()  # nothing is known yet of this session
+    presence.late_at_join_ms = w.meta.late_ms
+    presence.contested_ms = None
     s = w.settings
     w.send(
         ToSession(
@@ -100,7 +100,7 @@ def _enter(w: World, node: Node | None, hello: Hello) -> None:
                 change(w, updated, NodeState.READY, Facts(node_cause=NodeCause.JOINED_AGAIN))
         case NodeState.PROBATION:
             w.put(updated)
-            w.pulse(node.id).pings = 0
+            w.presence(node.id).pings = 0
             ping_due(w, node.id)
         case _:
             if updated != node:
@@ -148,15 +148,15 @@ def _use_token(w: World, hello: Hello) -> None:
 def _taken(w: World, hello: Hello) -> Refusal | None:
     """Another agent process holds this identity: ping it, and let the new one join only if it stays silent."""
     member = w.fleet.get(hello.node)
-    if member is None or member.pulse.session is None or member.pulse.instance == hello.instance:
+    if member is None or member.presence.session is None or member.presence.instance == hello.instance:
         return None
-    pulse = member.pulse
-    if pulse.contested_ms is not None and w.patience >= after(pulse.contested_ms, w.settings.silence_floor_ms):
+    presence = member.presence
+    if presence.contested_ms is not None and w.patience >= after(presence.contested_ms, w.settings.silence_floor_ms):
         return None
-    if pulse.contested_ms is None:
-        pulse.contested_ms = w.patience
-        pulse.nonce += 1
-        w.send(ToSession(member.pulse.session, hello.node, Ping(w.meta.epoch, pulse.nonce)))
+    if presence.contested_ms is None:
+        presence.contested_ms = w.patience
+        presence.nonce += 1
+        w.send(ToSession(member.presence.session, hello.node, Ping(w.meta.epoch, presence.nonce)))
     says = f"{hello.node} is connected from another machine. If that one is gone, this will work in a few seconds."
     return Refusal("uuid_in_use", says, final=False)
 
@@ -167,15 +167,15 @@ def _taken(w: World, hello: Hello) -> Refusal | None:
 def broke(w: World, session: int, node_id: NodeId, why: str) -> None:
     """A stream ended without a goodbye."""
     member = w.fleet.get(node_id)
-    if member is None or member.pulse.session != session:
+    if member is None or member.presence.session != session:
         return
-    pulse = member.pulse
-    pulse.session = None
+    presence = member.presence
+    presence.session = None
     w.reindex(node_id)
-    slow = pulse.seq == 0 and w.meta.late_ms > pulse.late_at_join_ms
-    if slow and pulse.excused_ms is None:
-        pulse.excused_ms = w.patience
-    excused = pulse.excused_ms is not None and w.patience < after(pulse.excused_ms, w.settings.reconnect_grace_ms)
+    slow = presence.seq == 0 and w.meta.late_ms > presence.late_at_join_ms
+    if slow and presence.excused_ms is None:
+        presence.excused_ms = w.patience
+    excused = presence.excused_ms is not None and w.patience < after(presence.excused_ms, w.settings.reconnect_grace_ms)
     if forgiven(w) or (slow and excused):
         # This side was away, or so slow that the node never got its welcome: the node is not to blame.
         await_return(w, node_id)
@@ -186,13 +186,13 @@ def broke(w: World, session: int, node_id: NodeId, why: str) -> None:
 def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:
     """The node's operator asked it to leave."""
     node = w.nodes[node_id]
-    heard(w, node_id, w.pulse(node_id))
+    heard(w, node_id, w.presence(node_id))
     if not message.done:
         if not node.leaving:
-            _wished(w, node_id, "its own operator", message.grace_ms, leaves=True, pause=PauseCause.LEAVING)
+            _drain_requested(w, node_id, "its own operator", message.grace_ms, leaves=True, pause=PauseCause.LEAVING)
         return
     change(w, node, NodeState.GONE, Facts(node_cause=NodeCause.GOODBYE))
-    w.pulse(node_id).session = None
+    w.presence(node_id).session = None
     w.reindex(node_id)
     w.send(CloseSession(session, "goodbye"))
     write_off(w, node_id)
@@ -201,7 +201,7 @@ def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:
 def offers(w: World, node_id: NodeId, message: Offers) -> None:
     """Its operator offers more or less, or nothing for now. What no longer fits moves, the youngest first."""
     node = w.nodes[node_id]
-    heard(w, node_id, w.pulse(node_id))
+    heard(w, node_id, w.presence(node_id))
     if message.offered != node.offered:
         w.put(replace(node, offered=message.offered))
         w.note("node.offers", Facts(label=node_label(node), room=message.offered), node=node_id)
@@ -211,9 +211,9 @@ def offers(w: World, node_id: NodeId, message: Offers) -> None:
     if message.paused and not node.leaving:
         pause = PauseCause.STATED if message.why else PauseCause.OPERATOR
         why = pause_text(pause, message.why)
-        _wished(w, node_id, why, message.grace_ms, leaves=True, pause=pause, stated=message.why)
+        _drain_requested(w, node_id, why, message.grace_ms, leaves=True, pause=pause, stated=message.why)
     elif not message.paused and node.leaving:
-        _wished(w, node_id, "its own operator", leaves=False)
+        _drain_requested(w, node_id, "its own operator", leaves=False)
 
 
 def drain(w: World, node_id: NodeId, on: bool, by: str) -> Answer:
@@ -228,14 +228,14 @@ def drain(w: World, node_id: NodeId, on: bool, by: str) -> Answer:
         w.put(replace(node, draining=False, drained=False, leaving=False, leaving_why="", pause_cause=None))
         w.note("node.undrained", Facts(drain=DrainChange.FORGOTTEN, label=node_label(node), by=by), node=node_id)
         return Done("not drained any more")
-    _wished(w, node_id, by, drained=on)
-    session = w.pulse(node_id).session
+    _drain_requested(w, node_id, by, drained=on)
+    session = w.presence(node_id).session
     if session is not None:
         w.send(ToSession(session, node_id, Drained(w.meta.epoch, on)))
     return Done("draining" if on else draining_text(w.nodes[node_id]) or "taking work again")
 
 
-def _wished(
+def _drain_requested(
     w: World,
     node_id: NodeId,
     by: str,

@@ -175,7 +175,7 @@ def _wait_there(w: World, job: Job, contenders: list[Attempt], move: Move, who: 
 
 
 def _begin(w: World, job: Job, contenders: list[Attempt], move: Move, who: str) -> None:
-    saving = [a for a in contenders if may_save(w, a) and w.pulse(a.node).session is not None]
+    saving = [a for a in contenders if may_save(w, a) and w.presence(a.node).session is not None]
     label = node_label(w.nodes[move.to])
     w.note("job.move", Facts(move=move.state, label=label, by=who), job.id, node=move.to)
     if job.spec.recovery is not Recovery.RESUME or not saving:

@@ -218,7 +218,7 @@ class NodeIndex(Generic[S]):
         self._candidates = candidates
         self._total = 0
         self._sizes: dict[NodeKind, int] = {}
-        self._shelves: dict[NodeKind, dict[int, NodeBucket[S]]] = {}
+        self._buckets: dict[NodeKind, dict[int, NodeBucket[S]]] = {}
         """Buckets by kind and number of free GPUs."""
         self._demands: dict[Need, Demand[S]] = {}
         """Cached demands. Cleared when a kind goes, when a bucket is added, or when the sums have drifted."""
@@ -240,25 +240,25 @@ class NodeIndex(Generic[S]):
         if seat.cell is None:
             if seat.kind not in self._sizes:
                 self._sizes[seat.kind] = 0
-                self._shelves[seat.kind] = {}
+                self._buckets[seat.kind] = {}
             self._sizes[seat.kind] += 1
             self._total += 1
             self._drifted()
             seat.gpus = gpus
-            self._shelf(seat.kind, gpus).add(seat, (level(memory), level(cpu)))
+            self._bucket(seat.kind, gpus).add(seat, (level(memory), level(cpu)))
         self._settle(seat, cpu, memory, disk, gpus)
 
     def close(self, seat: S) -> None:
         """The node may not get work."""
         if seat.cell is not None:
             kind = seat.kind
-            self._shelves[kind][seat.gpus].remove(seat, seat.cell)
+            self._buckets[kind][seat.gpus].remove(seat, seat.cell)
             seat.cell = None
             self._sizes[kind] -= 1
             self._total -= 1
             self._drifted()
             if not self._sizes[kind]:
-                del self._sizes[kind], self._shelves[kind]
+                del self._sizes[kind], self._buckets[kind]
                 self._demands.clear()
 
     def take(self, seat: S, amount: Resources) -> None:
@@ -294,12 +294,12 @@ class NodeIndex(Generic[S]):
         seat.standing_ms = standing_ms(cpu, seat.cpu_total, memory, seat.memory_total, seat.busy_permille)
         cell, old = (level(memory), level(cpu)), seat.cell
         if old is not None and (cell != old or gpus != seat.gpus):
-            shelf = self._shelves[seat.kind][seat.gpus]
-            shelf.remove(seat, old)
+            bucket = self._buckets[seat.kind][seat.gpus]
+            bucket.remove(seat, old)
             if gpus != seat.gpus:
                 seat.gpus = gpus
-                shelf = self._shelf(seat.kind, gpus)
-            shelf.add(seat, cell)
+                bucket = self._bucket(seat.kind, gpus)
+            bucket.add(seat, cell)
 
     def _drifted(self) -> None:
         """A node came or went. The sums only weigh kinds against each other, so they need not be exact. If every
@@ -309,12 +309,12 @@ class NodeIndex(Generic[S]):
             self._drift = 0
             self._demands.clear()
 
-    def _shelf(self, kind: NodeKind, gpus: int) -> NodeBucket[S]:
-        shelf = self._shelves[kind].get(gpus)
-        if shelf is None:
-            shelf = self._shelves[kind][gpus] = NodeBucket()
+    def _bucket(self, kind: NodeKind, gpus: int) -> NodeBucket[S]:
+        bucket = self._buckets[kind].get(gpus)
+        if bucket is None:
+            bucket = self._buckets[kind][gpus] = NodeBucket()
             self._demands.clear()
-        return shelf
+        return bucket
 
     # --- finding ---
 
@@ -343,7 +343,7 @@ class NodeIndex(Generic[S]):
             level(want.memory_mib) + 1,
             level(want.cpu_milli) + 1,
             tuple(
-                tuple(shelf for gpus, shelf in sorted(self._shelves[kind].items()) if gpus >= want.gpus)
+                tuple(bucket for gpus, bucket in sorted(self._buckets[kind].items()) if gpus >= want.gpus)
                 for kind in kinds
             ),
             tuple(accumulate(self._sizes[kind] for kind in kinds)),
@@ -356,8 +356,8 @@ class NodeIndex(Generic[S]):
         found: list[S] = []
         for _ in range(self._candidates):
             bits = draw >> 34  # the best 30 bits: arithmetic is fastest on integers of this size
-            for shelf in demand.kinds[bisect_right(sums, bits % sums[-1])]:
-                seats = shelf.some_from(demand.row, demand.column, bits)
+            for bucket in demand.kinds[bisect_right(sums, bits % sums[-1])]:
+                seats = bucket.some_from(demand.row, demand.column, bits)
                 if seats is not None:
                     seat = seats[(bits >> 5) % len(seats)]
                     if seat.disk >= demand.disk and seat.node not in without and seat not in found:
@@ -370,15 +370,15 @@ class NodeIndex(Generic[S]):
 
     def _search(self, demand: Demand[S], draw: int, without: Container[NodeId]) -> list[S]:
         """Look everywhere the need could fit: first where it certainly fits, then in every border cell."""
-        shelves = [shelf for shelves in demand.kinds for shelf in shelves]
-        for shelf in shelves:
-            seats = shelf.some_from(demand.row, demand.column, draw)
+        buckets = [bucket for buckets in demand.kinds for bucket in buckets]
+        for bucket in buckets:
+            seats = bucket.some_from(demand.row, demand.column, draw)
             if seats is not None:
                 seat = seats[draw % len(seats)]
                 if seat.disk >= demand.disk and seat.node not in without:
                     return [seat]
-        for shelf in shelves:
-            for seats in shelf.cells_from(demand.row - 1, demand.column - 1):
+        for bucket in buckets:
+            for seats in bucket.cells_from(demand.row - 1, demand.column - 1):
                 offset = draw % len(seats)
                 for i in range(len(seats)):
                     seat = seats[offset - i]

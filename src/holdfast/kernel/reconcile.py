@@ -93,7 +93,7 @@ def _waits_for_go(w: World, attempt: Attempt) -> bool:
 
 def stray(w: World, node: NodeId, item: Held) -> None:
     """The node holds an attempt that it should not: one that never existed, or ended before."""
-    session = w.pulse(node).session
+    session = w.presence(node).session
     if session is not None:
         reason = "this attempt is not, or no longer, one that counts"
         w.send(ToSession(session, node, Discard(w.meta.epoch, item.attempt, item.fence, reason)))
@@ -224,6 +224,6 @@ def renew(w: World, node: NodeId, seq: int, attempts: tuple[AttemptId, ...]) -> 
         if attempt is not None and attempt.node == node and attempt.go and attempt.may_win:
             renew_lease(w, attempt)
             good.append(attempt_id)
-    session = w.pulse(node).session
+    session = w.presence(node).session
     if good and session is not None:
         w.send(ToSession(session, node, Renewed(w.meta.epoch, seq, tuple(good))))

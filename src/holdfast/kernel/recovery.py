@@ -135,9 +135,9 @@ def phase_due(w: World, attempt_id: AttemptId) -> None:
         if attempt.phase is AttemptPhase.OFFERED and attempt.revoked is None:
             offer_again(w, attempt)
         return
-    pulse, node = w.pulse(attempt.node), w.nodes[attempt.node]
-    awaited = node.state is NodeState.SUSPECT or pulse.grace_until_ms > w.patience
-    if pulse.session is None and (attempt.phase not in _BEFORE_BODY or awaited):
+    presence, node = w.presence(attempt.node), w.nodes[attempt.node]
+    awaited = node.state is NodeState.SUSPECT or presence.grace_until_ms > w.patience
+    if presence.session is None and (attempt.phase not in _BEFORE_BODY or awaited):
         # The node is away, which its own deadline bounds: after that it is lost. Check again when it may be back.
         w.deadlines.add(w.soon(1_000), "attempt", attempt_id)
         return
@@ -176,7 +176,7 @@ def lease_due(w: World, attempt_id: AttemptId) -> None:
     attempt = w.attempts.get(attempt_id)
     if attempt is None or not attempt.go or attempt.revoked is not None:
         return
-    if attempt.phase is AttemptPhase.UPLOADING and w.pulse(attempt.node).session is not None:
+    if attempt.phase is AttemptPhase.UPLOADING and w.presence(attempt.node).session is not None:
         return
     over = lease_over_ms(w, attempt)
     if over > w.patience:

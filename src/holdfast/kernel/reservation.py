@@ -121,7 +121,7 @@ def _suits(w: World, member: Member, lane: LaneKey) -> bool:
     return (
         only in (None, member.node)
         and node.state is NodeState.READY
-        and member.pulse.session is not None
+        and member.presence.session is not None
         and not node.draining
         and member.node not in ruled_out
         and kind_serves(member.kind, need)

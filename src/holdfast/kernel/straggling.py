@@ -130,7 +130,7 @@ def _stalled(w: World, claim: StraggleClaim) -> Facts | None:
 def _slow(w: World, attempt: Attempt) -> Facts | None:
     floor_ms = w.settings.slow_ms_min
     # Wall-clock time includes time when the orchestrator was away: a cheap check that rules out nearly all attempts.
-    if attempt.started_ms is None or w.now - attempt.started_ms < floor_ms or not w.paces:
+    if attempt.started_ms is None or w.now - attempt.started_ms < floor_ms or not w.durations:
         return None
     job = w.jobs[attempt.job]
     took = took_ms(w, job)

@@ -102,7 +102,7 @@ class Member(Seat, gc=False, eq=False):
     """Its name and id, for display."""
     held: tuple[AttemptId, ...] = ()
     """Live attempts that occupy it."""
-    pulse: Presence = msgspec.field(default_factory=Presence)
+    presence: Presence = msgspec.field(default_factory=Presence)
     idle: Seat | None = None
     """Its seat in `World.could`: what it could hold if it were idle."""
 
@@ -154,7 +154,7 @@ class World:
         self.deadlines = Deadlines()
 
         self.claims: dict[AttemptId, Claim] = {}
-        self.paces: dict[str, DurationHistory] = self.rows[DurationHistory]
+        self.durations: dict[str, DurationHistory] = self.rows[DurationHistory]
         """Recent durations by kind of job (kernel.duration_history)."""
         self.freed: dict[NodeId, None] = {}
         """Nodes on which room appeared since the queue was last served."""
@@ -388,8 +388,8 @@ class World:
             member = self.fleet[node] = Member(node)
         return member
 
-    def pulse(self, node: NodeId) -> Presence:
-        return self.member(node).pulse
+    def presence(self, node: NodeId) -> Presence:
+        return self.member(node).presence
 
     def claim(self, attempt: Attempt) -> Claim:
         """The attempt's claim, created if there is none. In that case an offer was sent once, when it was made."""
@@ -416,7 +416,7 @@ class World:
         member = self.fleet[node.id]
         if node.state not in (NodeState.READY, NodeState.PROBATION):
             return _CLOSED[node.state]
-        if member.pulse.session is None:
+        if member.presence.session is None:
             return Gate.DISCONNECTED
         if node.draining:
             return Gate.DRAINING
@@ -424,7 +424,7 @@ class World:
             return gate
         held = len(member.held)
         if node.state is NodeState.PROBATION:
-            if member.pulse.pings < self.settings.probation_pings:
+            if member.presence.pings < self.settings.probation_pings:
                 return Gate.PROBATION_PROBES
             if held:
                 return Gate.PROBATION_BUSY

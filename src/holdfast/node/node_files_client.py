@@ -50,7 +50,7 @@ class AttemptAccess(msgspec.Struct, frozen=True):
     fence: int
 
 
-class DoorRefused(HoldfastError):
+class NodeFilesRefused(HoldfastError):
     """The orchestrator permanently refuses this request of the node."""
 
 
@@ -127,7 +127,7 @@ class NodeFilesClient:
         """The URL to fetch an input in S3 from; valid now."""
         found = (await self._ask(Urls, "POST", at, f"inputs/{name}/link")).urls.get(name)
         if found is None:
-            raise DoorRefused(f"no URL was given for the input {name}")
+            raise NodeFilesRefused(f"no URL was given for the input {name}")
         return found
 
     # --- sending requests ---
@@ -152,7 +152,7 @@ class NodeFilesClient:
     async def _try(
         self, http: httpx.AsyncClient, method: str, path: str, fence: int, content: bytes | None
     ) -> httpx.Response | None:
-        """The answer; None if it makes sense to ask again. Raises DoorRefused if it does not."""
+        """The answer; None if it makes sense to ask again. Raises NodeFilesRefused if it does not."""
         try:
             answer = await http.request(method, path, params={"fence": fence}, content=content)
         except (httpx.TransportError, RuntimeError) as wrong:  # RuntimeError: the client was closed meanwhile
@@ -167,7 +167,7 @@ class NodeFilesClient:
             view = msgspec.json.decode(answer.content, type=ErrorView)
         except msgspec.DecodeError:
             return None
-        raise DoorRefused(view.says, hint=view.hint, code=view.code)
+        raise NodeFilesRefused(view.says, hint=view.hint, code=view.code)
 
 
 @cache

@@ -13,7 +13,7 @@ from holdfast.state import Snapshot
 
 
 class Effects:
-    """The `Outside` of the leader's loop."""
+    """The `LeaderEffects` of the leader's loop."""
 
     leader: Leader
     """Set right after both exist: they need each other."""
@@ -45,4 +45,4 @@ class Effects:
 
     def leadership_ended(self, why: str) -> None:
         self._sessions.close_all(why)
-        self._wakeups.ring_all()
+        self._wakeups.wake_all()

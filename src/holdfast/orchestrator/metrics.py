@@ -55,10 +55,10 @@ class Metrics:
             counter = self._of_event[kind] = self.events.labels(kind.__name__)
         counter.inc()
 
-    def rebuilt(self, jobs: Iterable[Job], paces: Iterable[DurationHistory]) -> None:
+    def rebuilt(self, jobs: Iterable[Job], histories: Iterable[DurationHistory]) -> None:
         """Recount the live jobs from what the store holds."""
-        for pace in paces:
-            self._judged(pace)
+        for history in histories:
+            self._judged(history)
         self._phases = {job.id: job.phase for job in jobs if job.live}
         for phase in JobPhase:
             self.queued.labels(phase.value).set(sum(1 for known in self._phases.values() if known is phase))
@@ -86,8 +86,8 @@ class Metrics:
                 case _:
                     pass
 
-    def _judged(self, pace: DurationHistory) -> None:
-        for sort, score in pace.scores.items():
+    def _judged(self, history: DurationHistory) -> None:
+        for sort, score in history.scores.items():
             for came in ("right", "early", "late"):
                 self.predicted.labels(sort, came).set(getattr(score, came))
 

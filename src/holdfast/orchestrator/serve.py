@@ -30,7 +30,7 @@ from holdfast.orchestrator.api.context import ApiContext, RealTime
 from holdfast.orchestrator.api.node_files_api import NodeFilesApi, make_data_app
 from holdfast.orchestrator.api.self_check import examine
 from holdfast.orchestrator.api.submissions import Submissions
-from holdfast.orchestrator.api.tokens import TokenDesk
+from holdfast.orchestrator.api.tokens import TokenService
 from holdfast.orchestrator.backup import begin_from
 from holdfast.orchestrator.config import OrchestratorConfig, host_and_port, joined
 from holdfast.orchestrator.content.blob_store import open_content, try_out
@@ -177,9 +177,9 @@ class Orchestrator:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await try_out(self._content)
-        server = self._node_door()
-        doors = self._people_door()
-        files = self._files_door()
+        server = self._node_server()
+        api = self._api_server()
+        files = self._files_server()
         async with TaskScope() as tasks:
             leading = tasks.start("leader", self._leader.run())
             # A node that connects now waits in the socket and is answered; it is refused only if taking the lead takes
@@ -188,7 +188,7 @@ class Orchestrator:
             parts = _Parts(
                 leading,
                 tasks.start("store logs", self._intake.run()),
-                tasks.start("serve people", doors.serve(sockets=[self._socket])),
+                tasks.start("serve people", api.serve(sockets=[self._socket])),
                 tasks.start("announce", self._announce()),
                 tasks.start("wait for a signal", stop.wait()),
                 tasks.start("serve files", files.serve(sockets=[self._files_socket])),
@@ -202,14 +202,14 @@ class Orchestrator:
                 for part in ended:
                     part.result()
             finally:
-                await self._close(server, (doors, files), parts)
+                await self._close(server, (api, files), parts)
 
     def _assemble(self) -> None:
         self._metrics = Metrics()
         self._wakeups = Wakeups()
         self._fleet = Fleet()
         self._logs = LogStore(self._config.data / "logs", self._settings.log_bytes_max)
-        self._content, self._blob_door = open_content(self._config)
+        self._content, self._with_blobs = open_content(self._config)
         self._verifier = Verifier(self._logs, self._content)
         self._sessions = Sessions(self._fleet, self._metrics)
         self._queries = Queries(self._store)
@@ -222,7 +222,7 @@ class Orchestrator:
             self._settings, self._store, world, self._wakeups, self._metrics, self._recorder
         )
 
-    def _node_door(self) -> grpc.aio.Server:
+    def _node_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=server_options())
         certificate = self._nodes_certificate
         pin = certificate.pin if certificate else ""
@@ -239,7 +239,7 @@ class Orchestrator:
             raise _taken(address, "--listen") from None
         return server
 
-    def _files_door(self) -> "_Doors":
+    def _files_server(self) -> "_HttpServer":
         self._files_socket = _listening(self._files_host, self._files_port, "--files")
         self._files_port = self._files_socket.getsockname()[1]
         scheme = "https" if self._files_certificate else "http"
@@ -247,9 +247,9 @@ class Orchestrator:
         host = "" if self._files_host == self._nodes_host else self._files_host
         self._sessions.data_url = f"{scheme}://{joined(host, self._files_port)}"
         app = make_data_app(NodeFilesApi(self._leader, self._sessions, self._queries, self._content))
-        return _Doors(_http_config(self._blob_door(app), self._files_certificate))
+        return _HttpServer(_http_config(self._with_blobs(app), self._files_certificate))
 
-    def _people_door(self) -> "_Doors":
+    def _api_server(self) -> "_HttpServer":
         self._socket = _listening(self._http_host, self._http_port, "--http")
         self._http_port = self._socket.getsockname()[1]
         context = ApiContext(
@@ -263,13 +263,13 @@ class Orchestrator:
             metrics=self._metrics,
             probes=self._sessions.probes,
             submissions=Submissions(),
-            tokens=TokenDesk(self._token),
+            tokens=TokenService(self._token),
             self_check=lambda: examine(self._leader, self._queries, self._config.data),
             pin=self._nodes_certificate.pin if self._nodes_certificate else "",
             stopping=lambda: self._stopping,
             time=RealTime(),
         )
-        return _Doors(_http_config(self._blob_door(make_app(context, self._token)), self._http_certificate))
+        return _HttpServer(_http_config(self._with_blobs(make_app(context, self._token)), self._http_certificate))
 
     async def _announce(self) -> None:
         """Write endpoint.json once requests can be served. It holds no secret, only the path of the file with the
@@ -298,20 +298,20 @@ class Orchestrator:
                 await asyncio.sleep(ANNOUNCED_AGAIN_S)
         log.info("ready: people at %s, nodes at %s", endpoint["url"], endpoint["nodes"])
 
-    async def _close(self, server: grpc.aio.Server, doors: "tuple[_Doors, ...]", parts: "_Parts") -> None:
+    async def _close(self, server: grpc.aio.Server, http: "tuple[_HttpServer, ...]", parts: "_Parts") -> None:
         log.info("stopping")
         self._stopping = True
         (self._config.data / "endpoint.json").unlink(missing_ok=True)
-        self._wakeups.ring_all()
-        for door in doors:
-            door.should_exit = True
+        self._wakeups.wake_all()
+        for one in http:
+            one.should_exit = True
         for part in (parts.sweeping, parts.clearing, parts.announcing, parts.waiting, parts.leading):
             part.cancel()
         await self._leader.stop()
         await server.stop(grace=1.0)
-        for door in (parts.serving, parts.moving):
+        for task in (parts.serving, parts.moving):
             with contextlib.suppress(Exception):
-                await door
+                await task
         parts.intake.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
         await self._sessions.probes.close()
@@ -360,7 +360,7 @@ class _Impatient(HttpToolsProtocol):
             self.transport.abort()
 
 
-class _Doors(uvicorn.Server):
+class _HttpServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """The process handles signals, not the HTTP server."""

@@ -7,8 +7,9 @@
         network.nodes[0].kill()
         assert job.wait().state == "succeeded"
 
-Kernel, leader core, node core and warden are those that run in production; only connections, clocks and disks are
-virtual, and jobs do what the test defines. No process is started, no port is opened, and hours pass in milliseconds.
+Kernel, leader core, node core and attempt lifecycle are those that run in production; only connections, clocks and
+disks are virtual, and jobs do what the test defines. No process is started, no port is opened, and hours pass in
+milliseconds.
 Time passes when the test calls `advance`, while a client waits for something, and a little with each request. The
 same seed and the same calls give the same run.
 """
@@ -36,11 +37,11 @@ from holdfast.sim.orchestrator import SimOrchestrator
 from holdfast.sim.store import SimStore
 from holdfast.sim.watch import InvariantWatch
 from holdfast.sim.world import Clock, SimWorld
+from holdfast.testing.network_api import NetworkApi
 from holdfast.testing.network_bodies import Bodies, Body, Deed, Run, really
 from holdfast.testing.network_clients import VirtualAsyncTransport, VirtualTransport
 from holdfast.testing.network_content import VirtualContent
 from holdfast.testing.network_context import context_of
-from holdfast.testing.network_door import NetworkApi
 from holdfast.testing.network_world import Belongings, VirtualMachine, VirtualOrchestrator
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from holdfast.model import Attempt, AttemptId, Job, JobId, Settings, attempt_id
 from holdfast.model.messages import Load, Progress
 from holdfast.orchestrator.api.context import ApiContext, NothingMore
 from holdfast.orchestrator.api.submissions import Submissions
-from holdfast.orchestrator.api.tokens import TokenDesk
+from holdfast.orchestrator.api.tokens import TokenService
 from holdfast.orchestrator.api_error import Unavailable
 from holdfast.orchestrator.logs.log_files import need_log_name
 from holdfast.orchestrator.metrics import Metrics
@@ -37,7 +37,7 @@ def context_of(network: "Network", admin: AdminToken, content: VirtualContent) -
         metrics=Metrics(),
         probes=VirtualProbes(network),
         submissions=Submissions(),
-        tokens=TokenDesk(admin),
+        tokens=TokenService(admin),
         self_check=_well,
         pin="",
         stopping=lambda: False,
@@ -135,10 +135,10 @@ class VirtualWakeups:
 
     def clear(self) -> None: ...
 
-    async def rung(self, within_s: float, /) -> bool:
+    async def woken(self, within_s: float, /) -> bool:
         return self._network.wait_for_news(within_s)
 
-    async def rung_or_idle(self, alive_s: float, /) -> bool:
+    async def woken_or_idle(self, alive_s: float, /) -> bool:
         if not self._network.wait_for_news():
             raise NothingMore
         return True

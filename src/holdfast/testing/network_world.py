@@ -1,8 +1,8 @@
 """The machines and the orchestrator of a test network: those of the simulator, with bodies that a test defines.
 
-Kernel, leader core, node core and warden are the production ones; links, clocks, disks and stores are virtual. Nothing
-is decided here. Periodic work (progress, logs, load) runs less often than in the simulator, which looks for faults:
-hours should pass in milliseconds.
+Kernel, leader core, node core and attempt lifecycle are the production ones; links, clocks, disks and stores are
+virtual. Nothing is decided here. Periodic work (progress, logs, load) runs less often than in the simulator, which
+looks for faults: hours should pass in milliseconds.
 """
 
 import tempfile

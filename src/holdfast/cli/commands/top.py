@@ -116,12 +116,12 @@ def _starts(job: "JobView") -> float:
 
 
 class JournalFollower:
-    """Keeps the newest events, and sets `rung` at each."""
+    """Keeps the newest events, and sets `woken` at each."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
         self._events: deque[EventView] = deque(maxlen=EVENTS_KEPT)
-        self.rung = threading.Event()
+        self.woken = threading.Event()
         threading.Thread(target=self._follow, daemon=True).start()
 
     def _follow(self) -> None:
@@ -131,7 +131,7 @@ class JournalFollower:
             try:
                 for event in self._client.events(follow=True, tail=EVENTS_KEPT):
                     self._events.append(event)
-                    self.rung.set()
+                    self.woken.set()
             except HoldfastError:
                 # The frames say that the network does not answer; this tries again until the client is closed.
                 threading.Event().wait(BEAT_S)
@@ -161,7 +161,7 @@ class Looking:
         from holdfast.errors import HoldfastError
 
         while True:
-            self._journal.rung.clear()
+            self._journal.woken.clear()
             try:
                 self._seen = look(self._client, self._journal.newest())
                 self._trouble, self._answered_s = "", time.monotonic()
@@ -171,7 +171,7 @@ class Looking:
                 return  # the client was closed
             self.looked.set()
             threading.Event().wait(GAP_S)
-            self._journal.rung.wait(BEAT_S - GAP_S)
+            self._journal.woken.wait(BEAT_S - GAP_S)
 
     def newest(self) -> "TopState":
         """The current state; if the network does not answer, the last one, with the reason."""

@@ -33,7 +33,7 @@ class Saved(NamedTuple):
     """How much work it holds: of the attempt that made it, and of those that it continued."""
 
 
-class Tale:
+class JobTimeline:
     """The timeline of one job. Takes its entries in order, each once."""
 
     def __init__(self, recovery: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.cli import connection_monitor, error_output
 from holdfast.cli.commands.logs import Printer
-from holdfast.cli.render.job_timeline import Tale
+from holdfast.cli.render.job_timeline import JobTimeline
 from holdfast.cli.render.progress_bars import LINE_EVERY_S, Speed
 from holdfast.quantities import spoken_ms
 
@@ -54,7 +54,7 @@ class JobWatch:
         self._printer = Printer(aside=aside)
         self._status = StatusLine(job.name or job.id)
         self._stages = Stages()
-        self._tale = Tale(job.recovery)
+        self._timeline = JobTimeline(job.recovery)
         self._journal = PlatformEntries(client, job.id)
         self._view = job
         self._stage = ""
@@ -105,7 +105,7 @@ class JobWatch:
             self._status.erase()
             self._printer.put(news)
         elif isinstance(news, Happened):
-            if text := self._tale.told(news.event, news.node):
+            if text := self._timeline.told(news.event, news.node):
                 self._status.erase()
                 self._printer.platform(text)
         else:
@@ -126,7 +126,7 @@ class JobWatch:
 
     def _standing(self) -> str:
         """`running on bee`, with its last checkpoint; or what it waits for."""
-        tale, phase = self._tale, self._view.phase
+        tale, phase = self._timeline, self._view.phase
         if tale.running and phase != "uploading":
             kept = f" · checkpoint {tale.saved.number}" if tale.saved else ""
             return f"running on {tale.node}{kept}"

@@ -22,7 +22,7 @@ from holdfast.node.core.order import Order
 from holdfast.node.core.verdicts import spawn_failure
 from holdfast.node.images.image_cache import Images
 from holdfast.node.images.image_names import NoImage
-from holdfast.node.node_files_client import AttemptAccess, DoorRefused
+from holdfast.node.node_files_client import AttemptAccess, NodeFilesRefused
 from holdfast.node.runtimes.runtime import runtime_named
 
 PACKAGE_FILE = "package.manifest"
@@ -71,7 +71,7 @@ class Preparer:
             raise Unprepared(wrong.failure) from None
         except web_inputs.Unfetched as wrong:
             raise Unprepared(wrong.failure) from None
-        except DoorRefused as wrong:
+        except NodeFilesRefused as wrong:
             raise Unprepared(Failure(FailureCode.DATA, f"the files could not be fetched: {wrong.says}")) from None
         except BlobError as wrong:
             raise Unprepared(_blamed(wrong, order)) from None

@@ -18,7 +18,7 @@ from holdfast.node.attempt.preparation import INPUTS, errno_name, recall_package
 from holdfast.node.attempt.transfer import ContentTransfer
 from holdfast.node.core.events import DeliveredFiles
 from holdfast.node.core.verdicts import spawn_failure
-from holdfast.node.node_files_client import AttemptAccess, DoorRefused, NodeFilesClient
+from holdfast.node.node_files_client import AttemptAccess, NodeFilesClient, NodeFilesRefused
 
 STASH = "checkpoint.stash"
 """What a capture read, stored beside the folder: the body may overwrite it before it is sent."""
@@ -67,7 +67,7 @@ class ResultUploader:
             carried = await self._carrier.send(
                 self._at, work, found, told=lambda done, total: told(Progress("files", done, total))
             )
-        except DoorRefused as wrong:
+        except NodeFilesRefused as wrong:
             raise Undelivered(Failure(FailureCode.DATA, f"the files were refused: {wrong.says}")) from None
         except BlobError as wrong:
             code = FailureCode.NETWORK if wrong.passing else FailureCode.DATA
@@ -111,7 +111,7 @@ class ResultUploader:
                 log.info(
                     "%s: a checkpoint of %s bytes is kept (%s sent)", self._at.attempt, carried.bytes, carried.moved
                 )
-            except DoorRefused as wrong:
+            except NodeFilesRefused as wrong:
                 log.info("%s: no checkpoint: %s", self._at.attempt, wrong.says)
                 return wrong.code not in ("revoked", "not_found", "not_live")
             except (FolderChanged, BlobMissing) as wrong:

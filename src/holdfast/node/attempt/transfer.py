@@ -90,7 +90,7 @@ class ContentTransfer:
         stash: Source | None = None,
         told: CopyProgress = lambda done, total: None,
     ) -> TransferredFolder:
-        """Send the content of a scan and its manifest. Raises DoorRefused or BlobError if it is refused or
+        """Send the content of a scan and its manifest. Raises NodeFilesRefused or BlobError if it is refused or
         incomplete."""
         manifest = scanned.manifest
         data = await asyncio.to_thread(manifest.to_bytes)

@@ -82,9 +82,9 @@ async def _beats(context: ApiContext, event: Submitted, only: NodeId | None) -> 
     number, said, said_ms = 0, (), 0
     try:
         yield ALIVE
-        with context.wakeups.listen(NEWS) as bell:
+        with context.wakeups.listen(NEWS) as wakeup:
             while not context.stopping():
-                bell.clear()
+                wakeup.clear()
                 try:
                     view = await _checked(context, event, only)
                 except ApiError as refused:
@@ -96,7 +96,7 @@ async def _beats(context: ApiContext, event: Submitted, only: NodeId | None) -> 
                     yield sse(view, str(number))
                 pause_s = max(GAP_S, PAUSE * _cost_s(context))
                 await time.sleep(pause_s)
-                await bell.rung(max(0.0, BEAT_S - pause_s))
+                await wakeup.woken(max(0.0, BEAT_S - pause_s))
         yield END
     finally:
         checks.watchers -= 1

@@ -25,7 +25,7 @@ from holdfast.wire.http import DoctorView
 
 if TYPE_CHECKING:
     from holdfast.orchestrator.api.submissions import Submissions
-    from holdfast.orchestrator.api.tokens import TokenDesk
+    from holdfast.orchestrator.api.tokens import TokenService
 
 
 class LeaderPort(Protocol):
@@ -96,13 +96,13 @@ class WakeupPort(Protocol):
     """Signals to one reader that something may have changed. Clear it, read, and only then wait."""
 
     def clear(self) -> None: ...
-    async def rung(self, within_s: float, /) -> bool:
+    async def woken(self, within_s: float, /) -> bool:
         """False: nothing changed in time."""
         ...
 
-    async def rung_or_idle(self, alive_s: float, /) -> bool:
-        """As `rung`, for a reader that only sends signs of life meanwhile. Where no connection can break, these are not
-        needed, and the wait has no limit. Raises NothingMore if it would never end."""
+    async def woken_or_idle(self, alive_s: float, /) -> bool:
+        """As `woken`, for a reader that only sends signs of life meanwhile. Where no connection can break, these are
+        not needed, and the wait has no limit. Raises NothingMore if it would never end."""
         ...
 
 
@@ -170,7 +170,7 @@ class ApiContext(msgspec.Struct):
     metrics: MetricsPort
     probes: ProbesPort
     submissions: "Submissions"
-    tokens: "TokenDesk"
+    tokens: "TokenService"
     self_check: Callable[[], Awaitable[DoctorView]]
     pin: str
     """Fingerprint of the certificate that nodes see; empty: there is none."""

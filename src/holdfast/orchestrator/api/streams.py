@@ -50,9 +50,9 @@ async def events(
 ) -> AsyncGenerator[bytes, None]:
     """The journal after entry `after`. `shown`: whether this reader may see an entry."""
     yield ALIVE
-    with context.wakeups.listen(JOURNAL) as bell:
+    with context.wakeups.listen(JOURNAL) as wakeup:
         while not context.stopping():
-            bell.clear()
+            wakeup.clear()
             page = await context.queries.entries(after, job, node, PAGE)
             for entry in page:
                 after = entry.seq
@@ -63,7 +63,7 @@ async def events(
             if not follow:
                 yield END
                 return
-            if not await bell.rung_or_idle(ALIVE_S):
+            if not await wakeup.woken_or_idle(ALIVE_S):
                 yield ALIVE
 
 
@@ -107,9 +107,9 @@ class JobLog:
 
     async def follow(self, follow: bool) -> AsyncGenerator[bytes, None]:
         yield ALIVE
-        with self._context.wakeups.listen(self._job) as bell:
+        with self._context.wakeups.listen(self._job) as wakeup:
             while not self._context.stopping():
-                bell.clear()
+                wakeup.clear()
                 # Read the state first, then the output: if the job has ended, its output is complete when it is read.
                 job, attempts, entries = await self._queries.ask(self._story)
                 for entry in entries:
@@ -133,7 +133,7 @@ class JobLog:
                         yield sse(LogLine("", "platform", self._cursor.entry, gone, now_ms), str(self._cursor))
                     yield END
                     return
-                if not await bell.rung_or_idle(ALIVE_S):
+                if not await wakeup.woken_or_idle(ALIVE_S):
                     yield ALIVE
 
     def _story(self) -> tuple[Job | None, list[Attempt], list[Entry]]:

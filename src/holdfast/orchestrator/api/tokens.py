@@ -19,7 +19,7 @@ from holdfast.orchestrator.api_error import ApiError
 from holdfast.wire.http import JoinTokenView, TokenRequest, TokenView
 
 
-class TokenDesk:
+class TokenService:
     """Makes tokens, one at a time.
 
     Only the hash of a token's secret is stored, so the text of an earlier answer cannot be looked up. For a repeated

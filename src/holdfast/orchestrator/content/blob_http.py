@@ -40,7 +40,7 @@ _STATUS: list[tuple[type[BlobError], int]] = [
 log = logging.getLogger("holdfast.blobs")
 
 
-class BlobDoor:
+class BlobTransferApp:
     """Answers requests below /blobs/ and passes all others on."""
 
     def __init__(self, app: ASGIApp, store: FolderStore, signer: LinkSigner) -> None:

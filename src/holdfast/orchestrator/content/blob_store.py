@@ -15,7 +15,7 @@ from holdfast.blobs.signing import KEY_BYTES_MIN, LinkSigner
 from holdfast.errors import Misconfigured
 from holdfast.identity import private_files
 from holdfast.orchestrator.config import OrchestratorConfig
-from holdfast.orchestrator.content.blob_http import PREFIX, BlobDoor
+from holdfast.orchestrator.content.blob_http import PREFIX, BlobTransferApp
 from holdfast.orchestrator.content.s3_inputs import S3Inputs, check_apart
 from holdfast.orchestrator.content.service import ContentService
 
@@ -38,7 +38,7 @@ def open_content(config: OrchestratorConfig) -> tuple[ContentService, Doorway]:
     # URLs without a host: the recipient knows which host it asked.
     signer = LinkSigner(secret, PREFIX)
     store = FolderStore(config.data / "blobs", signer)
-    return ContentService(store, inputs), lambda app: BlobDoor(app, store, signer)
+    return ContentService(store, inputs), lambda app: BlobTransferApp(app, store, signer)
 
 
 async def try_out(content: ContentService) -> None:

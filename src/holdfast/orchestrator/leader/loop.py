@@ -48,7 +48,7 @@ YIELD_EVENTS = 256
 request waits behind it: an ordinary batch should be one commit. This many events take about ten milliseconds."""
 
 
-class Outside(Protocol):
+class LeaderEffects(Protocol):
     """The effects that the loop has outside once a batch is durable."""
 
     def rebuilt(self, snapshot: Snapshot) -> None: ...
@@ -80,7 +80,7 @@ class Leader:
         self,
         settings: Settings,
         store: Store,
-        outside: Outside,
+        outside: LeaderEffects,
         wakeups: Wakeups,
         metrics: Metrics,
         recorder: Recorder | None = None,
@@ -327,11 +327,11 @@ class Leader:
             failpoint("publish.between_sends")
         entries = [row for row in batch.rows.values() if isinstance(row, Entry)]
         if entries:
-            self.wakeups.ring(JOURNAL)
+            self.wakeups.wake(JOURNAL)
         if any(entry.kind != "orchestrator.late" for entry in entries):
-            self.wakeups.ring(NEWS)
+            self.wakeups.wake(NEWS)
         for topic in {entry.job for entry in entries if entry.job}:
-            self.wakeups.ring(topic)
+            self.wakeups.wake(topic)
 
     def _answered(self, ticket: tuple[int, int], answer: Answer | None, job: Job | None = None) -> None:
         waiting = self._waiting.get(ticket[0])

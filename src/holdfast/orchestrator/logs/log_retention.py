@@ -20,7 +20,7 @@ CLEAR_S = 3600.0
 ASKED_AT_ONCE = 500
 """Jobs per query to the store."""
 
-log = logging.getLogger("holdfast.shelf")
+log = logging.getLogger("holdfast.log_retention")
 
 
 class LogRetention:

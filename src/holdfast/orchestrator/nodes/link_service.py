@@ -178,7 +178,7 @@ class NodeLinkService:
         """Turn frames into events until the stream ends; returns why it ended."""
         async with asyncio.timeout(ANSWER_S_MAX):
             await session.answered.wait()
-        pace = _Pace(FRAMES_PER_SECOND_MAX)
+        rate_limit = _RateLimit(FRAMES_PER_SECOND_MAX)
         while not session.closed.is_set():
             try:
                 frame = await _heard(context)
@@ -186,7 +186,7 @@ class NodeLinkService:
                     return "the node ended the stream"
                 message = convert.node_from_frame(frame)
             except UnknownMessage:
-                await pace.wait()
+                await rate_limit.wait()
                 continue
             except BadMessage as bad:
                 session.push(convert.orchestrator_to_frame(bad.refusal()))
@@ -197,7 +197,7 @@ class NodeLinkService:
                 self._fleet.said(node, message)
             if isinstance(message, Pong) and probes(message.nonce):
                 # An answer to a probe for a person: the kernel's view of the node must not depend on it.
-                await pace.wait()
+                await rate_limit.wait()
                 continue
             try:
                 await self._leader.room()
@@ -207,7 +207,7 @@ class NodeLinkService:
                 return session.why
             if isinstance(message, Leaving) and message.done:
                 return GOODBYE
-            await pace.wait()
+            await rate_limit.wait()
         return session.why
 
     # --- bulk ---
@@ -282,7 +282,7 @@ class NodeLinkService:
 GOODBYE = "goodbye"
 
 
-class _Pace:
+class _RateLimit:
     """Lets this many frames through in each second, and delays the rest until the next one."""
 
     def __init__(self, per_second: int) -> None:

@@ -61,7 +61,7 @@ class LogIntake:
         else:
             answer = LogDurable(piece.attempt, piece.stream, outcome)
             self._metrics.log_bytes.inc(len(piece.data))
-            self._wakeups.ring(job_of(piece.attempt))
+            self._wakeups.wake(job_of(piece.attempt))
         if not future.done():
             future.set_result(answer)
 

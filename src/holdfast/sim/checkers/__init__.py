@@ -11,7 +11,7 @@ from holdfast.sim.checkers.commit_before_word import CommitBeforeWord
 from holdfast.sim.checkers.cut_is_no_poison import CutIsNoPoison
 from holdfast.sim.checkers.epoch_never_back import EpochNeverBack
 from holdfast.sim.checkers.every_state_bounded import EveryStateBounded
-from holdfast.sim.checkers.extra_attempts_are_few import SecondsAreFew
+from holdfast.sim.checkers.extra_attempts_are_few import ExtraAttemptsAreFew
 from holdfast.sim.checkers.held_free import HeldFree
 from holdfast.sim.checkers.honest_verdict import HonestVerdict
 from holdfast.sim.checkers.journal_unbroken import JournalUnbroken
@@ -49,6 +49,6 @@ RULES: tuple[type[Rule], ...] = (
     JournalUnbroken, LeaderTicks, LimitsKept, MovesMakeFirst, NeverNeedsGo, NeverOutlivesLease, NeverRunsOnce,
     NothingLeft, OneGpuOneBody, OneResult, PlacementGates, PriorityFirst, ProbationFirst, QuarantineCapped,
     QuarantineLengthens, QueuesBounded, RebuildEqualsMemory, RejoiningIsJudged, RevokedCountsNothing, RevokedStaysOut,
-    SecondsAreFew, SessionsAreCurrent, SettledInTime, SickStaysOut, StrikesAreEarned, TerminalStays, TriesBounded,
+    ExtraAttemptsAreFew, SessionsAreCurrent, SettledInTime, SickStaysOut, StrikesAreEarned, TerminalStays, TriesBounded,
     WithinOffer,
 )  # fmt: skip

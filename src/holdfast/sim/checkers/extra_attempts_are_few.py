@@ -10,7 +10,7 @@ from holdfast.model.rows import row_key
 from holdfast.sim.watch import Rule, View
 
 
-class SecondsAreFew(Rule):
+class ExtraAttemptsAreFew(Rule):
     def decided(self, leader: str, event: AnyEvent, now: Instant, decision: Decision, view: View) -> None:
         fresh = [row for row in decision.changes if isinstance(row, Attempt) and ("attempt", row.id) not in view]
         if not any(row.purpose is not Purpose.PLACED for row in fresh):

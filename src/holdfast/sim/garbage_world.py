@@ -2,7 +2,7 @@
 
 Processes die, freeze between any two steps, and are replaced while they still believe that they lead. Wall clocks are
 set, answers get lost, requests arrive late, uploads are interrupted. All decisions are made by
-`holdfast.blobs.garbage`: this module only has the steps that `orchestrator.content` and `orchestrator.sweep` take
+`holdfast.blobs.garbage`: this module only has the steps that `orchestrator.content` takes
 around it, separately, so that anything can happen in between. Content that a root names, or that somebody was told to
 rely on, must never be deleted, and named content must exist; once everything is quiet, all other content must be
 deleted within bounded time.
@@ -55,7 +55,7 @@ class StoredProcess:
         """Every key that it told somebody to rely on while it led, with the time limit: kept for the checks."""
 
 
-class Shelves:
+class GarbageWorld:
     def __init__(self, seed: int) -> None:
         self.draw = Random(seed)
         self.now = 0
