@@ -11,7 +11,7 @@ from orchestrators import OrchestratorProcess
 from wire_node import WireNode
 
 from holdfast.client import Client
-from holdfast.client.sse import ServerEvent, read_events
+from holdfast.client.sse import EventReader, ServerEvent
 from holdfast.orchestrator.api.streams import Cursor, whole_text
 from holdfast.testing.processes import wait_for
 
@@ -33,7 +33,8 @@ def read(http: httpx.Client, path: str, last: str | None = None, take: int | Non
     events: list[ServerEvent] = []
     with http.stream("GET", path, headers=headers) as answer:
         assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
-        for event in read_events(answer.iter_raw()):
+        reader = EventReader()
+        for event in (event for chunk in answer.iter_raw() for event in reader.feed(chunk)):
             events.append(event)
             if len(events) == take:
                 break

@@ -4,7 +4,7 @@ Lines are split at newlines only. Splitting as Python's `splitlines` does would 
 at every Unicode line separator in it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -63,10 +63,3 @@ class EventReader:
         elif field == b"id":
             self._id = value.decode("utf-8", "replace")
         return None
-
-
-def read_events(chunks: Iterable[bytes]) -> Iterator[ServerEvent]:
-    """The complete events in a stream of bytes."""
-    reader = EventReader()
-    for chunk in chunks:
-        yield from reader.feed(chunk)

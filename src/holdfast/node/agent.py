@@ -119,7 +119,6 @@ class Agent:
     ) -> None:
         self._config = config
         self._home = home
-        self._launcher = launcher
         self._key = key
         self._ticket = ticket
         self._hardware = hardware

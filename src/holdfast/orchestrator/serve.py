@@ -353,7 +353,7 @@ class _Impatient(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._asks_by = self.loop.call_later(ASK_S_MAX, self._hang_up)
+        self.loop.call_later(ASK_S_MAX, self._hang_up)
 
     def _hang_up(self) -> None:
         if self.cycle is None and not self.transport.is_closing():
