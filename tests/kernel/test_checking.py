@@ -125,10 +125,13 @@ def test_a_check_of_one_node_speaks_of_that_node_and_changes_nothing(story, need
 def test_the_nearest_miss_is_named_for_what_can_never_run():
     network = Network()
     network.join("node_a")
+    known = remembered(network)
     answer = network.tell(CheckAsked(Owner("ann"), JobSpec(("true",), need=Need(Resources(8_000, 512))))).answer
     assert isinstance(answer, Checked)
     assert (answer.verdict, answer.code) == ("never", "no_fit")
     assert "cpu 4000 of 8000" in answer.nearest
+    # and nothing is remembered of it
+    assert remembered(network) == known
 
 
 def test_what_a_job_would_wait_for_is_said_with_how_many_stand_before_it():
