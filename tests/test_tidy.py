@@ -70,6 +70,8 @@ WITHOUT_SPEC = {
     "tests/test_tidy.py": "guards the code, not a behaviour",
     "tests/test_suite.py": "guards the tests, not a behaviour",
     "tests/integration/test_glue_tree.py": "guards the tests, not a behaviour",
+    "tests/integration/test_new_endpoint.py": "guards a worked example of CONTRIBUTING, not a behaviour",
+    "tests/integration/test_new_row.py": "guards a worked example of CONTRIBUTING, not a behaviour",
     "tests/kernel/test_lifecycle.py": "guards the order of the mechanisms; the one test of a decision names its ids",
     "tests/kernel/test_recorded_worlds.py": "guards against unintended changes: a recording shows no rule",
     "tests/unit/test_recorded_nodes.py": "guards against unintended changes: a recording shows no rule",

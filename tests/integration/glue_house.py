@@ -56,9 +56,9 @@ class House:
     async def open(self, wire: bool) -> None:
         built = self.built
         built._assemble()
-        self._server = built._node_door() if wire else None
+        self._server = built._node_server() if wire else None
         self.listen = f"127.0.0.1:{built._nodes_port}"
-        self._people, self._files = built._people_door(), built._files_door()
+        self._people, self._files = built._api_server(), built._files_server()
         self.leader, self.sessions, self.content = built._leader, built._sessions, built._content
         self.logs, self.verifier, self.reading, self.fleet = built._logs, built._verifier, built._queries, built._fleet
         self.wakeups, self.shelf, self.intake = built._wakeups, built._log_retention, built._intake

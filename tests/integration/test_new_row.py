@@ -55,14 +55,12 @@ assert {row_key(row) for row in counted} <= {row_key(row) for row in simulated.l
 """
 
 
-@pytest.mark.spec("J14")
 def test_the_worked_example_stores_loads_and_rebuilds_its_row(tmp_path: Path) -> None:
     tree = with_example(tmp_path, TITLE)
     done = run_in(tree, STORES, str(tmp_path))
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.spec("J14")
 @pytest.mark.parametrize(
     ("line", "said"),
     [
