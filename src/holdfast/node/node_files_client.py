@@ -40,7 +40,7 @@ class NodeFilesEndpoint(msgspec.Struct, frozen=True):
     pem: bytes | None
 
     def __repr__(self) -> str:
-        return f"Door({self.url})"  # the key must not reach a log
+        return f"NodeFilesEndpoint({self.url})"  # the key must not reach a log
 
 
 class AttemptAccess(msgspec.Struct, frozen=True):

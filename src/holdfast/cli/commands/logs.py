@@ -1,12 +1,10 @@
 """`logs` and `events`: print a stream, once or as it grows."""
 
-import sys
-import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from holdfast.cli import connection_monitor, error_output
+from holdfast.cli import connection_monitor
 from holdfast.cli.flags import (
     LONG_PATIENCE_S,
     SHORT_PATIENCE_S,
@@ -19,9 +17,7 @@ from holdfast.cli.flags import (
     connect,
     one_of,
 )
-
-if TYPE_CHECKING:
-    from holdfast.wire.http import LogLine
+from holdfast.cli.render.log_printer import LogPrinter
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep printing as more arrives.")]
 
@@ -59,7 +55,7 @@ def logs(
     if stream not in ("stdout", "stderr", "both"):
         raise Misuse(f"there is no stream {stream!r}", hint="Use --stream stdout, stderr or both.")
     with connect(url, token_file, LONG_PATIENCE_S if follow else SHORT_PATIENCE_S) as client:
-        printer, meanwhile = Printer(), ""
+        printer, meanwhile = LogPrinter(), ""
         if follow:
             view = client.jobs.get(job_names.one_job(client, job, "follows"))
             found = view.id
@@ -104,37 +100,3 @@ def events(
         found = None if job is None else job_names.one_job(client, job, "shows the events of")
         for happened in client.events(follow=follow, after=after, job=found, node=node):
             render_jobs.print_json(happened) if json else render_jobs.event(happened)
-
-
-class Printer:
-    """Writes pieces of output to the right stream, one after the other, from any thread. A terminal gets no control
-    sequences except colours."""
-
-    def __init__(self, *, aside: bool = False) -> None:
-        """`aside`: everything goes to stderr, because stdout is for something else."""
-        self.at_line_start = True
-        self._aside = aside
-        self._screen = threading.RLock()
-
-    def put(self, line: "LogLine") -> None:
-        from holdfast.cli.render.jobs import clean
-
-        if line.stream == "platform":
-            self.platform(line.text)
-            return
-        file = sys.stderr if self._aside or line.stream == "stderr" else sys.stdout
-        with self._screen:
-            file.write(clean(line.text, colours=True, lines=True) if file.isatty() else line.text)
-            file.flush()
-            if line.text:
-                self.at_line_start = line.text.endswith("\n")
-
-    def platform(self, text: str) -> None:
-        """A line from the platform: on its own line, marked, and never mixed into the job's stdout."""
-        from holdfast.cli.render.jobs import clean
-
-        with self._screen:
-            if not self.at_line_start and sys.stderr.isatty():
-                sys.stderr.write("\n")
-            error_output.say(f"-- {clean(text)}", dim=True)
-            self.at_line_start = True

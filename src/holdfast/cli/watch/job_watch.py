@@ -11,8 +11,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.cli import connection_monitor, error_output
-from holdfast.cli.commands.logs import Printer
 from holdfast.cli.render.job_timeline import JobTimeline
+from holdfast.cli.render.log_printer import LogPrinter
 from holdfast.cli.render.progress_bars import LINE_EVERY_S, Speed
 from holdfast.quantities import spoken_ms
 
@@ -51,7 +51,7 @@ class JobWatch:
         self._news: SimpleQueue[LogLine | Happened | JobView | None] = SimpleQueue()
         self._ended: list[BaseException | None] = []
         """Set when nothing more will come, to the error or None. Not in the queue, where an interrupt may lose it."""
-        self._printer = Printer(aside=aside)
+        self._printer = LogPrinter(aside=aside)
         self._status = StatusLine(job.name or job.id)
         self._stages = Stages()
         self._timeline = JobTimeline(job.recovery)
