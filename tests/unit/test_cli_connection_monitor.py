@@ -241,7 +241,7 @@ def heard_by(gone: Gone, monkeypatch: pytest.MonkeyPatch, kind: type, how: str) 
 
 
 def test_whoever_follows_output_reads_that_the_job_goes_on(gone: Gone, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard_by(gone, monkeypatch, logs_command.Printer, "platform")
+    heard_by(gone, monkeypatch, logs_command.LogPrinter, "platform")
     done = CliRunner().invoke(app, ["logs", "-f", "job_1"])
     assert done.stdout == "begun\ndone\n"
     told_twice(done.stderr, "job_1 goes on; still asking")
@@ -251,7 +251,7 @@ def test_whoever_follows_output_reads_that_the_job_goes_on(gone: Gone, monkeypat
 def test_of_a_job_that_ended_or_that_nobody_asked_about_it_is_not_said_to_go_on(
     gone: Gone, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    heard_by(gone, monkeypatch, logs_command.Printer, "platform")
+    heard_by(gone, monkeypatch, logs_command.LogPrinter, "platform")
     told_twice(CliRunner().invoke(app, ["logs", *words]).stderr, "still asking")
 
 
@@ -259,7 +259,7 @@ def test_what_is_said_meanwhile_waits_until_a_piece_of_output_is_written(monkeyp
     # given somebody who stands in the middle of writing a piece of output
     order: list[str] = []
     about_to_say = threading.Event()
-    printer = logs_command.Printer()
+    printer = logs_command.LogPrinter()
     monkeypatch.setattr(logs_command.error_output, "say", lambda text, **_: order.append(text))
 
     def aside() -> None:
@@ -287,7 +287,7 @@ def test_what_is_said_meanwhile_waits_until_a_piece_of_output_is_written(monkeyp
 def test_whoever_watches_a_job_reads_that_it_goes_on(
     gone: Gone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    heard_by(gone, monkeypatch, logs_command.Printer, "platform")
+    heard_by(gone, monkeypatch, logs_command.LogPrinter, "platform")
     connection_monitor.feel(gone)  # type: ignore[arg-type]
     assert job_watch.JobWatch(gone, JOB).until_ended() == ENDED  # type: ignore[arg-type]
     said = capsys.readouterr()
