@@ -260,7 +260,7 @@ def test_what_is_said_meanwhile_waits_until_a_piece_of_output_is_written(monkeyp
     order: list[str] = []
     about_to_say = threading.Event()
     printer = logs_command.LogPrinter()
-    monkeypatch.setattr(logs_command.error_output, "say", lambda text, **_: order.append(text))
+    monkeypatch.setattr("holdfast.cli.error_output.say", lambda text, **_: order.append(text))
 
     def aside() -> None:
         about_to_say.set()

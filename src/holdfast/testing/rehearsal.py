@@ -136,9 +136,9 @@ class Rehearsal:
         return self.network.client()
 
     def play(self, request: JobRequest, *, kills: int = 1) -> RehearsalReport:
-        calm, _ = self._run(request, "in peace", [])
+        calm, _ = self._run(request, "undisturbed", [])
         if calm.verdict != "succeeded":
-            says = f"it does not end well even in peace: {calm.failure or calm.verdict}"
+            says = f"it fails even when undisturbed: {calm.failure or calm.verdict}"
             return RehearsalReport("failed", says, _of_failure(request, calm), (), calm)
         if calm.seconds < SHORTEST_S:
             says = f"it takes {calm.seconds:.2f} s: it is over before its machine could die at a chosen moment"
@@ -153,20 +153,20 @@ class Rehearsal:
         if not different:
             says = f"the output is the same after {counted(len(struck), 'killed machine')}"
             return RehearsalReport("same", says, _of_lost_work(request, calm, struck), (), calm, torn, None, struck)
-        self._told("the output differs: once more in peace, to see whether it does so by itself")
+        self._told("the output differs: one more undisturbed run shows whether it differs by itself")
         details = self._details(calm, torn, printed=not resumes(request))
-        again, _ = self._run(request, "in peace again", [])
+        again, _ = self._run(request, "undisturbed, again", [])
         if differences(calm, again, resumes=resumes(request)):
             says = "the output differs from run to run, also when nobody is killed"
             return RehearsalReport("unsteady", says, UNSTEADY, different, calm, torn, again, struck, details)
-        says = "the output is another one after its machine was killed"
+        says = "the output differs after its machine was killed"
         advice = RESUMED if resumes(request) else RESTARTED
         return RehearsalReport("differs", says, advice, different, calm, torn, again, struck, details)
 
     def _failed(
         self, request: JobRequest, calm: RehearsalRun, torn: RehearsalRun, struck: tuple[Kill, ...]
     ) -> RehearsalReport:
-        says = f"after its machine was killed it did not end well: {torn.failure or torn.verdict}"
+        says = f"it failed after its machine was killed: {torn.failure or torn.verdict}"
         advice = NEVER if request.recovery == "never" else "`holdfast run` it with --attempts 5 if machines die often."
         return RehearsalReport("failed", says, advice, (), calm, torn, None, struck)
 
@@ -245,7 +245,7 @@ class Rehearsal:
         assert found is not None
         view, recovered = found
         if recovered is None and view.verdict == "succeeded":
-            self._told("it had delivered before")
+            self._told("it had delivered its result before")
             return None
         if recovered is not None:
             self._told(f"it runs again elsewhere, {recovered:.2f} s later")
@@ -386,8 +386,8 @@ def resumes(request: JobRequest) -> bool:
 
 def differences(one: RehearsalRun, other: RehearsalRun, *, resumes: bool) -> tuple[str, ...]:
     """The differences between two runs, as text for people."""
-    found = [f"{name}: only in one of them" for name in sorted(one.files.keys() ^ other.files.keys())]
-    found += [f"{name}: another content" for name in sorted(one.files.keys() & other.files.keys())
+    found = [f"{name}: only in one of the two runs" for name in sorted(one.files.keys() ^ other.files.keys())]
+    found += [f"{name}: different content" for name in sorted(one.files.keys() & other.files.keys())
               if one.files[name] != other.files[name]]  # fmt: skip
     if not resumes and one.stdout != other.stdout:
         found.append("what it printed")
@@ -442,7 +442,7 @@ def _of_failure(request: JobRequest, calm: RehearsalRun) -> str:
     seen = "What it printed last stands above" if calm.printed else "It printed nothing"
     network = "" if request.network else ", no network without --network"
     return (
-        f"Mend that first. {seen}. On a node it has no standard input{network}, and none of your files but the folder "
+        f"Fix that first. {seen}. On a node it has no standard input{network}, and none of your files but the folder "
         "that is sent with it and what --input names."
     )
 

@@ -55,9 +55,9 @@ def rehearse(
     """Kill machines while a command runs, and compare the results.
 
     Starts an orchestrator and some nodes on this machine, and ends them afterwards; no other network is touched. The
-    command runs in peace first; then it runs again, and its machine is killed at a random moment. Exit code 0: the same
-    files and the same output; 1: not the same, or nothing could be shown, with advice on what to change. Its standard
-    input is empty, as on any node.
+    command runs undisturbed first; then it runs again, and its machine is killed at a random moment. Exit code 0: the
+    same files and the same output; 1: not the same, or nothing could be shown, with advice on what to change. Its
+    standard input is empty, as on any node.
 
     Without a command, holdfast.toml of this folder says what runs.
 
@@ -135,7 +135,7 @@ def _show(report: "RehearsalReport", json: bool) -> None:
     if json:
         print_json(report)
         return
-    rows = [("in peace", f"{report.calm.seconds:.1f} s")]
+    rows = [("undisturbed", f"{report.calm.seconds:.1f} s")]
     if report.torn is not None:
         rows.append(
             ("with machines killed", f"{report.torn.seconds:.1f} s, {counted(report.torn.attempts, 'attempt')}")
