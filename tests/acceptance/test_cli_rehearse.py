@@ -71,7 +71,7 @@ def test_a_job_that_bears_it_is_told_so(rehearsal: Rehearsal) -> None:
 def test_one_that_differs_by_itself_is_told_apart(rehearsal: Rehearsal) -> None:
     report = played(rehearsal, STEPS + "date +%s%N > when")
     assert report.finding == "unsteady" and not report.good
-    assert report.differences == ("when: another content",) and report.again is not None
+    assert report.differences == ("when: different content",) and report.again is not None
     (where,) = report.details
     assert where.startswith("when: line 1: '1") and " became '1" in where
 
@@ -80,7 +80,7 @@ def test_one_that_notices_the_kill_is_told_so(rehearsal: Rehearsal) -> None:
     # given a job that writes down which attempt it is
     report = played(rehearsal, STEPS + "echo ${HOLDFAST_ATTEMPT##*.} > which; echo ${HOLDFAST_ATTEMPT##*.}")
     assert report.finding == "differs"
-    assert report.differences == ("which: another content", "what it printed")
+    assert report.differences == ("which: different content", "what it printed")
     assert report.details == ("which: line 1: '1' became '2'", "what it printed: line 11: '1' became '2'")
     assert report.again is not None and report.again.files == report.calm.files
 
@@ -170,7 +170,7 @@ def test_the_command_ends_with_1_where_the_job_does_not_end_well(
     monkeypatch.setattr(module, "Rehearsal", lambda told: contextlib.nullcontext(rehearsal))  # a network is there
     done = holdfast("rehearse", "--no-folder", "--memory", "64MiB", "--disk", "64MiB", "--", "false")
     assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
-    assert "NOT SHOWN: it does not end well even in peace" in done.stdout and "exit code 1" in done.stdout
+    assert "NOT SHOWN: it fails even when undisturbed" in done.stdout and "exit code 1" in done.stdout
 
 
 class Brief:
