@@ -51,12 +51,13 @@ ROOMS = (
         "leader", ("orchestrator/leader/core.py", "orchestrator/leader/dedupe.py", "orchestrator/content/verify.py"),
         0.75,
         ("integration/test_glue_*.py", "integration/test_orchestrator_parts.py", "unit/test_leader*.py",
-         "unit/test_function_calls.py"),
+         "unit/test_verifier.py", "unit/test_function_calls.py"),
     ),
     Room(
         "state", ("state/writing.py", "state/statements.py", "state/records.py"), 0.75,
         ("integration/test_state.py", "integration/test_glue_*.py", "integration/test_orchestrator_parts.py",
-         "integration/test_log_retention.py", "integration/test_sweep.py", "unit/test_queries_names.py"),
+         "integration/test_log_retention.py", "integration/test_sweep.py", "unit/test_queries_names.py",
+         "unit/test_state_records.py"),
     ),
     Room(
         "blobs", ("blobs/verified.py", "blobs/garbage.py", "blobs/manifest.py", "blobs/index.py"), 0.75,

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.messages import Refusal
+from holdfast.model import AttemptId, AttemptPhase, Hardware, NodeId, Resources
+from holdfast.model.messages import Held, Hello, Refusal
 from holdfast.node.core import redial
-from holdfast.node.core.redial import DialEnd, Redial, ending_of, redial_ms
+from holdfast.node.core.redial import DialEnd, Redial, belongs, ending_of, redial_ms
 
 FULL = (1 << 64) - 1
 draws = st.integers(0, FULL)
@@ -117,3 +118,14 @@ def test_who_had_a_session_gives_up_only_when_it_is_refused(story: list[tuple[Di
             assert (wait_ms is None) == (end is DialEnd.REFUSED)
         assert wait_ms is None or 50 <= wait_ms <= redial.APART_REDIAL_MS
         now_ms += wait_ms or 0
+
+
+@pytest.mark.spec("N9")
+@pytest.mark.parametrize(("epoch_seen", "holds", "known"), [(0, 0, False), (1, 0, True), (0, 1, True), (7, 2, True)])
+def test_a_node_belongs_where_its_home_shows_an_earlier_session(epoch_seen: int, holds: int, known: bool) -> None:
+    held = tuple(Held(AttemptId(f"att_{n}"), n + 1, AttemptPhase.RUNNING) for n in range(holds))
+    hello = Hello(
+        NodeId("node_a"), "i1", "ab" * 32, "1.0.0", Hardware(), Resources(1_000, 64), "none", held=held,
+        epoch_seen=epoch_seen,
+    )  # fmt: skip
+    assert belongs(hello) is known
