@@ -58,3 +58,29 @@ def test_many_that_fall_due_together_come_in_the_order_of_their_names_once():
     expected = [f"job_{i:05}" for i in range(20_000) if i != 8]
     assert fired == ["node_early", *expected, "late"]
     assert deadlines.first() == 9
+
+
+def test_what_stays_fires_in_order_after_all_else_was_swept():
+    """Given many deadlines in no order, most of which end early, then the others still fire in theirs."""
+    deadlines = Deadlines()
+    times = [i * 7_919 % 10_007 for i in range(6 * SWEEP_MIN)]
+    for due in times:
+        deadlines.add(Instant(due), "job", f"job_{due}")
+        assert len(deadlines._times) <= 2 * len(deadlines._slots) + SWEEP_MIN + 1
+    kept = times[::40]
+    for due in times:
+        if due not in kept:
+            deadlines.drop("job", f"job_{due}")
+        assert len(deadlines._times) <= 2 * len(deadlines._slots) + SWEEP_MIN + 1
+    fired = []
+    while (entry := deadlines.pop_due(Instant(20_000))) is not None:
+        fired.append(entry[1])
+    assert fired == [f"job_{due}" for due in sorted(kept)]
+
+
+def test_times_that_are_gone_are_swept_only_when_there_are_many():
+    deadlines = Deadlines()
+    for i in range(SWEEP_MIN):
+        deadlines.add(Instant(i), "job", f"job_{i}")
+        deadlines.drop("job", f"job_{i}")
+    assert len(deadlines._times) == SWEEP_MIN

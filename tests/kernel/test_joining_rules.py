@@ -7,7 +7,7 @@ from kernel_driver import ROOM, SETTINGS, Network, seen, with_two_nodes
 from msgspec.structs import replace
 
 from holdfast.kernel import health
-from holdfast.kernel.events import DrainAsked, NodeSaid, Tick, TokenMade
+from holdfast.kernel.events import DrainAsked, NodeSaid, Tick, TokenMade, TokenRevoked
 from holdfast.model import Instant, JoinToken, NodeId, NodeState, Resources, TokenId
 from holdfast.model.messages import (
     Drained,
@@ -65,6 +65,13 @@ def test_a_token_ends_in_its_moment(after_ms: int, code: str) -> None:
     network = closed()
     network.now += after_ms
     assert dial(network) == code
+
+
+@pytest.mark.spec("N6")
+def test_a_token_that_was_revoked_lets_nobody_in_and_need_not_be_tried_again() -> None:
+    network = closed()
+    network.tell(TokenRevoked(TokenId("token_t")))
+    assert dial(network) == "token_revoked"
 
 
 @pytest.mark.spec("N6")

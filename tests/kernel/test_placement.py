@@ -3,9 +3,14 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_driver import ROOM, SETTINGS, Network, seen
+from msgspec.structs import replace
 
+from holdfast.kernel.events import Tick
 from holdfast.kernel.placement import NodeIndex, NodeKind, Seat, kind_serves, level
-from holdfast.model import CONTAINER, JOBS, Need, NodeId, Resources
+from holdfast.kernel.world import kind_of
+from holdfast.model import CONTAINER, JOBS, Failure, FailureCode, Gpu, Hardware, Need, NodeId, Resources
+from holdfast.model.messages import HeldPhase
 from holdfast.policy import cost
 from holdfast.policy.chance import mix
 
@@ -138,3 +143,67 @@ def test_a_kind_that_grows_is_drawn_as_often_as_it_deserves():
         index.open(Seat(NodeId(f"node_later_{number}"), kind=NodeKind("arm64")), (8_000, 8_192, 10_000, 0))
     drawn = [index.candidates(need, mix(1, draw), ())[0].kind.arch for draw in range(400)]
     assert 250 < drawn.count("arm64") < 350
+
+
+# --- what a machine holds at most ---
+
+
+@pytest.mark.spec("N5", "S1")
+@pytest.mark.parametrize("led_anew", [False, True])
+def test_a_machine_holds_so_many_attempts_and_takes_the_next_when_one_is_gone(led_anew: bool) -> None:
+    network = Network(replace(SETTINGS, attempts_per_node_max=2))
+    network.join("node_a")
+    tiny = Need(Resources(1, 1, 1, 0))
+    for key in ("one", "two", "three"):
+        network.submit(key, need=tiny)
+    held = [seen(network.attempts(key)[0], HeldPhase.RUNNING) for key in ("one", "two")]
+    if led_anew:
+        network.restart(epoch=2)
+        network.join("node_a", held=tuple(held))
+    network.report("node_a", *held)
+    network.kernel._w.reindex(NodeId("node_a"))
+    network.tell(Tick())
+    assert not network.attempts("three") and network.kernel.waiting == 1
+
+    failure = Failure(FailureCode.EXIT_CODE, "it exited with 3", 3)
+    network.report("node_a", replace(held[0], phase=HeldPhase.FINISHED, failure=failure), held[1])
+
+    assert [a.node for a in network.attempts("three")] == ["node_a"]
+    network.submit("four", need=tiny)
+    assert not network.attempts("four")
+
+
+@pytest.mark.spec("S1", "N3")
+def test_a_machine_whose_gpus_differ_promises_the_least_of_each() -> None:
+    network = Network()
+    gpus = (Gpu("Test 1", 8_000, "550.9", "12.4"), Gpu("Test 2", 16_000, "550.10", "12.10"))
+    for order in (gpus, gpus[::-1]):
+        network.join("node_a", hardware=Hardware(total=replace(ROOM, gpus=2), gpus=order))
+        kind = kind_of(network.node("node_a"))
+        assert (kind.gpu_model, kind.gpu_memory_mib, kind.gpu_driver, kind.cuda) == ("", 8_000, "550.9", "12.4")
+
+
+@pytest.mark.spec("N7")
+def test_a_node_that_drains_without_an_end_keeps_its_work() -> None:
+    """Rows of the first release have no end of the grace."""
+    network = Network()
+    network.join("node_a")
+    network.submit()
+    (attempt,) = network.attempts()
+    network.kernel._w.put(replace(network.node("node_a"), draining=True))
+    network.tell(Tick())
+    assert network.attempts() == [attempt] and attempt.may_win
+
+
+@pytest.mark.spec("S1")
+def test_a_node_of_which_nothing_changed_stays_where_it_is_in_the_index() -> None:
+    network = Network()
+    network.join("node_a")
+    w = network.kernel._w
+    idle = w.fleet[NodeId("node_a")].idle
+    w.put(replace(network.node("node_a"), strikes=1))
+    assert w.fleet[NodeId("node_a")].idle is idle
+    w.put(replace(network.node("node_a"), features=("other",)))
+    assert w.fleet[NodeId("node_a")].idle is not idle
+    w.reindex(NodeId("node_none"))
+    assert len(w.index) == 1

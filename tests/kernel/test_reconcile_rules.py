@@ -263,3 +263,48 @@ def test_a_report_about_an_attempt_of_another_node_changes_nothing_of_it() -> No
     network.tell(NodeSaid(network.sessions[other], type(attempt.node)(other), report))
     assert network.attempts()[0] == attempt
     assert [discard.attempt for discard in network.said(Discard)] == [attempt.id]
+
+
+@pytest.mark.spec("J5", "H2")
+def test_a_node_that_is_back_without_the_body_takes_nothing_from_the_contender_that_goes_on() -> None:
+    network, attempt = offered()
+    says(network, attempt, HeldPhase.RUNNING)
+    network.leave(attempt.node)
+    assert network.attempts()[1].may_win
+
+    network.join(attempt.node, held=(seen(attempt, HeldPhase.GONE),))
+
+    first, second = network.attempts()
+    assert first.phase is AttemptPhase.ENDED and second.may_win
+
+
+@pytest.mark.spec("J5", "J10")
+@pytest.mark.parametrize(
+    ("phase", "more"),
+    [
+        (HeldPhase.FINISHED, {}),
+        (HeldPhase.FINISHED, {"failure": Failure(FailureCode.EXIT_CODE, "it exited with 3", 3)}),
+        (HeldPhase.FINISHED, {"failure": Failure(FailureCode.CANCELLED, "not for a machine to say")}),
+        (HeldPhase.FINISHED, {"result": replace(GOOD, stdout_bytes=4)}),
+        (HeldPhase.REFUSED, {"failure": Failure(FailureCode.REFUSED, "no room")}),
+    ],
+)
+def test_a_node_is_told_to_clean_up_after_every_attempt_that_failed_there(phase: HeldPhase, more: Any) -> None:
+    network, attempt = offered()
+    if "result" in more:
+        says(network, attempt, HeldPhase.FINISHED, result=GOOD)
+
+    says(network, attempt, phase, **more)
+
+    assert [discard.fence for discard in network.said(Discard)] == [attempt.fence]
+    assert not [send for send in network.sends if isinstance(send, Verify)]
+
+
+@pytest.mark.spec("J5", "J8")
+def test_a_go_that_answers_a_hello_counts_its_lease_from_the_hello() -> None:
+    """A lease that counted from a later message would last longer on the node than the orchestrator waits."""
+    network, attempt = offered(NEVER)
+
+    network.join(attempt.node, held=(seen(attempt, HeldPhase.READY),))
+
+    assert [go.seq for go in network.said(Go)] == [0]

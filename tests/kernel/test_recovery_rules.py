@@ -6,8 +6,8 @@ import pytest
 from kernel_driver import GOOD, HALF, ROOM, SETTINGS, WHOLE, Network, seen, with_two_nodes
 from msgspec.structs import replace
 
-from holdfast.kernel import recovery
-from holdfast.kernel.events import Checkpointed, DrainAsked, NodeSaid
+from holdfast.kernel import health, recovery
+from holdfast.kernel.events import CancelAsked, Checkpointed, DrainAsked, NodeSaid, Tick
 from holdfast.kernel.poison import POISON_WINDOW_MS
 from holdfast.kernel.world import World
 from holdfast.model import (
@@ -24,7 +24,7 @@ from holdfast.model import (
     Recovery,
     Resources,
 )
-from holdfast.model.messages import HeldPhase, Offers, Save
+from holdfast.model.messages import HeldPhase, Leaving, Offers, Save
 
 FAULT = Failure(FailureCode.RUNTIME_FAULT, "no fork")
 LOST = Failure(FailureCode.NODE_LOST, "it is gone")
@@ -42,9 +42,9 @@ def running(recovery: Recovery = Recovery.RESTART, **more: Any) -> tuple[Network
     return network, w, network.attempts()[0]
 
 
-def two_running() -> tuple[Network, World, Attempt, Attempt]:
+def two_running(recovery: Recovery = Recovery.RESTART, **more: Any) -> tuple[Network, World, Attempt, Attempt]:
     """The first one's node was away, and is back."""
-    network, w, first = running()
+    network, w, first = running(recovery, **more)
     network.leave(first.node)
     second = network.attempts()[1]
     network.report(second.node, seen(second, HeldPhase.RUNNING))
@@ -169,6 +169,7 @@ def test_deadlines_of_what_is_gone_do_nothing() -> None:
     recovery.phase_due(w, AttemptId("att_none.1"))
     recovery.lease_due(w, AttemptId("att_none.1"))
     recovery.lease_due(w, attempt.id)
+    assert health.state_due(w, NodeId("node_none")) is False
     recovery.job_due(w, JobId("job_none"))
     recovery.drain_due(w, NodeId("node_none"))
     recovery.drain_due(w, attempt.node)
@@ -323,3 +324,150 @@ def test_an_offer_that_shrinks_takes_nothing_that_must_not_repeat() -> None:
     offers = Offers(Resources(1, 1, 1, 0))
     network.tell(NodeSaid(network.sessions[attempt.node], attempt.node, offers))
     assert network.attempts()[0].may_win
+
+
+@pytest.mark.spec("N7", "J5")
+def test_a_node_that_is_drained_again_keeps_its_work_for_the_new_grace_and_not_longer() -> None:
+    network, w, attempt = running()
+    network.tell(DrainAsked(attempt.node, True))
+    first_until = w.nodes[attempt.node].drain_until_ms
+    network.tell(DrainAsked(attempt.node, False))
+    network.now += 500
+    network.tell(DrainAsked(attempt.node, True))
+    until = w.nodes[attempt.node].drain_until_ms
+    assert until == first_until + 500
+
+    for now, stays in ((first_until, True), (until, False)):
+        network.now = now
+        network.report(attempt.node, seen(attempt, HeldPhase.RUNNING))
+        network.tell(Tick())
+        assert network.attempts()[0].may_win is stays
+
+
+@pytest.mark.spec("N7", "J6", "H6")
+def test_a_body_that_is_asked_to_save_and_does_not_is_moved_all_the_same() -> None:
+    network, w, attempt = running(Recovery.RESUME, checkpoint_ms=1_000)
+    network.tell(DrainAsked(attempt.node, True))
+    until = w.nodes[attempt.node].drain_until_ms
+
+    for now, stays in ((until, True), (until + network.settings.save_ms_max, False)):
+        network.now = now
+        network.report(attempt.node, seen(attempt, HeldPhase.RUNNING))
+        network.tell(Tick())
+        assert network.attempts()[0].may_win is stays
+
+
+# --- a long job and machines that die ---
+
+
+def long_and_alone() -> tuple[Network, World, Attempt]:
+    """A body that has run and saved for long, on the only machine; the job has failed twice before."""
+    network = Network()
+    network.join("node_a")
+    network.submit(recovery=Recovery.RESUME, checkpoint_ms=1_000)
+    (attempt,) = network.attempts()
+    network.report("node_a", seen(attempt, HeldPhase.RUNNING))
+    w = network.kernel._w
+    w.begin(Instant(network.now))
+    attempt = long_run(w, network.attempts()[0])
+    w.put(replace(w.jobs[attempt.job], failures=2))
+    return network, w, attempt
+
+
+@pytest.mark.spec("J8", "J6")
+@pytest.mark.parametrize("how", ["it came back without the body", "it stayed away", "it said goodbye"])
+def test_a_machine_that_died_under_a_long_job_is_no_failure_of_the_job_however_it_is_learned(how: str) -> None:
+    network, w, attempt = long_and_alone()
+    if how == "it said goodbye":
+        network.tell(NodeSaid(network.sessions["node_a"], NodeId("node_a"), Leaving(0, done=True)))
+    else:
+        network.leave("node_a")
+    if how == "it came back without the body":
+        network.join("node_a")
+    elif how == "it stayed away":
+        network.now += network.settings.suspect_ms_max
+        network.tell(Tick())
+
+    assert attempt.id not in w.attempts
+    job = w.jobs[attempt.job]
+    assert job.failures == 0
+    assert job.not_before_ms == 0, "nothing failed, so nothing is waited for"
+
+
+@pytest.mark.spec("J8", "J6")
+def test_a_long_job_is_forgiven_a_machine_that_reports_its_death_while_a_rival_goes_on() -> None:
+    _, w, first, second = two_running(Recovery.RESUME, checkpoint_ms=1_000)
+    first = long_run(w, first)
+    w.put(replace(w.jobs[first.job], failures=2))
+
+    recovery.attempt_failed(w, first, Failure(FailureCode.ORPHANED, "cut off for too long"), still_held=True)
+
+    assert w.attempts[second.id].may_win and w.jobs[first.job].failures == 0
+
+
+# --- deadlines that find less than they expected ---
+
+
+@pytest.mark.spec("H6")
+def test_what_is_lost_of_a_job_that_has_ended_changes_nothing() -> None:
+    _, w, attempt = running()
+    changes = len(w.changes)
+    recovery.go_on(w, replace(attempt, job=JobId("job_gone")), LOST)
+    assert len(w.changes) == changes and not w.sends
+
+
+@pytest.mark.spec("H6")
+def test_an_attempt_without_a_deadline_is_not_ended_by_one() -> None:
+    _, w, attempt = running()
+    w.put(replace(attempt, phase_until_ms=Instant(0)))
+    recovery.phase_due(w, attempt.id)
+    assert w.attempts[attempt.id].may_win
+
+
+@pytest.mark.spec("H6", "H2")
+@pytest.mark.parametrize(
+    ("phase", "grace_ms", "waits"),
+    [
+        (AttemptPhase.PREPARING, 1, True),
+        (AttemptPhase.PREPARING, 0, False),
+        (AttemptPhase.RUNNING, 0, True),
+    ],
+)
+def test_a_deadline_waits_for_a_node_that_may_be_back_and_a_body_that_runs_always_does(
+    phase: AttemptPhase, grace_ms: int, waits: bool
+) -> None:
+    _, w, attempt = running()
+    presence = w.presence(attempt.node)
+    presence.session, presence.grace_until_ms = None, w.soon(grace_ms)
+    w.put(replace(attempt, phase=phase, phase_until_ms=w.patience))
+    recovery.phase_due(w, attempt.id)
+    assert w.attempts[attempt.id].may_win is waits
+
+
+@pytest.mark.spec("J5", "J8")
+@pytest.mark.parametrize("why", ["it has no lease", "it was revoked"])
+def test_no_lease_is_watched_that_cannot_be_lost(why: str) -> None:
+    network, w, attempt = running(Recovery.RESTART if why == "it has no lease" else Recovery.NEVER)
+    if why == "it was revoked":
+        network.tell(CancelAsked(attempt.job))
+    w.deadlines.drop("lease", attempt.id)
+    watched = len(w.deadlines)
+    recovery.lease_due(w, attempt.id)
+    assert len(w.deadlines) == watched
+
+
+@pytest.mark.spec("J5", "J8")
+def test_a_leased_body_that_ended_and_whose_node_then_goes_is_still_given_up_in_time() -> None:
+    """Given a body that ended, so that its lease ran out unnoticed, when its node goes before the result is delivered,
+    then the job ends when the lease that counts from the last answer is over, not when the node is lost."""
+    network, _, attempt = running(Recovery.NEVER)
+    held = seen(attempt, HeldPhase.UPLOADING)
+    network.wait(2 * network.settings.lease_ms, step=200, report={attempt.node: [held]})
+    assert network.attempts()[0].may_win
+
+    network.leave(attempt.node)
+    network.wait(2 * network.settings.lease_ms, step=200)
+
+    failure = network.job().failure
+    assert failure is not None and failure.code is FailureCode.LEASE_LOST
+    assert len(network.attempts()) == 1

@@ -3,18 +3,28 @@
 from random import Random
 
 import pytest
-from kernel_driver import Network, seen
+from kernel_driver import SETTINGS, Network, seen
+from msgspec.structs import replace
 
+from holdfast.kernel import contenders, reservation
 from holdfast.kernel.decision import Explanation
 from holdfast.kernel.events import CancelAsked, ExplainAsked
+from holdfast.kernel.world import World
 from holdfast.model import (
     Attempt,
+    AttemptPhase,
     Failure,
     FailureCode,
+    Instant,
     Job,
+    JobId,
     JobPhase,
     Need,
+    NodeId,
+    NodeState,
+    Owner,
     Resources,
+    Settings,
     job_id,
 )
 from holdfast.model.messages import Held, HeldPhase
@@ -181,3 +191,174 @@ def test_a_machine_that_goes_away_is_not_held_any_longer() -> None:
     del network.sessions[node]
     network.pass_time(network.settings.reserve_ms)
     assert held_nodes(network) == [n for n in network.sessions if n != node]
+
+
+# --- rule by rule ---
+
+NODE = NodeId("node_a")
+WAITS = Need(Resources(4_000, 512, 100))
+PART = Need(Resources(2_000, 512, 100))
+
+
+def one_held(settings: Settings = SETTINGS) -> tuple[Network, World, Job]:
+    """A machine that two jobs fill and that is held for a third one, of another owner."""
+    network = Network(settings)
+    network.join("node_a")
+    for key in ("one", "two"):
+        network.submit(key, owner="bob", need=PART)
+    network.submit("large", need=WAITS)
+    w = network.kernel._w
+    w.begin(Instant(network.now))
+    w.put(replace(w.jobs[job_id("ann", "large")], reserved=NODE))
+    return network, w, w.jobs[job_id("ann", "large")]
+
+
+def empty(network: Network, w: World) -> None:
+    """What the machine held is over, and nobody has been given the room yet."""
+    for attempt in w.held_by(NODE):
+        contenders.close_attempt(w, attempt, None)
+
+
+@pytest.mark.spec("J13")
+def test_a_machine_is_held_for_nobody_once_the_job_has_ended() -> None:
+    network, w, job = one_held()
+    assert reservation.held_free(w) == {NODE: job.id}
+    network.tell(CancelAsked(job.id))
+    assert reservation.held_free(w) == {} and network.job("large").reserved is None
+
+
+@pytest.mark.spec("J13")
+def test_a_machine_is_held_only_for_a_job_that_waits() -> None:
+    _, w, job = one_held()
+    w.queue.join(JobId("job_other"), Owner("cleo"), 0, (WAITS, (), None))
+    w.jobs[JobId("job_other")] = replace(job, id=JobId("job_other"), reserved=None)
+    w.queue.leave(job.id)
+    assert reservation.next_for(w, NODE) is None
+    reservation.review(w)
+    assert w.jobs[job.id].reserved is None
+
+
+@pytest.mark.spec("J13")
+def test_room_on_a_machine_that_is_held_for_nobody_is_given_out_by_the_queue() -> None:
+    network, w, _ = one_held()
+    network.join("node_b")
+    assert reservation.next_for(w, NodeId("node_b")) is None
+
+
+@pytest.mark.spec("J13")
+def test_the_room_that_is_held_goes_to_the_job_it_is_held_for_and_not_to_an_equal() -> None:
+    network, w, job = one_held()
+    empty(network, w)
+    lane = (WAITS, (), None)
+    assert reservation.next_for(w, NODE) == job.id
+    assert reservation.room_held(w, job, lane) is w.fleet[NODE]
+    assert reservation.room_held(w, replace(job, id=JobId("job_other"), owner=Owner("cleo")), lane) is None
+
+
+@pytest.mark.spec("J13", "N5")
+@pytest.mark.parametrize(("most", "fits"), [(3, True), (2, False)])
+def test_held_room_does_not_raise_the_number_of_attempts_on_a_machine(most: int, fits: bool) -> None:
+    _, w, _ = one_held(replace(SETTINGS, attempts_per_node_max=most))
+    tiny = Need(Resources(0, 1, 1))
+    assert reservation._fits_now(w, NODE, (tiny, (), None)) is fits
+
+
+@pytest.mark.spec("J13", "H3", "J5")
+@pytest.mark.parametrize(
+    "but",
+    ["", "another is chosen", "it holds an attempt", "not connected", "draining", "suspect", "another kind", "small"],
+)
+def test_a_machine_is_held_only_where_the_job_could_run(but: str) -> None:
+    _, w, _ = one_held()
+    need, ruled_out, only = WAITS, (), NODE
+    match but:
+        case "another is chosen":
+            only = NodeId("node_b")
+        case "it holds an attempt":
+            ruled_out = (NODE,)
+        case "not connected":
+            w.presence(NODE).session = None
+        case "draining":
+            w.put(replace(w.nodes[NODE], draining=True))
+        case "suspect":
+            w.put(replace(w.nodes[NODE], state=NodeState.SUSPECT))
+        case "another kind":
+            need = replace(need, arch="other")
+        case "small":
+            need = Need(Resources(4_001, 512, 100))
+        case _:
+            pass
+    assert reservation._suits(w, w.fleet[NODE], (need, ruled_out, only)) is (but == "")
+
+
+@pytest.mark.spec("J13")
+@pytest.mark.parametrize(("need", "after"), [(Need(Resources(1, 1, 1)), 0), (PART, 100), (WAITS, 300)])
+def test_room_appears_when_enough_of_what_a_machine_holds_must_have_ended(need: Need, after: int) -> None:
+    _, w, _ = one_held()
+    w.put(replace(w.nodes[NODE], offered=replace(w.nodes[NODE].offered, cpu_milli=4_001)))
+    for attempt, ms in zip(w.held_by(NODE), (300, 100), strict=True):
+        w.put(replace(attempt, phase=AttemptPhase.RUNNING, phase_until_ms=w.soon(ms)))
+    assert reservation._fits_from(w, w.fleet[NODE], need) == w.soon(after)
+
+
+@pytest.mark.spec("J13")
+@pytest.mark.parametrize(
+    ("phase", "limit_ms", "revoked", "more_ms"),
+    [
+        (AttemptPhase.PREPARING, 7_000, False, 7_000),
+        (AttemptPhase.PREPARING, 0, False, SETTINGS.run_ms_max),
+        (AttemptPhase.PREPARING, 7_000, True, 0),
+        (AttemptPhase.RUNNING, 7_000, False, 0),
+    ],
+)
+def test_what_has_not_begun_ends_after_the_time_that_it_may_run(
+    phase: AttemptPhase, limit_ms: int, revoked: bool, more_ms: int
+) -> None:
+    network, w, _ = one_held()
+    (attempt,) = network.attempts("one", "bob")
+    job = w.jobs[attempt.job]
+    w.put(replace(job, spec=replace(job.spec, time_limit_ms=limit_ms)))
+    why = Failure(FailureCode.SUPERSEDED) if revoked else None
+    attempt = replace(attempt, phase=phase, phase_until_ms=w.soon(500), revoked=why)
+    assert reservation._ends_by(w, attempt) == w.soon(500 + more_ms)
+
+
+def four_full() -> tuple[Network, World]:
+    """Four full machines of which half may be held, and two large jobs that have waited for long. What runs came later,
+    so that both were passed over."""
+    network = Network(replace(SETTINGS, reserved_share_max_permille=500))
+    for number in range(4):
+        network.join(f"node_{number}")
+    for number in range(8):
+        network.submit(f"small {number}", owner="bob", need=PART)
+    for owner in ("ann", "cleo"):
+        network.submit("large", owner=owner, need=WAITS)
+    w = network.kernel._w
+    w.begin(Instant(network.now + SETTINGS.reserve_ms))
+    for attempt in list(w.attempts.values()):
+        w.put(replace(attempt, offered_ms=w.now))
+    return network, w
+
+
+@pytest.mark.spec("J13")
+def test_half_of_the_machines_are_held_where_half_may_be_and_each_job_has_one() -> None:
+    _, w = four_full()
+    reservation.review(w)
+    held = dict(reservation.held_free(w))
+    assert sorted(held.values()) == sorted(job_id(owner, "large") for owner in ("ann", "cleo"))
+    w.settings = replace(w.settings, reserved_share_max_permille=1_000)
+    reservation.review(w)
+    assert reservation.held_free(w) == held, "a job that has one needs no other"
+
+
+@pytest.mark.spec("J13", "J12", "J5")
+def test_a_machine_is_not_held_twice_and_one_where_the_job_failed_comes_last() -> None:
+    _, w = four_full()
+    large = w.jobs[job_id("ann", "large")]
+    avoid = tuple(NodeId(f"node_{number}") for number in (0, 1, 3))
+    found = reservation._soonest(w, replace(large, avoid=avoid), (WAITS, (), None))
+    assert found is not None and found.node == "node_2"
+    chosen = (WAITS, (), NodeId("node_0"))
+    assert reservation._soonest(w, large, chosen) is w.fleet[NodeId("node_0")]
+    w.put(replace(w.jobs[job_id("cleo", "large")], reserved=NodeId("node_0")))
+    assert reservation._soonest(w, large, chosen) is None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.kernel import checkpoints, contenders, health, poison
 from holdfast.kernel.decision import Done, Rejected
-from holdfast.kernel.events import CancelAsked, Checkpointed, NodeSaid, Verified
+from holdfast.kernel.events import CancelAsked, Checkpointed, FilesReceived, NodeSaid, Tick, Verified
 from holdfast.kernel.world import World
 from holdfast.model import (
     Attempt,
@@ -523,3 +523,62 @@ def test_a_quarantine_doubles_with_each_further_fault_up_to_its_longest() -> Non
 
     longest = s.quarantine_ms_max
     assert lengths == [min(longest, s.quarantine_ms * n) for n in (1, 1, 2, 4)] + [longest]
+
+
+@pytest.mark.spec("H3")
+def test_a_quarantine_doubles_at_most_twenty_times() -> None:
+    network = Network(
+        replace(SETTINGS, quarantine_share_max_permille=1_000, quarantine_ms=1, quarantine_ms_max=1 << 30)
+    )
+    network.join("node_a")
+    w = world(network)
+    w.put(replace(w.nodes[NodeId("node_a")], strikes=500))
+    health.quarantine(w, w.nodes[NodeId("node_a")], Facts(node_cause=NodeCause.FAULTS))
+    assert w.nodes[NodeId("node_a")].quarantined_until_ms - w.patience == 1 << 20
+
+
+# --- what is kept of a job that has ended ---
+
+
+@pytest.mark.spec("J10")
+@pytest.mark.parametrize(("known", "live"), [(True, True), (True, False), (False, True)])
+def test_files_are_not_received_while_anybody_calls_the_job_live(known: bool, live: bool) -> None:
+    """The row may be older than what is decided, and what is decided may not be committed yet."""
+    network = with_two_nodes()
+    network.submit(package="aa" * 32)
+    job = network.job()
+    if not known:
+        network.tell(CancelAsked(job.id))
+    decision = network.tell(FilesReceived(job if live else replace(job, phase=JobPhase.ENDED)))
+    assert isinstance(decision.answer, Rejected) and not decision.changes
+
+
+@pytest.mark.spec("J6")
+def test_a_body_that_saves_as_often_as_it_may_can_save() -> None:
+    network = with_two_nodes()
+    network.submit(recovery=Recovery.RESUME, checkpoint_ms=1)
+    (attempt,) = network.attempts()
+    network.report(attempt.node, seen(attempt, HeldPhase.RUNNING))
+    assert checkpoints.may_save(world(network), network.attempts()[0])
+
+
+@pytest.mark.spec("J6", "H2")
+def test_when_a_state_was_saved_is_told_on_the_clock_that_stands_still_while_we_are_late() -> None:
+    network, first, _ = two_savers()
+    network.now += 5_000
+    network.tell(Tick(5_000))
+    network.tell(Checkpointed(first.id, first.fence, "11" * 32, 5))
+    w = world(network)
+
+    assert checkpoints.saved_since(w, first, w.patience)
+    assert not checkpoints.saved_since(w, first, w.soon(1))
+
+
+@pytest.mark.spec("J8", "J6")
+def test_a_job_that_is_blamed_for_nothing_is_not_written_when_it_got_far() -> None:
+    _, w, attempt = on_many(4)
+    begun = Instant(w.now - poison.POISON_WINDOW_MS - 2)
+    w.put(replace(w.jobs[attempt.job], spec=replace(w.jobs[attempt.job].spec, recovery=Recovery.RESUME)))
+    changes = len(w.changes)
+    poison.blame_job(w, replace(attempt, started_ms=begun, saved_ms=w.now))
+    assert len(w.changes) == changes

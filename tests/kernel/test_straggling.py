@@ -4,15 +4,23 @@ from typing import Any
 
 import pytest
 from kernel_driver import EAGER, GOOD, HALF, WHOLE, Network, at, network_of, seen, stand_still
+from msgspec.structs import replace
 
-from holdfast.kernel.events import Checkpointed, Verified
+from holdfast.kernel import straggling
+from holdfast.kernel.events import CancelAsked, Checkpointed, MoveAsked, Verified
 from holdfast.model import (
     Attempt,
     Failure,
     FailureCode,
+    JobId,
     JobPhase,
+    MoveState,
+    Need,
+    NodeId,
+    Owner,
     Purpose,
     Recovery,
+    Resources,
 )
 from holdfast.model.messages import HeldPhase
 
@@ -146,3 +154,99 @@ def test_what_peers_took_is_known_after_a_restart() -> None:
         network.report(slow.node, at(slow, cpu_ms=1_000 * turn))
     # then it finds the third too slow, however busy it is
     assert "like it took" in network.attempts()[0].straggling
+
+
+@pytest.mark.spec("J9", "J6")
+def test_a_straggler_that_saves_something_new_is_none_any_more() -> None:
+    network, first = stalled(recovery=Recovery.RESUME, checkpoint_ms=1_000)
+    network.tell(Checkpointed(first.id, first.fence, "ab" * 32, 10))
+    assert network.attempts()[0].straggling == ""
+
+
+@pytest.mark.spec("J9", "J8")
+def test_a_job_that_had_all_its_attempts_gets_no_second_one() -> None:
+    network = network_of("node_a", "node_b")
+    network.submit(need=HALF)
+    (first,) = network.attempts()
+    network.report(first.node, at(first))
+    network.kernel._w.put(replace(network.job(), tries=10_000))
+    stand_still(network, first)
+    assert network.attempts()[0].straggling and len(network.attempts()) == 1
+
+
+@pytest.mark.spec("J9", "J12")
+def test_a_job_that_is_being_moved_gets_no_second_attempt_elsewhere() -> None:
+    network = network_of("node_a", "node_b", "node_c")
+    network.submit(need=HALF, recovery=Recovery.RESUME, checkpoint_ms=60_000)
+    (first,) = network.attempts()
+    network.report(first.node, at(first))
+    network.tell(MoveAsked(first.job, NodeId("node_b" if first.node == "node_a" else "node_a")))
+    stand_still(network, first)
+    move = network.job().move
+    assert move is not None and move.state is MoveState.SAVING
+    assert network.attempts()[0].straggling and len(network.attempts()) == 1
+
+
+def at_sites(*sites: str) -> tuple[Network, Attempt]:
+    """A job that runs on the first machine; each machine is at one of these sites."""
+    network = Network(replace(EAGER, candidates=1))
+    for number, site in enumerate(sites):
+        network.join(f"node_{number}", site=site)
+        if number == 0:
+            network.submit(need=HALF)
+    return network, network.attempts()[0]
+
+
+@pytest.mark.spec("J9", "S1")
+def test_a_second_attempt_goes_to_another_site_if_any_machine_there_is_idle() -> None:
+    network, first = at_sites(*["north"] * 7, "south")
+    w = network.kernel._w
+    for draw in range(20):
+        found = straggling._idle_room(w, w.jobs[first.job], [first], draw)
+        assert found is not None and found.node == "node_7"
+
+
+@pytest.mark.spec("J9", "S1")
+def test_a_second_attempt_at_the_same_site_is_better_than_none() -> None:
+    network, first = at_sites("north", "north", "north")
+    w = network.kernel._w
+    found = straggling._idle_room(w, w.jobs[first.job], [first], 1)
+    assert found is not None and found.node != first.node
+
+
+@pytest.mark.spec("J9", "J13")
+@pytest.mark.parametrize(("needs", "idle"), [(straggling.NEEDS_MAX, True), (straggling.NEEDS_MAX + 1, False)])
+def test_room_is_idle_that_no_waiting_job_can_use_unless_too_many_have_to_be_asked(needs: int, idle: bool) -> None:
+    """Given jobs that wait for another kind of machine, then they keep nobody from this one."""
+    network, first = at_sites("", "")
+    w = network.kernel._w
+    for number in range(needs):
+        other = Need(Resources(1 + number, 1, 1, 0), arch="other")
+        w.queue.join(JobId(f"job_{number}"), Owner("ben"), 0, (other, (), None))
+    assert (straggling._idle_room(w, w.jobs[first.job], [first], 1) is not None) is idle
+
+
+@pytest.mark.spec("J14")
+def test_an_attempt_that_is_over_leaves_nothing_in_memory() -> None:
+    network, _ = stalled()
+    w = network.kernel._w
+    assert w.claims and w.lifecycle.of(straggling.Straggling).claims
+    network.tell(CancelAsked(network.job().id))
+    for node in ("node_a", "node_b"):
+        network.report(node)
+    assert not w.attempts and not w.claims and not w.lifecycle.of(straggling.Straggling).claims
+
+
+@pytest.mark.spec("J9")
+def test_idle_room_is_looked_for_again_after_a_while() -> None:
+    network = network_of("node_a")
+    network.submit(need=HALF)
+    (first,) = network.attempts()
+    stand_still(network, first)
+    network.join("node_b")
+    w = network.kernel._w
+    sought = w.lifecycle.of(straggling.Straggling).claims[first.id].sought_ms
+    for early_ms, made in ((1, 1), (0, 2)):
+        network.now = sought + EAGER.resend_ms - early_ms + w.meta.late_ms
+        network.report("node_a", at(first))
+        assert len(network.attempts()) == made
