@@ -17,7 +17,7 @@ from holdfast.testing.processes import LocalNetwork, wait_for
 pytestmark = [pytest.mark.xdist_group("cli-containers"), pytest.mark.timeout(300)]
 
 SMALL = ("--memory", "128MiB", "--disk", "64MiB", "--cpu", "500m")
-NEAR, FAR = "198.51.100.1", "198.51.100.2"
+NEAR, FAR = "203.0.115.1", "203.0.115.2"
 FETCH = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 30 {FAR} 8000"
 
 

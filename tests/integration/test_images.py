@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import http.server
 import io
 import os
 import signal
 import socket
 import tarfile
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -406,3 +408,71 @@ async def test_a_folder_that_is_too_large_is_refused(docker: Docker, tmp_path: P
     async with images(docker, tmp_path, ImageLimits(context_bytes_max=50_000)) as found:
         wrong = await failure(found.build(folder, "att_1"))
     assert wrong.code is FailureCode.BUILD and "50000" in wrong.detail
+
+
+@pytest.fixture
+def loopback() -> Iterator[tuple[str, list[str]]]:
+    """A server on the node's loopback: its address, and the requests that reached it."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", "6")
+            self.end_headers()
+            self.wfile.write(b"secret")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nobody reads it."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+@pytest.mark.spec("N5", "N13")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FROM scratch\nADD http://{at}/x /x\n",
+        "FROM scratch\nENV A=http:\nADD $A//{at}/x /x\n",
+        "FROM {at}/some/image\n",
+        "ARG BASE={at}/some/image\nFROM $BASE\n",
+        "FROM scratch\nCOPY --from={at}/some/image / /\n",
+    ],
+)
+async def test_no_line_of_a_dockerfile_leads_into_the_nodes_own_network(
+    engine: EngineService, loopback: tuple[str, list[str]], tmp_path: Path, text: str
+) -> None:
+    at, asked = loopback
+    async with images(engine, tmp_path, private=False) as found:
+        wrong = await failure(found.build(project(tmp_path / "one", text.replace("{at}", at)), "att_1"))
+    assert wrong.code is FailureCode.BUILD, wrong
+    assert asked == []
+
+
+@pytest.mark.spec("N5", "N13")
+async def test_an_image_cannot_fetch_an_address_when_it_is_built_upon(
+    docker: Docker, up: Registry, name: str, loopback: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    at, asked = loopback
+    base = up.add_image(name, unlike(), config={"OnBuild": [f"ADD http://{at}/x /x"]})
+    async with images(docker, tmp_path) as found:
+        wrong = await failure(found.build(project(tmp_path / "one", f"FROM {base}\nLABEL a=b\n"), "att_1"))
+    assert wrong.code is FailureCode.BUILD and "fetches an address" in wrong.detail, wrong
+    assert asked == []
+
+
+@pytest.mark.spec("N5")
+async def test_a_build_is_not_given_an_image_of_the_operators_own(
+    engine: EngineService, up: Registry, tmp_path: Path
+) -> None:
+    own = f"{up.address}/operators/secret"
+    engine.add_image(unlike(), own)
+    folder = project(tmp_path / "one", f"FROM {own}\nLABEL a=b\n")
+    async with images(engine, tmp_path) as found:
+        assert (await failure(found.build(folder, "att_1"))).code is FailureCode.BUILD
+    async with images(engine, tmp_path, local=[own]) as found:
+        assert (await found.build(folder, "att_1")).got

@@ -14,6 +14,7 @@ from holdfast.node.launcher import Launcher
 from holdfast.node.runtimes import cgroups, gpus, netns, owners, scratch
 from holdfast.node.runtimes.runtime import runtime_named
 from holdfast.testing.attempts import Attempts, now
+from holdfast.testing.processes import wait_for
 
 pytestmark = pytest.mark.spec("N4")
 
@@ -69,6 +70,50 @@ def test_a_body_with_a_network_reaches_nothing_near_the_node(network: FarNetwork
     assert isinstance(attempt.verdict(150), Result), attempt.log("stderr")
     # then it reaches the world and none of them
     assert attempt.log("stdout").split("\n") == ["refused"] * 4 + ["world", ""]
+
+
+@pytest.mark.spec("J2", "N5")
+@pytest.mark.parametrize("address", ["168.63.129.16", "192.0.0.192", "192.0.2.9", "203.0.113.9"])
+def test_a_body_does_not_reach_an_address_that_is_not_public(network: FarNetwork, far: Attempts, address: str) -> None:
+    # given a machine beside the node that has it, as a cloud's metadata service would
+    network.address(network.far, f"{address}/32")
+    network.route(network.node, f"{address}/32", FAR)
+    url = network.serve(network.far, address, b"near")
+    assert network.reaches(network.node, url)
+    attempt = far.start("python3", "-c", ASK, url)
+    assert isinstance(attempt.verdict(150), Result), attempt.log("stderr")
+    assert attempt.log("stdout") == "refused\n"
+
+
+ASK_UNTIL_REFUSED = """
+import sys, time, urllib.request
+print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode(), flush=True)
+until = time.monotonic() + 60
+while time.monotonic() < until:
+    try:
+        urllib.request.urlopen(sys.argv[1], timeout=5).read()
+    except OSError as error:
+        if "ermission" in str(error) or "unreachable" in str(error):
+            print("refused")
+            break
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.spec("J2", "N5")
+def test_a_running_body_does_not_reach_an_address_that_the_node_gets_meanwhile(
+    network: FarNetwork, far: Attempts
+) -> None:
+    # given a body that reaches an address of another machine
+    moving = "203.0.114.99"
+    network.address(network.far, f"{moving}/24")
+    url = network.serve(network.far, moving, b"world")
+    attempt = far.start("python3", "-c", ASK_UNTIL_REFUSED, url)
+    wait_for(lambda: attempt.log("stdout") == "world\n", "the body to reach it")
+    # when the node gets that address, then the body reaches it no more
+    network.address(network.node, f"{moving}/24")
+    assert isinstance(attempt.verdict(150), Result), attempt.log("stderr")
+    assert attempt.log("stdout") == "world\nrefused\n"
 
 
 @pytest.mark.spec("J2")

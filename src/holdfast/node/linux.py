@@ -5,6 +5,7 @@ Standard library only; used by the shim, the launcher and the runtimes. Knows no
 
 import ctypes
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -69,6 +70,18 @@ def enter(fd: int, kind: int) -> None:
 def leave(kind: int) -> None:
     """Move this process into a new namespace of this kind."""
     _checked(_libc.unshare(kind), "unshare")
+
+
+def own_addresses(fib_trie: str = "/proc/net/fib_trie", if_inet6: str = "/proc/net/if_inet6") -> list[str]:
+    """The addresses of the machine's interfaces at this moment, except loopback. A kernel without IPv6 has no
+    `if_inet6`."""
+    with open(fib_trie) as file:
+        found = set(re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", file.read()))
+    if os.path.exists(if_inet6):
+        with open(if_inet6) as file:
+            digits = (line.split()[0] for line in file)
+            found |= {":".join(re.findall("....", address)) for address in digits if int(address, 16) != 1}
+    return sorted(address for address in found if not address.startswith("127."))
 
 
 def reserve(fd: int, size: int) -> None:

@@ -8,7 +8,6 @@ secret: it is neither shown nor stored.
 
 import asyncio
 import hashlib
-import ipaddress
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -19,6 +18,8 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from holdfast.model import Failure, FailureCode
+from holdfast.node import linux
+from holdfast.node.addresses import non_public
 
 REDIRECTS_MAX = 5
 CONNECT_S_MAX = 10.0
@@ -122,10 +123,12 @@ async def _request(http: httpx.AsyncClient, url: str, private: bool) -> httpx.Re
     except (OSError, ValueError, UnicodeError) as wrong:
         raise Unfetched(FailureCode.NETWORK, f"{parts.hostname} cannot be found: {wrong}") from None
     hosts = [str(info[4][0]).partition("%")[0] for info in found]
-    inside = [host for host in hosts if not ipaddress.ip_address(host).is_global]
-    if inside and not private:
+    # The machine's own addresses are read each time: interfaces come and go.
+    own = () if private else linux.own_addresses()
+    if not private and (kinds := [kind for host in hosts if (kind := non_public(host, own))]):
         raise Unfetched(
-            FailureCode.DATA, f"{parts.hostname} is {inside[0]}, inside the machine's own network: not fetched"
+            FailureCode.DATA,
+            f"{parts.hostname} is not public ({kinds[0]}): nothing is fetched from a node's own network",
         )
     host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
     direct = parts._replace(netloc=f"{host}:{port}", fragment="").geturl()

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.node.images import dockerignore
 
 FILES_MAX = 200_000
+DOCKERFILE_BYTES_MAX = 1 << 20
 
 
 class BadContext(ValueError):
@@ -56,6 +57,19 @@ def pack(folder: Path, dockerfile: str, into: IO[bytes], bytes_max: int) -> Buil
             if name == str(Path(dockerfile)) or not dockerignore.leaves_out(ignored, name):
                 _add(tar, name, at)
     return BuildContext(out.digest.hexdigest(), out.size)
+
+
+def read_dockerfile(folder: Path, dockerfile: str) -> str:
+    """The text of the Dockerfile, as it will be packed. Raises BadContext if there is none, or it is too large."""
+    _check(folder, dockerfile)
+    with open(os.open(folder / dockerfile, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        text = file.read(DOCKERFILE_BYTES_MAX + 1)
+    if len(text) > DOCKERFILE_BYTES_MAX:
+        raise BadContext(f"{dockerfile!r} is larger than {DOCKERFILE_BYTES_MAX} bytes")
+    try:
+        return text.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise BadContext(f"{dockerfile!r} is not UTF-8 text") from None
 
 
 def _check(folder: Path, dockerfile: str) -> None:

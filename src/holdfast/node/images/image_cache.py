@@ -11,7 +11,6 @@ The engine's client is imported at the first use, so that a node without an engi
 import asyncio
 import contextlib
 import hashlib
-import ipaddress
 import json
 import socket
 import tempfile
@@ -25,7 +24,10 @@ import msgspec
 
 from holdfast.durable import durable_write
 from holdfast.model import FailureCode
+from holdfast.node import linux
+from holdfast.node.addresses import non_public
 from holdfast.node.images import build_context, image_names
+from holdfast.node.images import dockerfile as dockerfiles
 from holdfast.node.images.image_builds import Build, run
 from holdfast.node.images.image_names import OWN, ImageName, NoImage
 from holdfast.tasks import OwnedTasks
@@ -159,7 +161,9 @@ class Images:
                 found = await asyncio.to_thread(
                     build_context.pack, folder, dockerfile, packed, limits.context_bytes_max
                 )
-            except build_context.BadContext as wrong:
+                text = await asyncio.to_thread(build_context.read_dockerfile, folder, dockerfile)
+                bases = [image_names.parse(base) for base in dockerfiles.images(text, args or {})]
+            except (build_context.BadContext, dockerfiles.BadDockerfile, image_names.BadName) as wrong:
                 raise NoImage(FailureCode.BUILD, str(wrong)) from None
             except OSError as wrong:
                 raise NoImage(image_names.blame(str(wrong)), f"the folder cannot be packed: {wrong}") from None
@@ -181,7 +185,7 @@ class Images:
             if image is not None:
                 packed.close()
             else:
-                image = await self._once(name, lambda tell: self._build(name, build, tell), told, packed.close)
+                image = await self._once(name, lambda tell: self._build(name, build, bases, tell), told, packed.close)
             return self._held(image, holder)
 
     def hold(self, image: str, holder: str) -> None:
@@ -326,9 +330,10 @@ class Images:
             found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as wrong:
             raise NoImage(FailureCode.NETWORK, f"the registry {host} cannot be found: {wrong}") from None
-        inside = [at for info in found if not ipaddress.ip_address(at := str(info[4][0]).partition("%")[0]).is_global]
-        if inside:
-            says = f"the registry {host} is {inside[0]}, inside the machine's own network; it is not contacted"
+        own = linux.own_addresses()
+        kinds = [kind for info in found if (kind := non_public(str(info[4][0]), own))]
+        if kinds:
+            says = f"the registry {host} is not public ({kinds[0]}): a node's own network is not contacted"
             raise NoImage(FailureCode.IMAGE, says)
 
     async def _check_size(self, name: str, image: Image) -> None:
@@ -339,8 +344,12 @@ class Images:
 
     # --- building ---
 
-    async def _build(self, name: str, build: Build, tell: ImageProgress) -> Image:
-        await run(self._docker(), name, build, lambda done, total: tell("build", done, total))
+    async def _build(self, name: str, build: Build, bases: Collection[ImageName], tell: ImageProgress) -> Image:
+        with contextlib.ExitStack() as until_built:
+            for base in bases:
+                until_built.enter_context(self._wanted_meanwhile(str(base)))
+                await self._base(base)
+            await run(self._docker(), name, build, lambda done, total: tell("build", done, total))
         found = await self._inspect(name)
         if found is None:
             raise NoImage(FailureCode.RUNTIME_FAULT, "the container engine aborted the build")
@@ -348,6 +357,23 @@ class Images:
         await self._check_size(name, image)
         self._note(name, image)
         return image
+
+    async def _base(self, base: ImageName) -> None:
+        """Fetch it under the rules for a job's own image, so that the engine does not fetch it by its own. What the
+        image does when it is built upon (`ONBUILD`) is an untrusted part of the Dockerfile."""
+        try:
+            if await self._known(str(base)) is None and await self._operators(base) is None:
+                await self._once(str(base), lambda tell: self._pull(base, tell), _nobody)
+            found = await self._inspect(str(base)) or {}
+            onbuild = (found.get("Config") or {}).get("OnBuild") or ()
+            if dockerfiles.images("\n".join(onbuild), {}):
+                raise NoImage(FailureCode.BUILD, f"{base} fetches other images when it is built upon")
+        except dockerfiles.BadDockerfile as wrong:
+            raise NoImage(FailureCode.BUILD, f"{base}: {wrong}") from None
+        except NoImage as wrong:
+            if wrong.failure.code is not FailureCode.IMAGE:
+                raise
+            raise NoImage(FailureCode.BUILD, wrong.failure.detail) from None
 
     # --- disk usage ---
 

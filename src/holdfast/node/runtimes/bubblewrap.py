@@ -256,6 +256,8 @@ class SandboxedBody:
         return "oom_node" if ended.signal == signal.SIGKILL and self._memory.ran_out() else ""
 
     def usage(self) -> Usage:
+        if self._network is not None:
+            self._network.refresh()
         groups = self._groups
         disk = self._folders.used_mib()
         if groups is None or not groups.places:

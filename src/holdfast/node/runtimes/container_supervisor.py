@@ -15,6 +15,7 @@ forwarded to every process of the container; SIGUSR1 kills all of it, and is als
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -26,6 +27,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.node import linux
+from holdfast.node.runtimes import netns
 from holdfast.node.runtimes.cgroups import Groups
 from holdfast.node.runtimes.container_request import GATE, INSIDE, WORK
 from holdfast.node.runtimes.engine_api import ANSWER_S_MAX, Engine, EngineAnswer, EngineError, EngineGone, query
@@ -46,6 +48,8 @@ _PATIENCE_S = 60.0
 """Nothing depends on time alone: every event wakes the loop."""
 _LEARN_S = 0.2
 """After the start. A shorter job does not need to know whether containers survive the engine."""
+_REFRESH_S = 1.0
+"""Between two looks at the machine's own addresses, for a job with a network."""
 _SPLICE_BYTES = 1 << 20
 
 
@@ -67,7 +71,7 @@ class Task:
     folder: str
     uid: int
     memory_mib: int
-    network: Callable[[int], object] | None
+    network: Callable[[int], netns.SandboxNetwork] | None
     """Creates a network in the namespace behind a descriptor; None: the job may not use any."""
 
 
@@ -99,7 +103,8 @@ class ContainerSupervisor:
         self._lost = False
         """Whether the engine was unavailable at any time since the body began."""
         self._began_at = 0.0
-        self._network: object = None
+        self._network: netns.SandboxNetwork | None = None
+        self._refresh_at = 0.0
 
     def run(self) -> None:
         """Run the container from creation to its end."""
@@ -175,6 +180,7 @@ class ContainerSupervisor:
             self._poll.register(answer, select.POLLIN)
         if self._watch is not None and self._watch.expects():
             timeout_s = min(timeout_s, _NOTICE_S)
+        timeout_s = min(timeout_s, self._refresh_network())
         try:
             ready = dict(self._poll.poll(max(0.0, timeout_s) * 1000))
         finally:
@@ -193,6 +199,16 @@ class ContainerSupervisor:
             self._has_begun()
         self._ended |= self._process is not None and self._process in ready
         return answer is not None and answer.fileno() in ready
+
+    def _refresh_network(self) -> float:
+        """Refuse the machine's new addresses once a second; returns the seconds until the next time."""
+        if self._network is None:
+            return math.inf
+        now = time.monotonic()
+        if now >= self._refresh_at:
+            self._refresh_at = now + _REFRESH_S
+            self._network.refresh()
+        return self._refresh_at - now
 
     def _copy(self, fd: int) -> int:
         """Copy from the body's pipe to the shim's; returns the number of bytes."""

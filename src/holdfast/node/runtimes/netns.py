@@ -1,29 +1,25 @@
 """A network namespace for one body that may use the network, with a user-mode router outside of it.
 
 What the body sends leaves the machine as if the node's own user had sent it, so nothing near the machine may be
-reachable: not its loopback, not its own addresses, not the private networks around it. Routes inside enforce that, and
-the body has no right to change them. Bandwidth is limited both ways. IPv4 only. Knows no sandbox and no order.
+reachable: not its loopback, not its own addresses, not the private networks around it (`node/addresses.py` has the
+list). Routes inside enforce that, and the body has no right to change them. Bandwidth is limited both ways. IPv4 only.
+Knows no sandbox and no order.
 """
 
+import contextlib
 import errno
 import os
-import re
 import select
 import signal
 from functools import cache
 
-from holdfast.node import linux
+from holdfast.node import addresses, linux
 from holdfast.node.runtimes import child
 from holdfast.node.runtimes.hindrances import NONE, NOT_ROOT, Hindrance, Lack, not_installed
 
 _SUBNET = "100.127.255"
 """In the range for carrier-grade NAT, which no office or home network uses."""
 RESOLVER = f"{_SUBNET}.3"
-_PRIVATE = (
-    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
-    "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
-)  # fmt: skip
-"""Not on the public internet, but possibly in the operator's local network."""
 _MTU = 65_520
 _READY_S = 10.0
 _BURST_BYTES = 128 * 1024
@@ -57,13 +53,6 @@ def rate_hindrance() -> Hindrance:
     return NONE
 
 
-def own_addresses(fib_trie: str = "/proc/net/fib_trie") -> list[str]:
-    """The machine's own IPv4 addresses, except loopback."""
-    with open(fib_trie) as file:
-        found = re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", file.read())
-    return sorted({address for address in found if not address.startswith("127.")})
-
-
 class SandboxNetwork:
     """Lives as long as the router, which ends with this process at the latest."""
 
@@ -73,8 +62,9 @@ class SandboxNetwork:
         if why := hindrance():
             raise OSError(errno.ENOTSUP, f"there is no network for jobs: {why}")
         self.fd = _namespace() if namespace is None else namespace
+        self._refused: set[str] = set()
         try:
-            self._batch("ip", [f"route add prohibit {net}" for net in (*_PRIVATE, *own_addresses())])
+            self._refuse({*addresses.IPV4_NON_PUBLIC, *_own()})
             self._start_router()
             if kib_s:
                 self._limit(kib_s)
@@ -84,6 +74,12 @@ class SandboxNetwork:
             else:
                 self.close()
             raise
+
+    def refresh(self) -> None:
+        """Refuse addresses that the machine got since. One that it no longer has stays refused until the body ends.
+        Called again and again: what fails now is done the next time."""
+        with contextlib.suppress(OSError):
+            self._refuse(_own())
 
     def enter(self) -> None:
         linux.enter(self.fd, linux.CLONE_NEWNET)
@@ -96,6 +92,11 @@ class SandboxNetwork:
         os.kill(self.router, signal.SIGKILL)
         os.waitpid(self.router, 0)
         self.close()
+
+    def _refuse(self, networks: set[str]) -> None:
+        if new := sorted(networks - self._refused):
+            self._batch("ip", [f"route replace prohibit {network}" for network in new])
+            self._refused.update(new)
 
     def _start_router(self) -> None:
         hear, say = os.pipe()
@@ -144,6 +145,10 @@ class SandboxNetwork:
         finally:
             os.close(told)
             os.close(said)
+
+
+def _own() -> set[str]:
+    return {address for address in linux.own_addresses() if ":" not in address}
 
 
 def _aside() -> None:
