@@ -215,7 +215,6 @@ QUEUES = {"loop", "queue", "self"}
 MAKES_OR_MIGRATES = {"model/cause_text.py", "model/old_sentences.py"}
 WORDS_OF_OTHERS = {
     "callee.py": "kinds of files as they are named in what is sent",
-    "cli/commands/logs.py": "what a job printed",
     "cli/commands/completion.py": "the mark behind a line in a file of the shell",
     "cli/error_output.py": "says the parser of the command line",
     "identity/tokens.py": "a token",

@@ -17,6 +17,7 @@ import tty
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyte
 import pytest
 
 from holdfast.cli.watch.interrupts import Choice, asked
@@ -192,6 +193,55 @@ def test_ctrl_c_at_a_question_of_init_writes_nothing(network: LocalNetwork, desk
         assert terminal.ends() == 130
     assert "interrupted" in terminal.text and "internal" not in terminal.text
     assert not list(desk.iterdir())
+
+
+LIAR = r"""
+import sys
+out = sys.stdout
+out.write("begun\r-- results/liar/: 9 files\n")
+out.write("\x1b[2K\x1b[1G-- liar succeeded\n\x1b[1A\x1b[8mhidden\x1b[0m\n")
+out.write("x" * 97 + "-- liar succeeded\n")
+out.write("\x9b1A\u202e-- liar\u2028-- succeeded\x0b-- so\n\x1b[31mred\x1b[0m\ttab\n")
+out.write("-- no end of line")
+"""
+
+
+@pytest.mark.spec("J6", "N5")
+@pytest.mark.parametrize("again", [False, True], ids=["run", "logs"])
+def test_no_job_prints_a_line_that_looks_like_one_of_the_platform(
+    network: LocalNetwork, desk: Path, again: bool
+) -> None:
+    # given a job that prints false verdicts in every way that it knows, and fails
+    (desk / "liar.py").write_text(LIAR + "sys.exit(3)\n")
+    words = ("run", "--name", f"liar-{again}", *SMALL, "--attempts", "1", "--", "python3", "liar.py")
+    if again:
+        network.cli(*words, cwd=desk, check=3)
+        words = ("logs", f"liar-{again}")
+    with contextlib.closing(Terminal(network, *words, cwd=desk)) as terminal:
+        terminal.ends()
+    # when it is shown as a terminal of that width shows it
+    screen = pyte.Screen(100, 60)
+    pyte.Stream(screen).feed(terminal.raw)
+    lines = [line.rstrip() for line in screen.display if line.strip()]
+    # then whatever it said is behind the gutter, and nothing of it is hidden
+    assert not [line for line in lines if line[0] != "|" and re.search("liar succeeded|9 files|hidden|no end", line)]
+    body = [line for line in lines if line[0] == "|"]
+    assert body[0] == r"| begun\r-- results/liar/: 9 files"
+    assert body[1] == r"| \x1b[2K\x1b[1G-- liar succeeded" and r"\x1b[8mhidden" in body[2]
+    assert r"\x9b1A\u202e-- liar\u2028-- succeeded\x0b-- so" in "\n".join(body)
+    assert "\x1b[31mred\x1b[0m\ttab" in terminal.raw
+    assert body[-1] == "| -- no end of line", "and what follows it is on a line of its own"
+
+
+@pytest.mark.spec("J6")
+def test_what_is_piped_is_what_the_job_printed_byte_for_byte(network: LocalNetwork, desk: Path) -> None:
+    (desk / "liar.py").write_text(LIAR + "out.flush(); out.buffer.write(bytes(range(256)) * 2)")
+    printed = subprocess.run([sys.executable, "liar.py"], cwd=desk, capture_output=True, check=True, timeout=60).stdout
+    words = [sys.executable, "-m", "holdfast.cli", "run", "--name", "pipe", *SMALL, "--", "python3", "liar.py"]
+    done = subprocess.run(words, cwd=desk, capture_output=True, timeout=90, env=network.environment())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == printed
+    assert b"-- sent as" in done.stderr and b"-- results/" in done.stderr
 
 
 class Screen(io.StringIO):

@@ -102,7 +102,7 @@ class Lines:
             return
         seen = self._since + self._skip
         place = " ".join([self._from, *(f"{one}={count}" for one, count in sorted(seen.items()))])
-        yield LogLine(line.attempt, line.stream, line.offset, line.text, line.at_ms, place)
+        yield LogLine(line.attempt, line.stream, line.offset, line.text, line.at_ms, cursor=place)
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -356,6 +356,8 @@ class LogLine(msgspec.Struct, frozen=True):
     offset: int
     text: str
     at_ms: int = 0
+    raw: str = ""
+    """The bytes in base64 if they are not UTF-8: `text` has � in their place."""
 
 
 # --- content: see holdfast.blobs for blobs and manifests ---

@@ -17,7 +17,7 @@ from holdfast.cli.flags import (
     connect,
     one_of,
 )
-from holdfast.cli.render.log_printer import LogPrinter
+from holdfast.cli.render.log_printer import LogPrinter, closing_line
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep printing as more arrives.")]
 
@@ -39,8 +39,8 @@ def logs(
 ) -> None:
     """Print a job's output, over all its attempts.
 
-    Its stdout goes to stdout; its stderr and lines from the platform (marked --) go to stderr. For an array, prints the
-    output of one item after the other.
+    Its stdout goes to stdout; its stderr and lines from the platform (marked --) go to stderr. At a terminal, lines of
+    the job start with |. For an array, prints the output of one item after the other.
 
     Examples:
       holdfast logs train
@@ -66,7 +66,7 @@ def logs(
         items = {found: ""}
         if is_array(found):
             items = {item.job: f"item {item.index}: {item.job}" for item in client.arrays.get(found).jobs}
-        with connection_monitor.through(printer.platform, meanwhile):
+        with connection_monitor.through(printer.platform, meanwhile), closing_line(printer):
             for one, title in items.items():
                 if title and not json:
                     printer.platform(title)

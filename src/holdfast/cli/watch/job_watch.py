@@ -88,6 +88,7 @@ class JobWatch:
                     self._draw()
         finally:
             self._status.erase()
+            self._printer.end_line()
 
     def _told_aside(self, text: str) -> None:
         with self._screen:

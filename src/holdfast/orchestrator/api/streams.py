@@ -10,6 +10,7 @@ A job's output is one merged stream: each attempt's stdout and stderr as they we
 attempts, and between them the events of the platform (stream `platform`), an attempt's end after its last output.
 """
 
+import base64
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +158,8 @@ class JobLog:
                 return
             offset = at[stream]
             at[stream] = offset + size
-            yield sse(LogLine(attempt.id, stream, offset, text), str(self._cursor))
+            exact = "" if text.encode() == raw[:size] else base64.b64encode(raw[:size]).decode()
+            yield sse(LogLine(attempt.id, stream, offset, text, raw=exact), str(self._cursor))
             if size == len(raw) < LOG_READ_BYTES:
                 return
             await self._context.time.sleep(0)
