@@ -15,7 +15,7 @@ from holdfast.blobs.keys import owned_key, owner_hash
 from holdfast.errors import Misconfigured
 from holdfast.kernel.events import NodeSaid
 from holdfast.model import AttemptId
-from holdfast.model.messages import HeldPhase, Pong
+from holdfast.model.messages import HeldPhase, Pong, Start
 from holdfast.orchestrator import serve
 from holdfast.orchestrator.content import sweep
 from holdfast.orchestrator.content.sweep import Sweeper
@@ -78,6 +78,53 @@ def test_whoever_waits_is_told_when_the_lead_is_lost(tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
         with pytest.raises(Unavailable):
             await asyncio.wait_for(looking, 5)
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("J7", "J13", "J14")
+def test_a_refused_commit_ends_the_lead_once_and_the_next_lead_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a job of class `never` that has ended, and a front that does not find it, when it is submitted again and
+    again, then the store refuses once, nothing is sent to a node, and from then on the kernel knows the job."""
+
+    async def tells(house: House) -> None:
+        node = await HandNode(house).join()
+        job = await house.submit("work", key="k", recovery="never")
+        await house.people.post(f"/v1/jobs/{job}/stop")
+        over = await house.ended(job)
+        await house.lose_the_lead()
+        await node.join()
+        await house.until(lambda: not any(a.live for a in house.store.attempts(job)), "the end of its attempt")
+        await house.lose_the_lead()
+        await node.join()
+        epoch, before, heard = house.leader.epoch, house.store.attempts(job), len(node.listen())
+        known_jobs, looks = house.reading.known_jobs, 0
+
+        async def blind_at_first(ids: Any) -> dict[str, Any]:
+            nonlocal looks
+            looks += 1
+            return {} if looks == 1 else await known_jobs(ids)
+
+        monkeypatch.setattr(house.reading, "known_jobs", blind_at_first)
+        body = {"argv": ["work"], "cpu_milli": 100, "memory_mib": 16, "disk_mib": 16, "recovery": "never"}
+        asked = {"json": body, "headers": {"X-Holdfast-Owner": "ann", "Idempotency-Key": "k"}}
+        first = await house.people.post("/v1/jobs", **asked)
+        assert (first.status_code, first.json()["code"]) == (503, "store_unavailable"), first.text
+        await house.until(lambda: house.leader.epoch > epoch and not house.leader.trouble, "a new lead")
+        for _ in range(3):
+            looks = 0
+            again = await house.people.post("/v1/jobs", **asked)
+            assert (again.status_code, looks) == (201, 2), again.text
+            assert (again.json()["id"], again.json()["again"], again.json()["verdict"]) == (job, True, "cancelled")
+        looks = 0
+        other = await house.people.post("/v1/jobs", **{**asked, "json": {**body, "argv": ["other"]}})
+        assert other.json()["code"] == "key_reused"
+
+        assert house.leader.epoch == epoch + 1
+        assert house.job(job) == over and house.store.attempts(job) == before
+        assert not any(isinstance(message, Start) for message in node.listen()[heard:])
 
     story(tmp_path, tells)
 

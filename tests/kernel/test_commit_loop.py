@@ -121,3 +121,16 @@ def test_the_driver_of_these_tests_is_the_kernel_itself() -> None:
     loop.offer(Led(1, 7), Instant(network.now))
     batch = loop.next_batch()
     assert batch is not None and batch.rows["meta", 0] == network.rows["meta"]
+
+
+@pytest.mark.spec("J7", "J14")
+def test_a_row_that_ended_is_not_changed_in_the_batch_that_ends_it() -> None:
+    """The store sees only the last version of a row in a batch: it could not tell that the job ended in between."""
+    loop = led()
+    loop.offer(NodeJoined(1, HELLO), Instant(1_001))
+    loop.offer(SUBMITTED, Instant(1_002))
+    loop.offer(CancelAsked(JOB), Instant(1_003))
+    loop.kernel._w.ended.clear()
+
+    with pytest.raises(AssertionError, match="has ended"):
+        loop.offer(SUBMITTED, Instant(1_004))

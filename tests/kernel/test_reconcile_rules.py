@@ -8,7 +8,18 @@ from msgspec.structs import replace
 
 from holdfast.kernel.decision import Verify
 from holdfast.kernel.events import CancelAsked, NodeSaid, Verified
-from holdfast.model import Attempt, AttemptId, AttemptPhase, Failure, FailureCode, Recovery
+from holdfast.model import (
+    Attempt,
+    AttemptId,
+    AttemptPhase,
+    Entry,
+    Failure,
+    FailureCode,
+    Need,
+    NodeState,
+    Recovery,
+    Resources,
+)
 from holdfast.model.messages import Discard, Go, Held, HeldPhase, Renewed, Report, Start
 
 NEVER = Recovery.NEVER
@@ -308,3 +319,35 @@ def test_a_go_that_answers_a_hello_counts_its_lease_from_the_hello() -> None:
     network.join(attempt.node, held=(seen(attempt, HeldPhase.READY),))
 
     assert [go.seq for go in network.said(Go)] == [0]
+
+
+# --- one decision about several attempts ---
+
+
+@pytest.mark.spec("J5", "H3")
+def test_an_attempt_that_a_quarantine_revokes_is_not_judged_by_the_same_report() -> None:
+    """Given a node one fault short of quarantine that holds two attempts, when a report names neither, then the first
+    is its fault, and the second, which the quarantine revokes, is closed as revoked: no strike, no failure."""
+    network = with_two_nodes()
+    for node in ("node_c", "node_d"):
+        network.join(node)
+    limit = network.settings.strikes_to_quarantine
+    keys = [f"k{number}" for number in range(40)]
+    for key in keys:
+        network.submit(key, NEVER, need=Need(Resources(100, 10, 10, 0)))
+    held = [network.attempts(key)[0] for key in keys]
+    mine = sorted((a for a in held if a.node == held[0].node), key=lambda a: a.id)[: limit + 1]
+    assert len(mine) == limit + 1
+    node = mine[0].node
+    others = [seen(a, HeldPhase.PREPARING) for a in held if a.node == node and a not in mine]
+    network.report(node, *others, *(seen(a, HeldPhase.PREPARING) for a in mine))
+
+    decision = network.report(node, *others)
+
+    assert network.node(node).state is NodeState.QUARANTINED and network.node(node).strikes == limit
+    last = network.rows[mine[-1].id]
+    assert last.revoked is not None and last.failure == last.revoked and not last.live
+    assert network.rows[last.job].failures == 0
+    assert [network.rows[a.job].failures for a in mine[:-1]] == [1] * limit
+    kinds = [row.kind for row in decision.changes if isinstance(row, Entry) and row.attempt == last.id]
+    assert "attempt.failed" not in kinds

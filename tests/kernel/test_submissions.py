@@ -4,13 +4,21 @@ import pytest
 from kernel_driver import Network, seen, with_two_nodes
 
 from holdfast.kernel.decision import Rejected, Taken
+from holdfast.kernel.events import CancelAsked, Led, Submitted
+from holdfast.kernel.kernel import Kernel
+from holdfast.kernel.world import ENDED_MAX
 from holdfast.model import (
     Failure,
     FailureCode,
+    JobId,
+    JobSpec,
     NodeState,
+    Owner,
+    Recovery,
     job_id,
 )
 from holdfast.model.messages import (
+    Go,
     HeldPhase,
 )
 
@@ -76,3 +84,77 @@ def test_a_job_under_which_several_nodes_went_down_is_stopped_as_poison() -> Non
     failure = network.job().failure
     assert failure is not None
     assert failure.code is FailureCode.POISON
+
+
+# --- a job that has ended ---
+
+
+def ended_never() -> Network:
+    """A job of class `never` that had its go and was cancelled; its node no longer holds it."""
+    network = with_two_nodes()
+    network.submit(recovery=Recovery.NEVER)
+    (attempt,) = network.attempts()
+    network.report(attempt.node, seen(attempt, HeldPhase.READY))
+    assert network.said(Go)
+    network.tell(CancelAsked(network.job().id))
+    network.report(attempt.node)
+    assert not network.job().live and not network.attempts()[0].live
+    return network
+
+
+@pytest.mark.spec("J7", "J13", "J14")
+def test_a_job_that_has_ended_is_not_submitted_again() -> None:
+    network = ended_never()
+    before = dict(network.rows)
+
+    assert network.submit(recovery=Recovery.NEVER) == Taken(job_id("ann", "k"), again=True)
+    refused = network.submit(recovery=Recovery.NEVER, name="another")
+
+    assert isinstance(refused, Rejected) and refused.code == "key_reused"
+    assert network.rows == before and not network.sends
+
+
+@pytest.mark.spec("J7", "J13", "J14")
+def test_a_rebuilt_kernel_is_told_which_jobs_it_must_not_take_again() -> None:
+    """Only live rows are loaded. What the store refused is in the first event."""
+    network = ended_never()
+    job, before = network.job(), dict(network.rows)
+    network.kernel = Kernel.load(network.settings, network.rows.values())
+    network.tell(Led(2, 7, ((job.id, job.spec_hash),)))
+    before["meta"] = network.rows["meta"]
+
+    assert network.submit(recovery=Recovery.NEVER) == Taken(job.id, again=True)
+    assert network.rows == before and not network.sends
+
+
+@pytest.mark.spec("J14")
+def test_as_many_ended_jobs_as_stated_are_remembered_and_the_oldest_is_forgotten() -> None:
+    network = with_two_nodes()
+    ids = [JobId(f"job_{number:014}") for number in range(ENDED_MAX + 1)]
+    network.tell(Led(2, 7, tuple((id, "a hash") for id in ids)))
+    spec = JobSpec(("true",))
+
+    def again(id: JobId) -> bool:
+        answer = network.tell(Submitted(id, Owner("ann"), spec, "a hash")).answer
+        assert isinstance(answer, Taken)
+        return answer.again
+
+    assert again(ids[1]) and again(ids[-1])
+    assert not again(ids[0])
+
+
+@pytest.mark.spec("J7", "J13", "J14")
+def test_a_live_attempt_of_a_job_that_is_not_live_tells_a_rebuilt_kernel_that_the_job_has_ended() -> None:
+    network = with_two_nodes()
+    network.submit()
+    network.submit("another")
+    network.tell(CancelAsked(network.job().id))
+    assert network.attempts()[0].live, "its node has not confirmed yet"
+    network.restart(2)
+    before = dict(network.rows)
+
+    assert network.submit() == Taken(job_id("ann", "k"), again=True)
+    assert network.submit(name="something else") == Taken(job_id("ann", "k"), again=True), "only the store knows more"
+    assert network.rows == before and not network.sends
+    refused = network.submit("another", name="something else")
+    assert isinstance(refused, Rejected) and refused.code == "key_reused"

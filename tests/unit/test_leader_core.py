@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.kernel.commit import CommitBatch
-from holdfast.kernel.decision import Decision
+from holdfast.kernel.decision import Decision, Taken
 from holdfast.kernel.events import AnyEvent, ExplainAsked, Led, NodeBroke, Submitted, Tick
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Entry, Instant, JobId, JobSpec, Meta, NodeId, Owner, Settings, job_id
+from holdfast.model import Entry, Instant, Job, JobId, JobPhase, JobSpec, Meta, NodeId, Owner, Settings, job_id
 from holdfast.orchestrator.leader import core as core_module
 from holdfast.orchestrator.leader.core import LeaderClock, LeaderCore, LeadState, Moment
 from holdfast.orchestrator.leader.dedupe import SubmissionQueue
@@ -672,3 +672,34 @@ def test_in_any_order_one_batch_is_in_flight_and_only_what_is_durable_is_release
     assert epochs == sorted(set(epochs))
     times = [now for _, now in lead.kernel.told]
     assert times == sorted(times)
+
+
+# --- refused commits ---
+
+
+@pytest.mark.spec("J7", "J14")
+def test_what_the_store_refused_is_told_to_every_later_kernel() -> None:
+    lead = Lead().leads()
+    event = submitted("over")
+    over = Job(event.job, event.owner, event.spec, event.spec_hash, Instant(1), phase=JobPhase.ENDED)
+    lead.core.refused([over, Meta()])
+    for epoch in (2, 3):
+        lead.core.drop()
+        lead.kernel = ToldKernel(SETTINGS)
+        lead.core.committed(lead.take(epoch), lead.at)
+        (led, _), *_ = lead.kernel.told
+        assert led == Led(epoch, 7, ((event.job, event.spec_hash),))
+    lead.offer("over", "asked again")
+    assert lead.commit().answers == [("asked again", Taken(event.job, again=True))]
+
+
+@pytest.mark.spec("J7", "J14")
+def test_of_very_many_refused_jobs_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_module, "ENDED_MAX", 2)
+    lead = Lead()
+    for key in "abc":
+        event = submitted(key)
+        lead.core.refused([Job(event.job, event.owner, event.spec, event.spec_hash, Instant(1), phase=JobPhase.ENDED)])
+    lead.take()
+    (led, _), *_ = lead.kernel.told
+    assert isinstance(led, Led) and [job for job, _ in led.ended] == [submitted(key).job for key in "bc"]

@@ -11,6 +11,11 @@ Crash points and what holds at each:
     after commit      the batch stands; unsent messages are derivable again by reconciliation
     commit failed     the caller drops this object with its kernel, rebuilds from the store, and every
                       unanswered question is answered with "try again"
+    commit refused    as failed, and certainly nothing is durable: the batch changed a row that has ended
+                      (docs/decisions/0022)
+
+Within a batch the last version of a row counts. A row that ended is no longer replaced there either: the store,
+which sees one version, could not tell.
 
 The production shell and the simulator drive this same object. It knows no store and no clock.
 """
@@ -49,7 +54,11 @@ class CommitLoop:
         batch = self._gathering
         batch.events += 1
         for row in decision.changes:
-            batch.rows[row_key(row)] = row
+            key = row_key(row)
+            before = batch.rows.get(key)
+            if before is not None and not before.live and before != row:
+                raise AssertionError(f"{key} has ended, and was changed in the same batch: {before} became {row}")
+            batch.rows[key] = row
         batch.sends.extend(decision.sends)
         if ticket is not None:
             batch.answers.append((ticket, decision.answer))

@@ -16,6 +16,8 @@ class Led(Event, frozen=True, gc=False):
     epoch: int
     seed: int = 0
     """Used only when the store was empty."""
+    ended: tuple[tuple[JobId, str], ...] = ()
+    """Ended jobs that an earlier kernel of this process tried to submit again, with the hash of their specification."""
 
 
 class Tick(Event, frozen=True, gc=False):

@@ -85,6 +85,9 @@ class Kernel:
         for job in sorted(w.jobs.values(), key=lambda j: (j.submitted_ms, j.id)):
             w.deadlines.add(job.queue_until_ms, "job", job.id)
             contenders.seek(w, job.id, rebuilding=True)
+        for attempt in w.attempts.values():
+            if attempt.job not in w.jobs:
+                w.remember_ended(attempt.job, "")
         w.changes = []
         return kernel
 
@@ -198,6 +201,8 @@ class Kernel:
         w.meta = replace(meta, epoch=event.epoch, seed=seed)
         w.was_late(away)
         w.note("orchestrator.led", Facts(count=event.epoch, ms=away))
+        for job_id, spec_hash in event.ended:
+            w.remember_ended(job_id, spec_hash)
         for node_id, node in sorted(w.nodes.items()):
             if node.state in (NodeState.READY, NodeState.PROBATION, NodeState.QUARANTINED):
                 health.await_return(w, node_id)
@@ -241,8 +246,9 @@ class Kernel:
     def _submitted(self, event: Submitted) -> Answer:
         w = self._w
         known = w.jobs.get(event.job)
-        if known is not None:
-            if known.spec_hash != event.spec_hash:
+        spec_hash = w.ended.get(event.job) if known is None else known.spec_hash
+        if spec_hash is not None:
+            if spec_hash not in ("", event.spec_hash):
                 return Rejected("key_reused", "This idempotency key was used for another job; use a new key.")
             return Taken(event.job, again=True)
         refusal = checking.refusal(w, event.owner)

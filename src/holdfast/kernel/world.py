@@ -6,7 +6,7 @@ stored rows into an empty world. State that is not in rows (sessions, rhythm, lo
 *ephemeral*: losing it costs a repeated message, never a wrong decision.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -59,6 +59,9 @@ _OFFERED = AttemptPhase.OFFERED
 _READY = NodeState.READY
 
 NO_FACTS = Facts()
+ENDED_MAX = 20_000
+"""How many ended jobs are remembered. The store knows all of them: one that is forgotten here and submitted again costs
+a refused commit (docs/decisions/0022)."""
 _CLOSED = {
     NodeState.SUSPECT: Gate.SUSPECT,
     NodeState.QUARANTINED: Gate.QUARANTINED,
@@ -136,6 +139,9 @@ class World:
         """Every live row by kind and key. The kinds that are read most also have an attribute of their own."""
         self.jobs: dict[JobId, Job] = self.rows[Job]
         self.attempts: dict[AttemptId, Attempt] = self.rows[Attempt]
+        self.ended: dict[JobId, str] = {}
+        """The jobs that ended last, oldest first: id to hash of the specification, or "" where only an attempt of the
+        job is known. Ephemeral, at most `ENDED_MAX`."""
         self.nodes: dict[NodeId, Node] = self.rows[Node]
         self.tokens: dict[TokenId, JoinToken] = self.rows[JoinToken]
 
@@ -269,9 +275,15 @@ class World:
                 self.live_of[job.owner] = self.live_of.get(job.owner, 0) + 1
         elif old is not None:
             del self.jobs[job.id]
+            self.remember_ended(job.id, job.spec_hash)
             self.deadlines.drop("job", job.id)
             self.queue.leave(job.id)
             self._less(self.live_of, job.owner, 1)
+
+    def remember_ended(self, job: JobId, spec_hash: str) -> None:
+        self.ended[job] = spec_hash
+        if len(self.ended) > ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
 
     def _load_attempt(self, attempt: Attempt) -> None:
         old = self.attempts.get(attempt.id)
@@ -400,9 +412,12 @@ class World:
                 claim.sent_ms = Instant(attempt.phase_until_ms - self.settings.offer_ms_max)
         return claim
 
-    def held_by(self, node: NodeId) -> list[Attempt]:
-        """Live attempts on a node, in the order of their ids."""
-        return [self.attempts[a] for a in sorted(self.fleet[node].held)]
+    def held_by(self, node: NodeId) -> Iterator[Attempt]:
+        """Live attempts on a node, in the order of their ids. Each row is read when it is reached: what is decided
+        about one attempt can quarantine the node, and so revoke or close a later one."""
+        for id in sorted(self.fleet[node].held):
+            if (attempt := self.attempts.get(id)) is not None:
+                yield attempt
 
     def attempts_of(self, job: JobId) -> list[Attempt]:
         """Live attempts of a live job, oldest first. They are numbered, so no list of them is kept."""

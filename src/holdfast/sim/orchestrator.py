@@ -306,6 +306,7 @@ class SimOrchestrator(SimProcess):
 
     def _leadership_ended(self, failure: SimStoreFailed) -> None:
         self.world.note(f"{self.name} no longer leads: {failure.says}")
+        self.core.refused(failure.ended)
         self.core.drop()
         for stream in list(self._streams):
             stream.close(UP, "the orchestrator no longer leads")

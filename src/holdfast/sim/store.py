@@ -16,10 +16,11 @@ from holdfast.model.rows import is_live, row_key
 
 class SimStoreFailed(Exception):
     """The transaction was not confirmed. `overtaken`: because another process leads. `durable`: it was committed, and
-    only the answer was lost."""
+    only the answer was lost. `ended`: it was refused, because it would change these rows."""
 
-    def __init__(self, says: str, overtaken: bool = False, durable: bool = False) -> None:
+    def __init__(self, says: str, overtaken: bool = False, durable: bool = False, ended: tuple[Row, ...] = ()) -> None:
         super().__init__(says)
+        self.ended = ended
         self.says = says
         self.overtaken = overtaken
         self.durable = durable
@@ -67,6 +68,11 @@ class SimStore:
         if epoch != self.epoch:
             raise SimStoreFailed(f"epoch {epoch} was overtaken by epoch {self.epoch}", overtaken=True)
         self._may_fail()
+        rows = list(rows)
+        before = [(self.rows.get(row_key(row)), row) for row in rows if not isinstance(row, Entry)]
+        ended = tuple(known for known, row in before if known is not None and not known.live and known != row)
+        if ended:
+            raise SimStoreFailed(f"a commit would change what has ended: {ended}", ended=ended)
         for row in rows:
             if isinstance(row, Entry):
                 self.journal.append((at, row))

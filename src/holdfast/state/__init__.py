@@ -9,7 +9,7 @@ writing.py     a commit, done differently on each engine
 store.py       `Store`: the transactions
 """
 
-from holdfast.state.errors import LeadershipLost, StoreError, StoreFailed
+from holdfast.state.errors import EndedRowChanged, LeadershipLost, StoreError, StoreFailed
 from holdfast.state.store import Snapshot, Store
 
-__all__ = ["LeadershipLost", "Snapshot", "Store", "StoreError", "StoreFailed"]
+__all__ = ["EndedRowChanged", "LeadershipLost", "Snapshot", "Store", "StoreError", "StoreFailed"]

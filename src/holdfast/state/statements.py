@@ -19,6 +19,7 @@ from sqlalchemy import (
     UpdateBase,
     any_,
     bindparam,
+    case,
     cast,
     column,
     delete,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     literal,
     literal_column,
     not_,
+    null,
     select,
     tuple_,
     update,
@@ -41,6 +43,7 @@ BIGGEST = 2**63 - 1
 _ENDED = literal_column("'ended'")
 _LIVE_JOB = jobs.c.phase != _ENDED
 _APPENDED = {BY_TYPE[row_type.kind] for row_type in ROWS if row_type.appends}
+_ENDING = {BY_TYPE[row_type.kind] for row_type in ROWS if row_type.live is Live.UNENDED}
 
 
 # --- writing ---
@@ -95,13 +98,17 @@ _New = TypeVar("_New", sqlite.Insert, postgresql.Insert)
 
 
 def _or_replace(table: Table, new: _New) -> _New:
-    """Entries are only added: a number that is used twice fails."""
+    """Entries are only added: a number that is used twice fails. A record that has ended never changes: another version
+    would set its phase to NULL, which the column does not allow, so the whole batch fails. A condition on the update
+    would skip that record and write the others."""
     if table in _APPENDED:
         return new
     keys = table.primary_key.columns.keys()
-    return new.on_conflict_do_update(
-        index_elements=keys, set_={c.name: new.excluded[c.name] for c in table.columns if c.name not in keys}
-    )
+    values: dict[str, Any] = {c.name: new.excluded[c.name] for c in table.columns if c.name not in keys}
+    if table in _ENDING:
+        changes = (table.c.phase == _ENDED) & (table.c.doc != new.excluded["doc"])
+        values["phase"] = case((changes, null()), else_=new.excluded["phase"])
+    return new.on_conflict_do_update(index_elements=keys, set_=values)
 
 
 # --- loading live rows ---
@@ -167,12 +174,21 @@ def by_id(table: Table, key: str) -> Select[str]:
 
 
 def jobs_by_ids(ids: Sequence[str], dialect: str) -> Select[str]:
+    return select(jobs.c.doc).where(_one_of(jobs, ids, dialect))
+
+
+def ended_by_ids(table: Table, ids: Sequence[str], dialect: str) -> Select[str]:
+    """Those of the records that have ended."""
+    return select(table.c.doc).where(_one_of(table, ids, dialect), table.c.phase == _ENDED)
+
+
+def _one_of(table: Table, ids: Sequence[str], dialect: str) -> ColumnElement[bool]:
     """The ids are one parameter: a statement with one parameter per id would be compiled anew for every query."""
     words = [storable(id) for id in ids]
     if dialect == "postgresql":
-        return select(jobs.c.doc).where(jobs.c.id == any_(literal(words, ARRAY(Text))))
+        return table.c.id == any_(literal(words, ARRAY(Text)))
     wanted = func.json_each(json.dumps(words)).table_valued("value")
-    return select(jobs.c.doc).where(jobs.c.id.in_(select(wanted.c.value)))
+    return table.c.id.in_(select(wanted.c.value))
 
 
 def ids_by_prefix(table: Table, prefix: str, limit: int) -> Select[str]:

@@ -3,9 +3,10 @@
 Duties of the caller:
 
 1. Write (`take_lead`, `commit`) from one thread at a time. Read from any thread at any time.
-2. After `StoreFailed` or `LeadershipLost` from a write, drop the state in memory, call `take_lead` (to lead
-   again) and `load_live`. A batch whose commit failed may still be durable: an answer can be lost.
+2. After `StoreFailed`, `EndedRowChanged` or `LeadershipLost` from a write, drop the state in memory, call `take_lead`
+   (to lead again) and `load_live`. A batch whose commit failed may still be durable: an answer can be lost.
 3. Number the entries upwards, and use each number once.
+4. Change no job and no attempt that has ended. A batch that does is refused whole (docs/decisions/0022).
 
 Reads see only committed state, even while a commit is in flight.
 """
@@ -19,19 +20,21 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection, Select
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from holdfast.model import Attempt, DurationHistory, Entry, Job, JoinToken, Keep, Meta, Node
 from holdfast.model.rows import BY_TYPE, Live, R, decode, encode, key_of
 from holdfast.model.stored import StoredRow
 from holdfast.state import migrate, statements, tables
 from holdfast.state.engines import Engines, open_engines
-from holdfast.state.errors import LeadershipLost, StoreFailed
+from holdfast.state.errors import EndedRowChanged, LeadershipLost, StoreFailed
 from holdfast.state.records import by_table
 from holdfast.state.writing import Batch, Lead, forget, writer_of
 
 T = TypeVar("T")
 
+NAMED_MAX = 5
+"""Most ids that an error names."""
 FORGET_EVERY = 2_000
 """After this many written rows of a kind, the rows that no rebuild would load are deleted. This bounds the table."""
 
@@ -177,10 +180,24 @@ class Store:
     def _write(self, batch: Batch, epoch: int) -> None:
         try:
             lead = self._writer.write(batch, epoch)
+        except IntegrityError as error:
+            ended = self._ended_rows(batch)
+            raise self._refused(ended) if ended else self._failed("written to", error) from error
         except SQLAlchemyError as error:
             raise self._failed("written to", error) from error
         if lead.epoch != epoch:
             raise self._lost(epoch, lead)
+
+    def _ended_rows(self, batch: Batch) -> tuple[StoredRow, ...]:
+        """The rows that have ended and that the batch would change."""
+        found: list[StoredRow] = []
+        for row_type in BY_TYPE.values():
+            sent = {record["doc"] for record in batch.get(tables.BY_TYPE[row_type.kind], ())}
+            if row_type.live is Live.UNENDED and sent:
+                ids = [record["id"] for record in batch[tables.BY_TYPE[row_type.kind]]]
+                docs = self._column(statements.ended_by_ids(tables.BY_TYPE[row_type.kind], ids, self._dialect))
+                found += [decode(row_type.kind, doc) for doc in docs if doc not in sent]
+        return tuple(found)
 
     # --- reading: any thread ---
 
@@ -315,6 +332,15 @@ class Store:
         return LeadershipLost(
             f"epoch {epoch} no longer leads the store {self._where}: epoch {lead.epoch} does ({lead.holder})",
             hint="Nothing was written. Another orchestrator took over; this one must rebuild to lead again.",
+        )
+
+    def _refused(self, ended: tuple[StoredRow, ...]) -> EndedRowChanged:
+        ids = ", ".join(str(key_of(row)) for row in ended[:NAMED_MAX])
+        more = f" and {len(ended) - NAMED_MAX} more" if len(ended) > NAMED_MAX else ""
+        return EndedRowChanged(
+            f"the store {self._where} refused a commit that would change what has ended: {ids}{more}",
+            ended,
+            hint="Nothing was written. The orchestrator rebuilds its state; please report this.",
         )
 
     def _failed(self, what: str, error: SQLAlchemyError) -> StoreFailed:

@@ -51,7 +51,7 @@ from holdfast.model import (
     WaitReason,
 )
 from holdfast.model.rows import BY_TYPE, COMMAND, Newest
-from holdfast.state import LeadershipLost, Snapshot, Store, StoreFailed
+from holdfast.state import EndedRowChanged, LeadershipLost, Snapshot, Store, StoreFailed
 from holdfast.state import store as store_room
 
 BATCH_ROWS = 40
@@ -293,6 +293,28 @@ class StoreConformance:
             store.commit([forged], epoch)
 
         assert store.entries() == [an_entry(1)]
+
+    @pytest.mark.spec("J7", "J14")
+    def test_a_job_or_an_attempt_that_has_ended_never_changes(self, store: Store, epoch: int) -> None:
+        job, other = a_job(1, phase=JobPhase.ENDED), a_job(2)
+        attempt = an_attempt(job, 1, AttemptPhase.ENDED)
+        store.commit([job, attempt, other], epoch)
+        jobs = [a_job(1), msgspec.structs.replace(job, verdict=Verdict.FAILED)]
+        attempts = [an_attempt(job, 1), msgspec.structs.replace(attempt, go=True)]
+
+        for changed in (*jobs, *attempts):
+            with pytest.raises(EndedRowChanged, match=changed.id) as refused:
+                store.commit([a_job(2, phase=JobPhase.RUNNING), an_entry(1), changed, Meta(fence=1)], epoch)
+            assert refused.value.rows == ((job,) if changed in jobs else (attempt,))
+
+        assert store.jobs() == [other, job] and store.attempts(job.id) == [attempt]
+        assert store.last_seq() == 0 and store.meta() is None
+        store.commit([job, attempt, an_entry(1)], epoch)  # the same version is no change
+        with pytest.raises(StoreFailed):
+            store.commit([job, an_entry(1)], epoch)
+        store.take_lead("another")
+        with pytest.raises(LeadershipLost):
+            store.commit([*jobs, *attempts], epoch)
 
     # --- leading ---
 

@@ -35,6 +35,9 @@ class Submissions:
         fresh = [one.event for one in asked if one.event.job not in known]
         need_named(context.content, fresh)
         said, taken = await context.leader.ask_all(fresh) if fresh else ([], {})
+        before = {answer.job for answer in said if isinstance(answer, Taken) and answer.job not in taken}
+        if before:  # submitted meanwhile by another request, and perhaps over
+            taken = {**taken, **await context.queries.known_jobs(before)}
         answers = iter(said)
         return [
             _outcome(event, known[event.job], again=True)

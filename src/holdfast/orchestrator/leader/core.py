@@ -28,23 +28,29 @@ Crash points and what holds at each (those of a commit: see `kernel.commit`):
     `Led` durable                 the time without a leader is on record as lateness, and every lease counts anew
     the lead is lost              `drop`: what was not durable is forgotten, waiting callers are told to try again, and
                                   `retry_ms` says when to take the lead again
+    a commit is refused           the batch changed what has ended. `refused`, then as if the lead were lost; the next
+                                  kernel is told which jobs have ended, so the request that is repeated is answered
+                                  (docs/decisions/0022)
 
 What the caller owes:
 
     1. `take` with the epoch and the rows of the store, then commit what `next_batch` returns before anything else;
     2. offer nothing unless `leads`; check `refusal` before a request and `has_room` before a session's message;
-    3. `next_batch` after every `offer` and `committed`; a failed commit, or BROKEN, ends the lead;
+    3. `next_batch` after every `offer` and `committed`; a failed commit, or BROKEN, ends the lead; call `refused` first
+       if the store refused it;
     4. call `pulse` and then `pulsed` within `next_pulse_ms`, counted anew after each commit.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
 from holdfast.kernel.commit import CommitBatch, CommitLoop
 from holdfast.kernel.events import AnyEvent, CheckAsked, EstimatesAsked, ExplainAsked, Led, Tick
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Instant, Settings
+from holdfast.kernel.world import ENDED_MAX
+from holdfast.model import Instant, Job, JobId, Settings
+from holdfast.model.stored import StoredRow
 from holdfast.orchestrator.leader.dedupe import SubmissionQueue
 
 UNCOMMITTED_EVENTS_MAX = 20_000
@@ -170,6 +176,8 @@ class LeaderCore:
         self.submissions = SubmissionQueue()
         self._lead: _Lead | None = None
         self._retry_ms = RETRY_MS
+        self._ended: dict[JobId, str] = {}
+        """Jobs in refused commits, oldest first: id to hash of the specification. They outlive the lead."""
 
     # --- taking and losing the lead ---
 
@@ -191,7 +199,7 @@ class LeaderCore:
         self.drop()
         self.state, self.epoch = LeadState.TAKING, epoch
         lead = self._lead = _Lead(CommitLoop(kernel), self._fresh_clock(last_ms, at), at)
-        lead.loop.offer(Led(epoch, seed), lead.clock.now(at))
+        lead.loop.offer(Led(epoch, seed, tuple(self._ended.items())), lead.clock.now(at))
 
     def _fresh_clock(self, last_ms: int, at: Moment) -> LeaderClock:
         return LeaderClock(self.tolerance_ms, self.pulse_ms, last_ms, at)
@@ -199,6 +207,12 @@ class LeaderCore:
     def drop(self) -> None:
         """The lead is over: forget the kernel and everything it decided that did not become durable."""
         self.state, self.behind_commit, self._lead = LeadState.AWAY, 0, None
+
+    def refused(self, rows: Iterable[StoredRow]) -> None:
+        """The store refused a commit, because these rows have ended. The next lead's kernel is told of the jobs."""
+        self._ended |= {row.id: row.spec_hash for row in rows if isinstance(row, Job)}
+        for job in list(self._ended)[:-ENDED_MAX]:
+            del self._ended[job]
 
     def retry_ms(self) -> int:
         """How long to wait before the next try to take the lead."""

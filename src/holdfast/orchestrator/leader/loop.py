@@ -36,7 +36,7 @@ from holdfast.orchestrator.leader.core import QUESTIONS, LeaderCore, LeadState, 
 from holdfast.orchestrator.leader.record import Recorder, rebuilt
 from holdfast.orchestrator.metrics import Metrics
 from holdfast.orchestrator.wakeups import JOURNAL, NEWS, Wakeups
-from holdfast.state import LeadershipLost, Snapshot, Store
+from holdfast.state import EndedRowChanged, LeadershipLost, Snapshot, Store
 
 log = logging.getLogger("holdfast.loop")
 
@@ -245,6 +245,8 @@ class Leader:
             except Exception as cause:
                 self.metrics.commit_failures.inc()
                 log.error("leadership ended: %s", getattr(cause, "says", None) or cause)
+                if isinstance(cause, EndedRowChanged):
+                    self.core.refused(cause.rows)
                 self._drop(cause)
             finally:
                 if self._timer is not None:

@@ -1,8 +1,11 @@
-"""SPEC J5: no result is accepted from a revoked attempt; an attempt is revoked at most once, for one reason."""
+"""SPEC J5: no result is accepted from a revoked attempt; an attempt is revoked at most once, for one reason,
+also within one decision."""
 
-from holdfast.kernel.decision import Row
-from holdfast.model import Attempt, AttemptId, Failure, Job
-from holdfast.sim.watch import Rule, SceneView
+from holdfast.kernel.decision import Decision, Row
+from holdfast.kernel.events import AnyEvent
+from holdfast.model import Attempt, AttemptId, Failure, Instant, Job
+from holdfast.model.rows import row_key
+from holdfast.sim.watch import Rule, SceneView, View
 
 
 class RevokedStaysOut(Rule):
@@ -10,6 +13,16 @@ class RevokedStaysOut(Rule):
         super().__init__(scene)
         self._revoked: dict[AttemptId, Failure] = {}
         self._fences: dict[int, AttemptId] = {}
+
+    def decided(self, leader: str, event: AnyEvent, now: Instant, decision: Decision, view: View) -> None:
+        """Each version counts, and not only the last one, which becomes durable."""
+        seen: dict[AttemptId, Attempt] = {}
+        for row in decision.changes:
+            if isinstance(row, Attempt):
+                before = seen.get(row.id) or view.get(row_key(row))
+                if isinstance(before, Attempt) and before.revoked is not None and row.revoked != before.revoked:
+                    self.fail(f"{row.id} was revoked for {before.revoked.code}, now {row.revoked}")
+                seen[row.id] = row
 
     def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
         for _, row in rows:
