@@ -322,6 +322,30 @@ def test_a_token_is_shown_once_and_can_be_revoked(http: httpx.Client, client: Cl
         assert http.post("/v1/tokens", json=wrong).json()["code"] == "bad_request"
 
 
+@pytest.mark.spec("N6")
+@pytest.mark.parametrize("cut", [None, -1, 40], ids=["whole", "mistyped", "half"])
+def test_no_answer_and_no_log_repeats_a_token_that_was_sent_in_the_wrong_place(
+    orchestrator: OrchestratorProcess, http: httpx.Client, client: Client, cut: int | None
+) -> None:
+    for token in (client.tokens.create().token[:cut], orchestrator.admin_token()[:cut]):
+        answers = [
+            http.request(method, path.replace("TOKEN", token))
+            for method in ("GET", "DELETE", "POST")
+            for path in (
+                "/v1/tokens/TOKEN", "/v1/jobs/TOKEN", "/v1/nodes/TOKEN", "/v1/arrays/TOKEN", "/v1/TOKEN",
+                "/v1/jobs/TOKEN/stop", "/v1/nodes/TOKEN/drain", "/v1/manifests/TOKEN", "/v1/jobs?limit=TOKEN",
+                "/v1/jobs?cursor=TOKEN", "/v1/jobs?phase=TOKEN", "/v1/events?after=TOKEN",
+            )
+        ]  # fmt: skip
+        wrong = ({"note": [token]}, {token: 1}, {"ttl_ms": token}, token)
+        answers += [http.post(path, json=body) for path in ("/v1/tokens", "/v1/jobs") for body in wrong]
+        answers.append(http.get("/v1/events", headers={"Last-Event-ID": token}))
+        assert len([answer for answer in answers if answer.status_code >= 400]) > 30
+        for answer in answers:
+            assert token[4:] not in answer.text and token[4:20] not in answer.text, answer.text
+        assert token[4:20] not in orchestrator.tail(10_000)
+
+
 @pytest.mark.spec("J14")
 def test_the_doctor_finds_that_memory_equals_the_store(client: Client) -> None:
     findings = {finding.name: finding for finding in client.doctor().findings}

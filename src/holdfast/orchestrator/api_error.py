@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from holdfast import codes
+from holdfast.identity.tokens import redacted
 from holdfast.wire.errors import ErrorView, FailureView
 
 RETRY_AFTER_S = 1
@@ -19,6 +20,8 @@ class ApiError(Exception):
     retry_after_s: int | None = None
 
     def __init__(self, code: str, says: str, hint: str = "", failure: FailureView | None = None) -> None:
+        # Errors quote what was sent, and somebody may have sent a token in the wrong place.
+        says = redacted(says)
         super().__init__(says)
         self.code, self.says, self.hint, self.failure = code, says, hint, failure
 

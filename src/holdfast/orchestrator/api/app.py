@@ -28,6 +28,7 @@ from litestar.types import Scope as AsgiScope
 
 import holdfast
 from holdfast.identity.admin import AdminToken
+from holdfast.identity.tokens import redacted
 from holdfast.orchestrator.api.authentication import Authentication, Unauthenticated
 from holdfast.orchestrator.api.call import STREAM_HEADERS, ApiCall, EventStream, Principal, Reply
 from holdfast.orchestrator.api.context import ApiContext
@@ -140,7 +141,7 @@ def _error(request: Request[Any, Any, Any], wrong: Exception) -> ApiError:
         case ClientException() | HTTPException() if wrong.status_code < 500:
             return ApiError("bad_request", wrong.detail or "the request is invalid")
         case _:
-            log.error("%s %s failed", request.method, path, exc_info=wrong)
+            log.error("%s %s failed", request.method, redacted(path), exc_info=wrong)
             return ApiError("internal", "the orchestrator failed on this request", "Its log says more.")
 
 

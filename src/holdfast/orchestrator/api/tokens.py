@@ -9,7 +9,7 @@ from holdfast.identity import tokens
 from holdfast.identity.admin import AdminToken
 from holdfast.identity.tokens import Drawn
 from holdfast.kernel.events import TokenMade, TokenRevoked
-from holdfast.model import Instant, TokenId
+from holdfast.model import Instant
 from holdfast.orchestrator.api.call import ApiCall
 from holdfast.orchestrator.api.context import ApiContext
 from holdfast.orchestrator.api.job_requests import checked_key, checked_token
@@ -64,6 +64,7 @@ async def list_tokens(call: ApiCall) -> list[JoinTokenView]:
 async def revoke_token(call: ApiCall, token: str) -> None:
     context = call.context
     known = await context.queries.token_named(token)
-    answer = await context.leader.ask(TokenRevoked(TokenId(known.id if known else token)))
     if known is None:
-        decided(answer)
+        # Not quoted: it may be the token itself, whole or in part.
+        raise ApiError("no_such_token", "there is no join token with that id")
+    decided(await context.leader.ask(TokenRevoked(known.id)))
