@@ -188,6 +188,12 @@ def route_lines(path: str, method: str, route: dict[str, Any], aside: str) -> li
         if status.startswith("2"):
             given = content_of(answer.get("content", {}))
             facts.append(f"Answers {status}" + (f" with {given}." if given and given != "null" else "."))
+    refusals = [
+        f"{status} ({', '.join(re.findall('`[a-z_]+`', answer['description']))})"
+        for status, answer in route["responses"].items()
+        if not status.startswith("2")
+    ]
+    facts.append(f"Refuses with {', '.join(refusals)}.")
     lines += [" ".join(facts), ""]
     parameters = [p for p in route.get("parameters", []) if p["in"] != "path"]
     if parameters:

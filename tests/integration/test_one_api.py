@@ -14,13 +14,15 @@ import msgspec
 import pytest
 from glue_house import STEADY, HandNode, House
 
+from holdfast import codes
 from holdfast.blobs.keys import client_uploader
 from holdfast.identity.admin import AdminToken
 from holdfast.orchestrator.api import app as litestar_app
 from holdfast.orchestrator.api.authentication import Authentication
 from holdfast.orchestrator.api.call import OWNER_HEADER, Principal, Scope
-from holdfast.orchestrator.api.dispatch import ApiRequest, answered
-from holdfast.orchestrator.api.routes import ROUTES
+from holdfast.orchestrator.api.dispatch import ApiRequest, answered, found
+from holdfast.orchestrator.api.routes import ROUTES, Route
+from holdfast.orchestrator.api_error import ApiError
 from holdfast.testing import Network
 from holdfast.testing.network_api import finished
 
@@ -280,6 +282,37 @@ def test_both_refuse_the_same_in_the_same_words(
         assert answer.status_code >= 400 and set(answer.json()) == {"code", "says", "hint", "failure"}, answer.text
         answers.append((answer.status_code, headers(answer), said(world, answer.text)))
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(("method", "path", "asked"), REFUSED, ids=lambda value: str(value)[:60])
+def test_every_refusal_is_one_that_the_table_of_routes_and_the_openapi_document_name(
+    real: Real, document: dict[str, Any], method: str, path: str, asked: dict[str, Any]
+) -> None:
+    where, what = filled(real, path, asked)
+    answer = real.ask(method, where, **what)
+    if answer.status_code == 405 or answer.json()["says"].startswith("there is nothing at"):
+        with pytest.raises(ApiError):
+            found(method, where.partition("?")[0].replace("%2F", "/"))
+        return
+    route, _ = found(method, where.partition("?")[0])
+    assert answer.json()["code"] in route.errors[answer.status_code]
+    documented = document["paths"][route.path][method.lower()]["responses"][str(answer.status_code)]
+    assert documented["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ErrorView"}
+    assert f"`{answer.json()['code']}`" in documented["description"]
+
+
+@pytest.fixture(scope="module")
+def document(real: Real) -> dict[str, Any]:
+    return real.ask("GET", "/schema/openapi.json").json()
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_the_document_names_every_status_of_a_route(document: dict[str, Any], route: Route) -> None:
+    responses = document["paths"][route.path][route.method.lower()]["responses"]
+    assert set(responses) == {str(status) for status in (route.status, *route.errors)}
+    assert route.scope is Scope.OPEN or {401, 400, 503} <= set(route.errors)
+    # and a code that the table names is one that exists, with a status of its own
+    assert all(codes.rows()[code].status == status for status, found in route.errors.items() for code in found)
 
 
 ANSWERED: list[tuple[str, str, dict[str, Any]]] = [

@@ -20,6 +20,7 @@ from litestar.exceptions import (
 )
 from litestar.handlers import HTTPRouteHandler, route
 from litestar.openapi import OpenAPIConfig
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.params import Parameter
 from litestar.response import Stream
@@ -27,6 +28,7 @@ from litestar.types import ASGIApp, Receive, Send
 from litestar.types import Scope as AsgiScope
 
 import holdfast
+from holdfast import codes
 from holdfast.identity.admin import AdminToken
 from holdfast.identity.tokens import redacted
 from holdfast.orchestrator.api.authentication import Authentication, Unauthenticated
@@ -36,6 +38,7 @@ from holdfast.orchestrator.api.dispatch import JSON_TYPE, allowed, body_too_larg
 from holdfast.orchestrator.api.routes import BODY_BYTES_MAX, ROUTES, Route
 from holdfast.orchestrator.api_error import ApiError
 from holdfast.state import StoreError
+from holdfast.wire.errors import ErrorView
 
 log = logging.getLogger("holdfast.http")
 
@@ -76,7 +79,14 @@ def mounted(ours: Route, context: ApiContext) -> HTTPRouteHandler:
         request_max_body_size=ours.body_bytes_max,
         opt={BODY_MAX: ours.body_bytes_max},
         guards=[may],
+        responses={status: _refusal(found) for status, found in ours.errors.items()},
     )(run)
+
+
+def _refusal(found: list[str]) -> ResponseSpec:
+    """One status in the OpenAPI document, with the codes that have it."""
+    says = "; ".join(f"`{code}`: {codes.rows()[code].what}" for code in found)
+    return ResponseSpec(ErrorView, generate_examples=False, description=says)
 
 
 def _principal(connection: ASGIConnection[Any, Any, Any, Any]) -> Principal:

@@ -10,12 +10,29 @@ from typing import Any
 
 import msgspec
 
+from holdfast import codes
 from holdfast.orchestrator.api import arrays, checks, content, following, jobs, nodes, service, tokens
 from holdfast.orchestrator.api.call import EVENTS_TYPE, Scope
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 """Size limit of a request body. A full batch of ordinary jobs takes a tenth of this."""
 METRICS_TYPE = "text/plain; version=0.0.4"
+
+_ALWAYS = ("busy", "internal", "stopping", "store_unavailable")
+_NAMED = ("not_found", "ambiguous")
+"""Of a route that takes a name or an id."""
+_STORED = ("store_gone", "store_refused", "store_slow")
+"""Of a route that reads the blob store."""
+_SENT = (
+    *_NAMED, *_STORED, "blob_mismatch", "blob_missing", "bucket_not_allowed", "bucket_refused", "key_reused",
+    "manifest_refused", "network_full", "no_files", "no_fit", "owner_limit", "too_large",
+)  # fmt: skip
+"""Of a route that takes a job, which may name files, buckets and other jobs."""
+_MOVES = (
+    *_NAMED, "already_there", "move_under_way", "moved_too_often", "must_not_repeat", "no_fit", "no_room",
+    "no_such_node", "node_not_ready", "not_live", "too_late",
+)  # fmt: skip
+_TAKES = (*_STORED, "not_found", "blob_mismatch", "blob_missing", "manifest_refused", "store_full", "too_large")
 
 Handler = Callable[..., Awaitable[Any]]
 
@@ -43,6 +60,8 @@ class Route(msgspec.Struct, frozen=True, dict=True):
     body_bytes_max: int = BODY_BYTES_MAX
     says: str = ""
     """What the reference adds to the name or the docstring of the handler."""
+    refusals: tuple[str, ...] = ()
+    """Codes by which the handler refuses, besides those that every route of its kind has."""
 
     @cached_property
     def parameters(self) -> dict[str, HandlerParameter]:
@@ -52,56 +71,95 @@ class Route(msgspec.Struct, frozen=True, dict=True):
         return {one.name: HandlerParameter(kinds[one.name], one.default) for one in named}
 
     @cached_property
+    def errors(self) -> dict[int, list[str]]:
+        """Every error that the route may answer with: its codes by HTTP status."""
+        found = {*_ALWAYS, *self.refusals}
+        if self.scope is not Scope.OPEN:
+            found |= {"not_allowed", "bad_request"}
+        if "data" in self.parameters:
+            found.add("too_large")
+        by_status: dict[int, list[str]] = {}
+        for code in sorted(found):
+            by_status.setdefault(codes.http_status(code), []).append(code)
+        return dict(sorted(by_status.items()))
+
+    @cached_property
     def returns(self) -> Any:
         return typing.get_type_hints(self.handler)["return"]
 
 
 ROUTES = (
     # --- jobs ---
-    Route("POST", "/v1/jobs", jobs.submit, Scope.SUBMIT, status=201, says="header Idempotency-Key optional"),
-    Route("POST", "/v1/jobs/batch", jobs.submit_batch, Scope.SUBMIT, says="up to 1,000"),
+    Route("POST", "/v1/jobs", jobs.submit, Scope.SUBMIT, status=201, says="header Idempotency-Key optional",
+          refusals=_SENT),
+    Route("POST", "/v1/jobs/batch", jobs.submit_batch, Scope.SUBMIT, says="up to 1,000",
+          refusals=_SENT),
     Route("GET", "/v1/jobs", jobs.list_jobs, Scope.READ, says="newest first"),
-    Route("GET", "/v1/jobs/{job}", jobs.show_job, Scope.READ, says="a unique prefix of an id is enough"),
-    Route("GET", "/v1/jobs/{job}/explain", jobs.explain_job, Scope.READ),
-    Route("POST", "/v1/jobs/{job}/stop", jobs.stop_job, Scope.SUBMIT),
+    Route("GET", "/v1/jobs/{job}", jobs.show_job, Scope.READ, says="a unique prefix of an id is enough",
+          refusals=_NAMED),
+    Route("GET", "/v1/jobs/{job}/explain", jobs.explain_job, Scope.READ,
+          refusals=(*_NAMED, "not_live")),
+    Route("POST", "/v1/jobs/{job}/stop", jobs.stop_job, Scope.SUBMIT,
+          refusals=(*_NAMED, "not_live")),
     Route("POST", "/v1/jobs/{job}/rerun", jobs.rerun_job, Scope.SUBMIT, status=201,
-          says="the same again; header Idempotency-Key"),
-    Route("POST", "/v1/jobs/{job}/move", jobs.move_job, Scope.SUBMIT),
-    Route("POST", "/v1/jobs/{job}/received", jobs.files_received, Scope.SUBMIT, says="the files it made have arrived"),
+          says="the same again; header Idempotency-Key",
+          refusals=_SENT),
+    Route("POST", "/v1/jobs/{job}/move", jobs.move_job, Scope.SUBMIT,
+          refusals=_MOVES),
+    Route("POST", "/v1/jobs/{job}/received", jobs.files_received, Scope.SUBMIT, says="the files it made have arrived",
+          refusals=(*_NAMED, "not_ended")),
     Route("GET", "/v1/jobs/{job}/output/{attempt}/{stream}", jobs.output, Scope.READ,
-          says="up to 1 MiB; empty at the end"),
+          says="up to 1 MiB; empty at the end",
+          refusals=(*_NAMED, "output_gone")),
     # --- checks ---
-    Route("POST", "/v1/check", checks.check, Scope.READ, says="a submission's outcome now; nothing is stored"),
+    Route("POST", "/v1/check", checks.check, Scope.READ, says="a submission's outcome now; nothing is stored",
+          refusals=(*_SENT, "no_such_node")),
     Route("POST", "/v1/check/watch", checks.watch, Scope.READ, media_type=EVENTS_TYPE,
-          says="a CheckView when something changes and every second"),
+          says="a CheckView when something changes and every second",
+          refusals=(*_SENT, "no_such_node")),
     Route("GET", "/v1/estimates", checks.estimates, Scope.READ, says="how often estimates were right"),
     # --- arrays ---
     Route("POST", "/v1/arrays", arrays.submit_array, Scope.SUBMIT, status=201,
-          says="one job per item; header Idempotency-Key optional"),
-    Route("GET", "/v1/arrays/{array}", arrays.show_array, Scope.READ),
-    Route("POST", "/v1/arrays/{array}/stop", arrays.stop_array, Scope.SUBMIT),
+          says="one job per item; header Idempotency-Key optional",
+          refusals=_SENT),
+    Route("GET", "/v1/arrays/{array}", arrays.show_array, Scope.READ,
+          refusals=_NAMED),
+    Route("POST", "/v1/arrays/{array}/stop", arrays.stop_array, Scope.SUBMIT,
+          refusals=_NAMED),
     Route("POST", "/v1/arrays/{array}/retry", arrays.retry_array, Scope.SUBMIT,
-          says="rerun the items that did not succeed"),
+          says="rerun the items that did not succeed",
+          refusals=_SENT),
     # --- content ---
-    Route("POST", "/v1/blobs/missing", content.missing, Scope.SUBMIT, says="which of these must be sent"),
-    Route("POST", "/v1/blobs/links", content.places, Scope.SUBMIT, says="URLs to upload to"),
-    Route("POST", "/v1/manifests", content.take, Scope.SUBMIT, says="accept what was uploaded"),
-    Route("GET", "/v1/manifests/{name}", content.manifest, Scope.READ),
-    Route("POST", "/v1/manifests/{name}/links", content.links, Scope.READ, says="URLs to fetch its blobs from"),
+    Route("POST", "/v1/blobs/missing", content.missing, Scope.SUBMIT, says="which of these must be sent",
+          refusals=_STORED),
+    Route("POST", "/v1/blobs/links", content.places, Scope.SUBMIT, says="URLs to upload to",
+          refusals=_TAKES),
+    Route("POST", "/v1/manifests", content.take, Scope.SUBMIT, says="accept what was uploaded",
+          refusals=_TAKES),
+    Route("GET", "/v1/manifests/{name}", content.manifest, Scope.READ,
+          refusals=_TAKES),
+    Route("POST", "/v1/manifests/{name}/links", content.links, Scope.READ, says="URLs to fetch its blobs from",
+          refusals=_TAKES),
     # --- join tokens ---
     Route("POST", "/v1/tokens", tokens.make_token, Scope.OPERATE, status=201,
-          says="the token itself is shown only here; header Idempotency-Key optional"),
+          says="the token itself is shown only here; header Idempotency-Key optional",
+          refusals=("key_reused",)),
     Route("GET", "/v1/tokens", tokens.list_tokens, Scope.OPERATE, says="newest first"),
-    Route("DELETE", "/v1/tokens/{token}", tokens.revoke_token, Scope.OPERATE, status=204),
+    Route("DELETE", "/v1/tokens/{token}", tokens.revoke_token, Scope.OPERATE, status=204,
+          refusals=("ambiguous", "no_such_token")),
     # --- nodes ---
     Route("GET", "/v1/nodes", nodes.list_nodes, Scope.READ),
-    Route("GET", "/v1/nodes/{node}", nodes.show_node, Scope.READ, says="with its recent journal"),
-    Route("POST", "/v1/nodes/{node}/drain", nodes.drain_node, Scope.OPERATE),
+    Route("GET", "/v1/nodes/{node}", nodes.show_node, Scope.READ, says="with its recent journal",
+          refusals=_NAMED),
+    Route("POST", "/v1/nodes/{node}/drain", nodes.drain_node, Scope.OPERATE,
+          refusals=(*_NAMED, "no_such_node")),
     # --- streams ---
     Route("GET", "/v1/events", following.follow_events, Scope.READ, media_type=EVENTS_TYPE,
-          says="EventViews; Last-Event-ID resumes; tail: start this many before the newest"),
+          says="EventViews; Last-Event-ID resumes; tail: start this many before the newest",
+          refusals=(*_NAMED, "bad_cursor")),
     Route("GET", "/v1/jobs/{job}/logs", following.follow_logs, Scope.READ, media_type=EVENTS_TYPE,
-          says="LogLines; Last-Event-ID resumes"),
+          says="LogLines; Last-Event-ID resumes",
+          refusals=(*_NAMED, "bad_cursor")),
     # --- the orchestrator itself ---
     Route("GET", "/v1/doctor", service.doctor, Scope.READ, says="rebuild equals memory, store reachable and more"),
     Route("GET", "/healthz", service.healthz, Scope.OPEN, media_type="application/json"),
