@@ -40,17 +40,12 @@ LISTED = {
     "node/runtimes/container.py:_fork:spawn": ENGINE,
     "node/runtimes/engine_api.py:Engine.ask:send": ENGINE,
     "diagnostics/machine.py:_asked_engine:send": "asks for an engine's version, for the doctor to show; keeps nothing",
-    "orchestrator/logs/log_files.py:LogStore._opened:fsync:3": "needs more open logs than a test has; its failure is "
-    "known, and to be mended with the other passing errors of logs",
     "blobs/s3.py:S3Store.delete_while.let_go:send": "needs an S3 store; tests/faults/test_blob_store.py cuts the line "
     "to one",
     "client/array_results.py:ArrayResults._make_way:rename": "one rename of a whole folder; its failure is told as "
     "`in_the_way`, and nothing was fetched yet",
 }
 """Sites that neither the network nor a story visits, and why that is."""
-
-SET_ASIDE = {("node/hardware.py:read_disk:fsync", FAILS)}
-"""A node calls its disk broken after one error. Passing errors are to be tried again everywhere, also this one."""
 
 SITES = [site for site in EVERY if site not in LISTED]
 
@@ -183,8 +178,7 @@ def in_the_network(watched: Watched, site: str, way: str) -> None:
     network.check_whole()
     # and a passing error is no reason to set a machine aside: one strike of three, at most
     journal = network.journal(after=before)
-    if (site, way) not in SET_ASIDE:
-        assert [entry.text for entry in journal if entry.kind == "node.quarantined"] == []
+    assert [entry.text for entry in journal if entry.kind == "node.quarantined"] == []
     strikes = [entry.text for entry in journal if entry.kind == "node.strike"]
     assert len(strikes) <= 1 and "invalid_result" not in str(strikes), strikes
 

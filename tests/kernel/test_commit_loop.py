@@ -4,7 +4,7 @@ import pytest
 from kernel_driver import EAGER, Network
 
 from holdfast.kernel.commit import CommitLoop
-from holdfast.kernel.decision import Rejected, Taken
+from holdfast.kernel.decision import Decision, Rejected, Taken
 from holdfast.kernel.events import CancelAsked, ExplainAsked, Led, NodeJoined, NodeSaid, Submitted, Tick
 from holdfast.kernel.kernel import Kernel
 from holdfast.model import Hardware, Instant, JobId, JobSpec, Keep, Meta, NodeId, Owner, Resources, job_id
@@ -134,3 +134,17 @@ def test_a_row_that_ended_is_not_changed_in_the_batch_that_ends_it() -> None:
 
     with pytest.raises(AssertionError, match="has ended"):
         loop.offer(SUBMITTED, Instant(1_004))
+
+
+@pytest.mark.spec("J14")
+def test_a_row_that_ended_may_be_decided_again_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = led()
+    loop.offer(NodeJoined(1, HELLO), Instant(1_001))
+    loop.offer(SUBMITTED, Instant(1_002))
+    loop.offer(CancelAsked(JOB), Instant(1_003))
+    ended = loop._gathering.rows["job", JOB]
+    monkeypatch.setattr(loop.kernel, "apply", lambda *_: Decision((ended,)))
+
+    loop.offer(Tick(), Instant(1_004))
+
+    assert loop._gathering.rows["job", JOB] == ended

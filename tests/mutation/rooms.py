@@ -57,7 +57,7 @@ ROOMS = (
         "state", ("state/writing.py", "state/statements.py", "state/records.py"), 0.75,
         ("integration/test_state.py", "integration/test_glue_*.py", "integration/test_orchestrator_parts.py",
          "integration/test_log_retention.py", "integration/test_sweep.py", "unit/test_queries_names.py",
-         "unit/test_state_records.py"),
+         "unit/test_state_records.py", "unit/test_statements.py"),
     ),
     Room(
         "blobs", ("blobs/verified.py", "blobs/garbage.py", "blobs/manifest.py", "blobs/index.py"), 0.75,

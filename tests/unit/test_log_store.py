@@ -298,3 +298,67 @@ def test_the_log_goes_to_standard_error_once_and_libraries_only_warn(
         for name in ("uvicorn", "uvicorn.error", "grpc", "asyncio", "alembic", "litestar", "httpx", "httpcore"):
             logging.getLogger(name).setLevel(logging.NOTSET)
     assert len(lines) == 1 and lines[0].startswith("{") is not terminal
+
+
+@pytest.mark.spec("J4", "J14")
+def test_a_file_that_cannot_be_synced_when_it_is_closed_for_room_is_taken_back_to_what_is_durable(
+    store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a log with a durable part, when a later part is written and the file must make room for another before its
+    sync, and that sync fails, then nothing is acknowledged, and the lost part does not count when it is sent again."""
+    monkeypatch.setattr(logs_module, "OPEN_FILES_MAX", 1)
+    stored(store, piece(0, b"ab"))
+    open_before = len(os.listdir("/proc/self/fd"))
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(logs_module.os, "fdatasync", fail)
+        with pytest.raises(OSError):
+            store.append([piece(2, b"cd"), piece(0, b"x", "att_abcd.2")])
+
+    assert store.read(ATTEMPT, "stdout", 0, 9) == b"ab"
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert stored(store, piece(2, b"cd")) == [4]
+    assert store.read(ATTEMPT, "stdout", 0, 9) == b"abcd"
+
+
+@pytest.mark.spec("J4", "J14")
+def test_what_an_append_wrote_before_it_failed_is_not_durable(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a batch that failed at its second file, when the sync of the first fails in the next batch, then it is
+    taken back to what was synced, and not to what the failed batch had written."""
+    stored(store, piece(0, b"ab"))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(logs_module.os, "open", fail)
+        with pytest.raises(OSError):
+            store.append([piece(2, b"cd"), piece(0, b"x", "att_abcd.2")])
+    with monkeypatch.context() as broken:
+        broken.setattr(logs_module.os, "fdatasync", fail)
+        with pytest.raises(OSError):
+            store.append([piece(2, b"cd")])
+
+    assert store.read(ATTEMPT, "stdout", 0, 9) == b"ab"
+    assert stored(store, piece(2, b"cd")) == [4]
+
+
+@pytest.mark.spec("J4", "J14")
+def test_a_file_whose_folder_cannot_be_synced_is_not_left_open(
+    store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_before = len(os.listdir("/proc/self/fd"))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(logs_module, "sync_folder", fail)
+        with pytest.raises(OSError):
+            store.append([piece(0, b"ab")])
+
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert stored(store, piece(0, b"ab")) == [2]

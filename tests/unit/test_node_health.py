@@ -1,5 +1,7 @@
 """When a machine is sick: what lasts and what cannot be mended by waiting; never one odd reading."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -172,3 +174,47 @@ def test_sensors_without_a_believable_limit_are_left_out(tmp_path: Path, monkeyp
     monkeypatch.setattr(hardware.psutil, "sensors_temperatures", lambda: found, raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert hardware.read_health(tmp_path).sensors == (Sensor("coretemp Package", 55, 100),)
+
+
+# --- reading the disk ---
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, number: int, times: int) -> None:
+    sync, left = os.fsync, times
+
+    def fsync(descriptor: int) -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+@pytest.mark.spec("H1", "H3")
+@pytest.mark.parametrize(
+    ("number", "times", "sick"),
+    [
+        (errno.EIO, 1, False),
+        (errno.EIO, 2, True),
+        (errno.EROFS, 1, True),
+        (errno.ENOSPC, 1, True),
+        *((number, 1_000, False) for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)),
+    ],
+)
+def test_an_error_that_passes_or_is_not_of_the_disk_makes_no_machine_sick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, times: int, sick: bool
+) -> None:
+    failing(monkeypatch, number, times)
+    reading = hardware.read_disk(tmp_path)
+    assert reading.trouble == (os.strerror(number) if sick else "")
+    assert reading.read_only == (number == errno.EROFS)
+
+
+@pytest.mark.spec("H1")
+def test_a_disk_that_returns_other_bytes_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"something else")
+    assert hardware.read_disk(tmp_path).trouble == "it returns other bytes than were written"
+    monkeypatch.undo()
+    assert hardware.read_disk(tmp_path).trouble == ""

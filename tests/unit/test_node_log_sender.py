@@ -1,8 +1,11 @@
 """The courier: logs arrive in order and whole, whatever the streams do."""
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,3 +147,109 @@ def test_an_orchestrator_that_acknowledges_nothing_is_found_out(
                 await desk.courier.carry(shelf.send, shelf.acks())
 
     asyncio.run(story())
+
+
+# --- reads that fail ---
+
+PASSING = [errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EIO, errno.ENOMEM, errno.EAGAIN]
+
+
+@pytest.mark.spec("J4")
+@pytest.mark.parametrize("at", ["open", "seek", "read"])
+@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize("number", PASSING, ids=errno.errorcode.get)
+def test_a_read_that_fails_is_not_the_end_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int, times: int, at: str
+) -> None:
+    """Given a log that is final, when it cannot be read once or for a while, then it arrives whole, and the error was
+    named once."""
+    opened, failures = Path.open, 0
+
+    def fail(*_: object) -> None:
+        nonlocal failures
+        failures += 1
+        if failures <= times:
+            raise OSError(number, os.strerror(number))
+
+    def failing(path: Path, *how: str) -> object:
+        if at == "open":
+            fail()
+        file = opened(path, *how)
+        return file if at == "open" else Reading(file, at)
+
+    class Reading:
+        def __init__(self, file: Any, at: str) -> None:
+            self.file, self.at = file, at
+
+        def __enter__(self) -> "Reading":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def __getattr__(self, name: str) -> Any:
+            if name == self.at:
+                fail()
+            return getattr(self.file, name)
+
+    async def story() -> None:
+        desk, shelf = Desk(tmp_path), Shelf()
+        desk.write(b"hello world", final=True)
+        with monkeypatch.context() as broken:
+            broken.setattr(log_sender, "AGAIN_S", 0.001)
+            broken.setattr(Path, "open", failing)
+            await desk.deliver(shelf)
+        assert shelf.kept["stdout"] == b"hello world" and failures > times
+
+    asyncio.run(story())
+    assert [errno.errorcode[number] in line for line in caplog.messages] == [True]
+
+
+@pytest.mark.spec("J4")
+def test_a_read_is_tried_again_at_growing_and_bounded_intervals(tmp_path: Path) -> None:
+    waits: list[float] = []
+
+    async def story() -> None:
+        courier = Desk(tmp_path).courier
+        tail = courier._tails[ATT, "stdout"]
+        loop = asyncio.get_running_loop()
+        loop.call_later = lambda wait_s, *_: waits.append(wait_s)  # pyright: ignore
+        for _ in range(2_000):
+            courier._read_later((ATT, "stdout"), tail, OSError(errno.EMFILE, "too many"))
+        assert tail.read_failures == 2_000
+
+    asyncio.run(story())
+    assert waits[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0] and set(waits[6:]) == {8.0}
+
+
+@pytest.mark.spec("J4")
+def test_after_a_read_that_went_well_the_count_of_failures_starts_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        desk = Desk(tmp_path)
+        desk.write(b"hello")
+        tail = desk.courier._tails[ATT, "stdout"]
+        desk.courier._read_later((ATT, "stdout"), tail, OSError(errno.EMFILE, "too many"))
+        assert desk.courier._next_piece((ATT, "stdout")) == LogPiece(ATT, 7, "stdout", 0, b"hello")
+        assert tail.read_failures == 0
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("J4")
+def test_a_log_that_is_gone_or_ends_early_is_delivered_as_far_as_it_goes(tmp_path: Path) -> None:
+    async def story(shorter: bool) -> None:
+        folder = tmp_path / str(shorter)
+        folder.mkdir()
+        desk, shelf = Desk(folder), Shelf()
+        desk.write(b"hello world", final=True)
+        if shorter:
+            (folder / "stdout.log").write_bytes(b"hello")
+        else:
+            (folder / "stdout.log").unlink()
+        await desk.deliver(shelf)
+        assert shelf.kept["stdout"] == (b"hello" if shorter else b"")
+
+    for shorter in (True, False):
+        asyncio.run(story(shorter))

@@ -26,6 +26,8 @@ MEMORY_OFFERED_PERCENT = 90
 DISK_OFFERED_PERCENT = 90
 """The rest is reserved for the machine itself: its stability comes before any job (SPEC N4)."""
 
+NOT_OF_THE_DISK = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR}
+"""Errors of a probe that say nothing about the disk: the process or the machine lacks something for a while."""
 SICK_CHARS_MAX = 500
 GPU_LIMIT_C = 95
 """Used if a card does not report the temperature at which it throttles."""
@@ -94,18 +96,27 @@ def read_disk(home: Path) -> DiskReading:
         total_mib=usage.total // MIB,
         inodes_free=state.f_favail if state.f_files else None,
     )
-    probe = home / "probe"
+    wrong = _probe(home / "probe")
+    if wrong is not None and wrong.errno == errno.EIO:
+        wrong = _probe(home / "probe")  # a disk may fail once; one that fails twice in a row is broken
+    if wrong is None or wrong.errno in NOT_OF_THE_DISK:
+        return reading
+    return replace(reading, trouble=wrong.strerror or "it failed", read_only=wrong.errno == errno.EROFS)
+
+
+def _probe(path: Path) -> OSError | None:
+    """What went wrong, if anything."""
     said = os.urandom(16) * 256
     try:
-        with probe.open("wb") as file:
+        with path.open("wb") as file:
             file.write(said)
             file.flush()
             os.fsync(file.fileno())
-        found = probe.read_bytes()
-        probe.unlink()
+        found = path.read_bytes()
+        path.unlink()
     except OSError as wrong:
-        return replace(reading, trouble=wrong.strerror or "it failed", read_only=wrong.errno == errno.EROFS)
-    return reading if found == said else replace(reading, trouble="it returns other bytes than were written")
+        return wrong
+    return None if found == said else OSError(errno.EILSEQ, "it returns other bytes than were written")
 
 
 def _processor_heat() -> list[Sensor]:

@@ -3,6 +3,7 @@
 Standard library only; used by the shim, the launcher and the runtimes. Knows nothing about attempts.
 """
 
+import contextlib
 import ctypes
 import os
 import re
@@ -118,12 +119,20 @@ class BootTimer:
 
 
 def _stat(pid: int | str) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on; the name before it may contain any characters."""
+    """The fields of /proc/PID/stat from the state on; the name before it may contain any characters. None: there is no
+    such process. Raises OSError if it cannot be read for another reason."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().decode(errors="replace").rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def _stat_if_readable(pid: int | str) -> list[str] | None:
+    """For callers that look again soon, and conclude nothing from None."""
+    with contextlib.suppress(OSError):
+        return _stat(pid)
+    return None
 
 
 def start_ticks(pid: int) -> int | None:
@@ -134,13 +143,28 @@ def start_ticks(pid: int) -> int | None:
 
 def is_alive(pid: int, ticks: int) -> bool:
     """Whether exactly this process still runs: neither another one with its pid nor a zombie."""
-    stat = _stat(pid)
+    try:
+        stat = _stat(pid)
+    except OSError:
+        # Too many open files, for example. A process that is taken for dead loses its work: only its pid is checked
+        # now, which needs no file.
+        return _exists(pid)
     return stat is not None and int(stat[19]) == ticks and stat[0] not in ("Z", "X")
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it runs as another user
+    return True
 
 
 def is_blocked(pid: int) -> bool:
     """Whether the process is in uninterruptible sleep (waiting for a device)."""
-    stat = _stat(pid)
+    stat = _stat_if_readable(pid)
     return stat is not None and stat[0] == "D"
 
 
@@ -160,7 +184,7 @@ def descendants(ancestor: int) -> list[int]:
     """Every process below this one, from /proc. One that forks meanwhile may be missed, so call it again."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit() and (stat := _stat(name)) is not None:
+        if name.isdigit() and (stat := _stat_if_readable(name)) is not None:
             children.setdefault(int(stat[1]), []).append(int(name))
     found: list[int] = []
     unseen = children.get(ancestor, [])
@@ -179,7 +203,7 @@ class Measured:
 
 def measure(pids: list[int]) -> Measured:
     """What these processes use, and what their reaped children used, from /proc."""
-    stats = [stat for pid in pids if (stat := _stat(pid)) is not None and stat[0] not in ("Z", "X")]
+    stats = [stat for pid in pids if (stat := _stat_if_readable(pid)) is not None and stat[0] not in ("Z", "X")]
     ticks = sum(int(number) for stat in stats for number in stat[11:15])
     pages = sum(int(stat[21]) for stat in stats)
     return Measured(ticks * 1000 // os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") >> 20, len(stats))

@@ -1,11 +1,15 @@
 """Sends the logs of attempts to the orchestrator, in order and to the last byte (SPEC J4). Decides nothing.
 
+Only a file that is gone or ends early is shorter than reported. An error of a read says nothing about the length of the
+file: the read is tried again, for as long as the attempt may upload.
+
 At most one piece per attempt and stream is in flight: then an acknowledgement below what was sent always means a gap,
 never a delay. In a new session the orchestrator is asked how far each log is durable, so no position has to be stored
 here. Knows files and pieces; the link transports them.
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -22,7 +26,9 @@ SILENT_S_MAX = 90.0
 """If a piece is not acknowledged for this long, the orchestrator is considered gone. Longer than an orchestrator may be
 frozen without consequences."""
 AGAIN_S = 0.5
-"""Delay before a piece that did not become durable is sent again."""
+"""Delay before a piece that did not become durable is sent again, and before a failed read is tried again; the latter
+doubles with each failure in a row, up to `READ_AGAIN_S_MAX`."""
+READ_AGAIN_S_MAX = 8.0
 
 log = logging.getLogger("holdfast.node")
 
@@ -42,6 +48,8 @@ class _Tail(msgspec.Struct):
     sent_at: float | None = None
     """When the piece in flight was sent; None: none is in flight."""
     refused: bool = False
+    read_failures: int = 0
+    """Failed reads in a row."""
 
     @property
     def delivered(self) -> bool:
@@ -138,15 +146,28 @@ class Courier:
             with tail.path.open("rb") as file:
                 file.seek(tail.durable)
                 data = file.read(min(LOG_DATA_BYTES_MAX, tail.size - tail.durable))
-        except OSError as wrong:
-            log.warning("%s of %s cannot be read: %s", stream, attempt, wrong.strerror)
+        except FileNotFoundError:
+            log.warning("%s of %s is gone", stream, attempt)
             data = b""
+        except OSError as wrong:
+            self._read_later(key, tail, wrong)
+            return None
+        tail.read_failures = 0
         if not data:
             # The file is shorter than reported: deliver what there is.
             tail.size = tail.durable
             self._check(attempt)
             return None
         return LogPiece(attempt, tail.fence, stream, tail.durable, data)
+
+    def _read_later(self, key: Key, tail: _Tail, wrong: OSError) -> None:
+        """The file could not be opened or read. Most such errors pass: too many open files, no memory, a busy disk."""
+        if not tail.read_failures:
+            name = errno.errorcode.get(wrong.errno or 0, "unknown error")
+            log.warning("%s of %s cannot be read, trying again: %s (%s)", key[1], key[0], wrong.strerror, name)
+        wait_s = min(AGAIN_S * 2 ** min(tail.read_failures, 10), READ_AGAIN_S_MAX)
+        tail.read_failures += 1
+        asyncio.get_running_loop().call_later(wait_s, self._look_at, key)
 
     async def _hear_all(self, acks: AsyncIterator[LogDurable]) -> None:
         loop = asyncio.get_running_loop()

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
+
 from holdfast.durable import sync_folder
 from holdfast.model import AttemptId, job_of
 from holdfast.orchestrator.failpoints import failpoint
@@ -36,6 +38,13 @@ _JOB = re.compile(r"job_[0-9a-z]{4,40}")
 _ENDED = "ended"
 
 
+class _OpenLog(msgspec.Struct):
+    descriptor: int
+    size: int
+    durable: int
+    """What was there when it was opened, or was synced since."""
+
+
 class LogRefused(Exception):
     """Logs of this attempt are not accepted; the text says why."""
 
@@ -49,8 +58,8 @@ class LogStore:
     def __init__(self, folder: Path, bytes_max: int) -> None:
         self._folder = folder
         self._bytes_max = bytes_max
-        self._open: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
-        """(attempt, stream) -> (descriptor, size); touched only by the writer thread."""
+        self._open: OrderedDict[tuple[str, str], _OpenLog] = OrderedDict()
+        """By attempt and stream, the one used last at the end; touched only by the writer thread."""
         self._sealed: OrderedDict[str, None] = OrderedDict()
         self._sealing = threading.Lock()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="logs")
@@ -63,8 +72,8 @@ class LogStore:
 
     def close(self) -> None:
         self._writer.shutdown(wait=True)
-        for descriptor, _ in self._open.values():
-            os.close(descriptor)
+        for log in self._open.values():
+            os.close(log.descriptor)
         self._open.clear()
 
     # --- writing: in the writer thread ---
@@ -75,17 +84,19 @@ class LogStore:
         failpoint("logs.before_write")
         self._spare_the_disk()
         outcomes: list[int | LogRefused] = []
-        durable: dict[tuple[str, str], int] = {}
+        touched: set[tuple[str, str]] = set()
         for piece in pieces:
             try:
                 key = (piece.attempt, piece.stream)
-                durable.setdefault(key, self._opened(key)[1])
+                self._opened(key)
+                touched.add(key)
                 outcomes.append(self._append(piece))
             except LogRefused as refused:
                 outcomes.append(refused)
         failpoint("logs.before_sync")
-        for key in sorted(durable):
-            self._sync(key, durable[key])
+        for key in sorted(touched):
+            self._opened(key)
+            self._sync(key)
         failpoint("logs.before_ack")
         return outcomes
 
@@ -101,7 +112,8 @@ class LogStore:
         continue."""
         key = (piece.attempt, piece.stream)
         with self._sealing:
-            descriptor, size = self._opened(key)
+            log = self._opened(key)
+            size = log.size
             fresh = piece.data[size - piece.offset :] if piece.offset <= size else b""
             if not fresh:
                 return size
@@ -110,24 +122,26 @@ class LogStore:
             if size + len(fresh) > self._bytes_max:
                 raise LogRefused(f"over the limit of {self._bytes_max} bytes per attempt and stream")
             while fresh:
-                written = os.pwrite(descriptor, fresh, size)
-                size += written
+                written = os.pwrite(log.descriptor, fresh, size)
+                log.size = size = size + written
                 fresh = fresh[written:]
-                self._open[key] = (descriptor, size)
             return size
 
-    def _sync(self, key: tuple[str, str], durable: int) -> None:
-        descriptor, _ = self._opened(key)
+    def _sync(self, key: tuple[str, str]) -> None:
+        log = self._open[key]
         try:
-            os.fdatasync(descriptor)
+            os.fdatasync(log.descriptor)
         except OSError:
             # After a failed sync the kernel may mark lost pages as clean: only what was synced before is certain.
-            os.ftruncate(descriptor, durable)
             self._open.pop(key)
-            os.close(descriptor)
+            try:
+                os.ftruncate(log.descriptor, log.durable)
+            finally:
+                os.close(log.descriptor)
             raise
+        log.durable = log.size
 
-    def _opened(self, key: tuple[str, str]) -> tuple[int, int]:
+    def _opened(self, key: tuple[str, str]) -> _OpenLog:
         if key in self._open:
             self._open.move_to_end(key)
             return self._open[key]
@@ -135,23 +149,28 @@ class LogStore:
         fresh_folder = not path.parent.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        size = os.fstat(descriptor).st_size
-        if size == 0:
-            # The name of a new file is durable only once its folder is synced.
-            sync_folder(path.parent)
-            if fresh_folder:
-                sync_folder(self._folder)
-        self._open[key] = (descriptor, size)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size == 0:
+                # The name of a new file is durable only once its folder is synced.
+                sync_folder(path.parent)
+                if fresh_folder:
+                    sync_folder(self._folder)
+        except OSError:
+            os.close(descriptor)
+            raise
+        log = self._open[key] = _OpenLog(descriptor, size, size)
         while len(self._open) > OPEN_FILES_MAX:
-            _, (oldest, _) = self._open.popitem(last=False)
-            os.fdatasync(oldest)
-            os.close(oldest)
-        return descriptor, size
+            # What is written and not synced would pass for durable once the file is opened again.
+            oldest = next(iter(self._open))
+            self._sync(oldest)
+            os.close(self._open.pop(oldest).descriptor)
+        return log
 
     def delete(self, job: str) -> None:
         """Delete the output of a job. Runs in the writer thread, which may have its files open."""
         for key in [key for key in self._open if job_of(AttemptId(key[0])) == job]:
-            os.close(self._open.pop(key)[0])
+            os.close(self._open.pop(key).descriptor)
         folder = self._folder_of(job)
         # Delete the mark last: what a crash leaves behind is deleted in the next round.
         for path in sorted(folder.iterdir(), key=lambda path: path.name == _ENDED):
