@@ -362,3 +362,12 @@ def test_a_file_whose_folder_cannot_be_synced_is_not_left_open(
 
     assert len(os.listdir("/proc/self/fd")) == open_before
     assert stored(store, piece(0, b"ab")) == [2]
+
+
+@pytest.mark.spec("J4", "J14")
+def test_a_file_that_was_deleted_is_not_written_to_any_more(store: LogStore) -> None:
+    stored(store, piece(0, b"ab"), piece(0, b"xy", "att_efgh.1"))
+    store.delete(JOB)
+    assert {key[0] for key in store._open} == {"att_efgh.1"}
+    assert stored(store, piece(0, b"cd")) == [2]
+    assert store.read(ATTEMPT, "stdout", 0, 9) == b"cd"

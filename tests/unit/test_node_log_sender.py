@@ -202,7 +202,7 @@ def test_a_read_that_fails_is_not_the_end_of_the_log(
         assert shelf.kept["stdout"] == b"hello world" and failures > times
 
     asyncio.run(story())
-    assert [errno.errorcode[number] in line for line in caplog.messages] == [True]
+    assert [os.strerror(number) in line for line in caplog.messages] == [True]
 
 
 @pytest.mark.spec("J4")
@@ -253,3 +253,14 @@ def test_a_log_that_is_gone_or_ends_early_is_delivered_as_far_as_it_goes(tmp_pat
 
     for shorter in (True, False):
         asyncio.run(story(shorter))
+
+
+@pytest.mark.spec("J4")
+def test_nothing_is_sent_of_an_attempt_that_was_forgotten_meanwhile(tmp_path: Path) -> None:
+    async def story() -> None:
+        desk = Desk(tmp_path)
+        desk.write(b"hello")
+        desk.courier.forget(ATT)
+        assert desk.courier._next_piece((ATT, "stdout")) is None
+
+    asyncio.run(story())

@@ -36,7 +36,7 @@ def test_a_record_changes_until_it_has_ended(table: Any) -> None:
 @pytest.mark.spec("J3")
 def test_on_postgres_many_ids_are_one_parameter() -> None:
     said = str(statements.jobs_by_ids(["job_a", "job_b"], "postgresql").compile(dialect=postgresql.dialect()))
-    assert "jobs.id = ANY (" in said
+    assert "WHERE jobs.id = ANY (" in said
 
 
 @pytest.mark.spec("J3", "J7")

@@ -9,7 +9,6 @@ here. Knows files and pieces; the link transports them.
 """
 
 import asyncio
-import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -27,8 +26,8 @@ SILENT_S_MAX = 90.0
 frozen without consequences."""
 AGAIN_S = 0.5
 """Delay before a piece that did not become durable is sent again, and before a failed read is tried again; the latter
-doubles with each failure in a row, up to `READ_AGAIN_S_MAX`."""
-READ_AGAIN_S_MAX = 8.0
+doubles with each failure in a row, up to `READ_DOUBLINGS_MAX` times."""
+READ_DOUBLINGS_MAX = 4
 
 log = logging.getLogger("holdfast.node")
 
@@ -163,9 +162,8 @@ class Courier:
     def _read_later(self, key: Key, tail: _Tail, wrong: OSError) -> None:
         """The file could not be opened or read. Most such errors pass: too many open files, no memory, a busy disk."""
         if not tail.read_failures:
-            name = errno.errorcode.get(wrong.errno or 0, "unknown error")
-            log.warning("%s of %s cannot be read, trying again: %s (%s)", key[1], key[0], wrong.strerror, name)
-        wait_s = min(AGAIN_S * 2 ** min(tail.read_failures, 10), READ_AGAIN_S_MAX)
+            log.warning("%s of %s cannot be read, trying again: %s", key[1], key[0], wrong)
+        wait_s = AGAIN_S * 2 ** min(tail.read_failures, READ_DOUBLINGS_MAX)
         tail.read_failures += 1
         asyncio.get_running_loop().call_later(wait_s, self._look_at, key)
 
