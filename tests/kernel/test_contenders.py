@@ -269,3 +269,9 @@ def test_lanes_that_the_last_room_went_past_are_not_tried_again() -> None:
 
     assert network.attempts("waits 0") and network.kernel.waiting == 3
     assert network.kernel._w.meta.draws == draws + 1
+
+
+@pytest.mark.spec("J12")
+def test_a_machine_that_a_person_chose_and_nobody_knows_is_not_taken() -> None:
+    _, w, job, _ = one_machine()
+    assert contenders.choose(w, job, (HALF, (), NodeId("node_none"))) is None

@@ -1,6 +1,7 @@
 """What happens to an attempt or a job is told to the mechanisms in one order, and another order is refused."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from kernel_driver import at, network_of, seen
@@ -92,3 +93,34 @@ def test_another_order_would_decide_otherwise(
     # then the first attempt is revoked, for the reason of whoever answered first
     revoked = network.attempts()[0].revoked
     assert revoked is not None and revoked.code is code
+
+
+def test_the_first_mechanism_that_handles_an_attempt_that_is_away_is_the_last_one_asked() -> None:
+    asked: list[str] = []
+
+    class Passes(Mechanism):
+        def away(self, w: Any, attempt: Any, why: Any) -> bool:
+            asked.append("passes")
+            return False
+
+    class Handles(Mechanism):
+        def away(self, w: Any, attempt: Any, why: Any) -> bool:
+            asked.append("handles")
+            return True
+
+    class NotAsked(Passes):
+        pass
+
+    nobody: Any = None
+    assert Lifecycle([Passes, Handles, NotAsked]).away(nobody, nobody, nobody)
+    assert asked == ["passes", "handles"]
+    assert not Lifecycle([Passes]).away(nobody, nobody, nobody)
+
+
+def test_a_mechanism_that_says_nothing_changes_nothing() -> None:
+    """As a mechanism that overrides a method and leaves the rest of the work to the base does."""
+    nothing, job = Mechanism(), object()
+    some: Any = job
+    assert nothing.offered(some, some) is nothing.lost(some, some, some, some) is nothing.ending(some, some) is job
+    assert nothing.away(some, some, some) is False
+    assert nothing.gate(some, some, None) is None and nothing.digest() is None

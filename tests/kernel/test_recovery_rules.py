@@ -6,7 +6,7 @@ import pytest
 from kernel_driver import GOOD, HALF, ROOM, SETTINGS, WHOLE, Network, seen, with_two_nodes
 from msgspec.structs import replace
 
-from holdfast.kernel import health, recovery
+from holdfast.kernel import health, moving, poison, reconcile, recovery, reservation
 from holdfast.kernel.events import CancelAsked, Checkpointed, DrainAsked, NodeSaid, Tick
 from holdfast.kernel.poison import POISON_WINDOW_MS
 from holdfast.kernel.world import World
@@ -14,6 +14,7 @@ from holdfast.model import (
     Attempt,
     AttemptId,
     AttemptPhase,
+    Facts,
     Failure,
     FailureCode,
     Instant,
@@ -471,3 +472,40 @@ def test_a_leased_body_that_ended_and_whose_node_then_goes_is_still_given_up_in_
     failure = network.job().failure
     assert failure is not None and failure.code is FailureCode.LEASE_LOST
     assert len(network.attempts()) == 1
+
+
+# --- an attempt whose job is not known ---
+
+
+@pytest.mark.spec("J5", "J14")
+@pytest.mark.parametrize(
+    "meets",
+    [
+        lambda w, attempt: recovery.go_on(w, attempt, LOST),
+        lambda w, attempt: recovery.drain_due(w, attempt.node),
+        lambda w, attempt: recovery.make_fit(w, attempt.node),
+        lambda w, attempt: health.take_over(w, attempt, Facts()),
+        lambda w, attempt: health.returned(w, attempt),
+        lambda w, attempt: poison.Poison().returned(w, attempt),
+        lambda w, attempt: moving.body_started(w, attempt),
+        lambda w, attempt: reconcile._waits_for_go(w, attempt),
+        lambda w, attempt: reconcile.observe_ready(w, attempt, 1),
+        lambda w, attempt: reconcile.missing(w, attempt, came_back=False),
+        lambda w, attempt: reservation._ends_by(w, attempt),
+    ],
+)
+def test_a_kernel_that_meets_an_attempt_of_a_job_it_does_not_know_decides_nothing(meets: Any) -> None:
+    """No event leads there. If one did, the kernel must neither break nor do anything to the attempt."""
+    network = with_two_nodes()
+    network.submit()
+    (attempt,) = network.attempts()
+    w = network.kernel._w
+    w.begin(Instant(network.now + SETTINGS.resend_ms))
+    w.put(replace(w.nodes[attempt.node], draining=True, offered=Resources(), drain_until_ms=w.patience))
+    del w.jobs[attempt.job]
+    w.begin(w.now)
+
+    meets(w, attempt)
+
+    assert not w.changes and not w.sends
+    assert w.attempts[attempt.id] == attempt

@@ -362,3 +362,46 @@ def test_a_machine_is_not_held_twice_and_one_where_the_job_failed_comes_last() -
     assert reservation._soonest(w, large, chosen) is w.fleet[NodeId("node_0")]
     w.put(replace(w.jobs[job_id("cleo", "large")], reserved=NodeId("node_0")))
     assert reservation._soonest(w, large, chosen) is None
+
+
+IDLE = Need(Resources(0, 4_096, 100))
+"""All the memory of a machine and none of its processors: it counts least in its owner's share."""
+
+
+def next_to_the_least() -> tuple[Network, World]:
+    """Somebody runs a job that counts least, and has another one that waits; every machine is full."""
+    network = Network()
+    network.join("node_a")
+    network.submit("runs", owner="bob", need=IDLE)
+    network.join("node_b")
+    network.submit("ends", owner="cleo", need=IDLE)
+    network.submit("waits", owner="bob", need=IDLE)
+    return network, network.kernel._w
+
+
+@pytest.mark.spec("J13")
+def test_who_has_nothing_goes_before_who_has_the_least() -> None:
+    network, _ = next_to_the_least()
+    network.submit("first", owner="zoe", need=IDLE)
+    (ends,) = network.attempts("ends", "cleo")
+    failed = Failure(FailureCode.EXIT_CODE, exit_code=1)
+    network.report("node_b", seen(ends, HeldPhase.FINISHED, failure=failed))
+    assert network.attempts("first", "zoe") and not network.attempts("waits", "bob")
+
+
+@pytest.mark.spec("J13")
+def test_who_has_nothing_may_have_room_that_is_held_for_who_has_the_least() -> None:
+    _, w = next_to_the_least()
+    waits = w.jobs[job_id("bob", "waits")]
+    w.put(replace(waits, reserved=NodeId("node_b")))
+    for attempt in w.held_by(NodeId("node_b")):
+        contenders.close_attempt(w, attempt, None)
+    new = replace(waits, id=JobId("job_new"), owner=Owner("zoe"))
+    assert reservation.room_held(w, new, (IDLE, (), None)) is w.fleet[NodeId("node_b")]
+
+
+@pytest.mark.spec("J13", "J12")
+def test_a_job_for_which_a_person_chose_a_machine_gets_it_when_it_is_held_for_the_job() -> None:
+    network, w, job = one_held()
+    empty(network, w)
+    assert contenders.choose(w, job, (WAITS, (), NODE)) is w.fleet[NODE]
