@@ -582,3 +582,16 @@ def test_a_job_that_is_blamed_for_nothing_is_not_written_when_it_got_far() -> No
     changes = len(w.changes)
     poison.blame_job(w, replace(attempt, started_ms=begun, saved_ms=w.now))
     assert len(w.changes) == changes
+
+
+# --- how much one owner may have ---
+
+
+@pytest.mark.spec("J13")
+def test_an_owner_may_have_so_many_live_jobs_and_one_more_when_one_has_ended() -> None:
+    network = Network(replace(SETTINGS, owner_live_jobs_max=1))
+    network.join("node_a")
+    codes = [getattr(network.submit(key, owner=owner), "code", "") for owner in ("ann", "ben") for key in ("1", "2")]
+    assert codes == ["", "owner_limit", "", "owner_limit"]
+    network.tell(CancelAsked(network.job("1").id))
+    assert getattr(network.submit("2"), "code", "") == ""
