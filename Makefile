@@ -23,7 +23,7 @@ export PYTHONUTF8 := 1
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make test       everything: install, lint, types, contracts, mutants, tests"
+	@echo "make test       everything: install, lint, types, contracts, mutants, changed functions mutated, tests"
 	@echo "make demo       a job survives the kill of its node"
 	@echo
 	@echo "make unit       only the fast tests"
@@ -88,7 +88,7 @@ constraints:
 
 # Pytest comes last, so that its closing line is the last thing one sees. It also compares generated code and
 # pages with their sources (tests/test_tidy.py and the tests of the wire).
-test: system install lint types contracts mutants-quick
+test: system install lint types contracts mutants-quick mutation-changed
 	@$(BIN)/python -m pytest -v -p no:faker -p tests.plugins.alone -p tests.plugins.crashes -p tests.plugins.status \
 	  -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations 15 --status docs/status.md
 

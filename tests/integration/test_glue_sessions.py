@@ -147,8 +147,9 @@ def test_handshakes_stand_in_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     async def tells(house: House) -> None:
         assert not house.leader.crowded()
-        first, second = Line(house.listen), Line(house.listen)
+        first = Line(house.listen)
         await asyncio.to_thread(first.hear)
+        second = Line(house.listen)
         await house.until(house.leader.crowded, "the second to wait")
         third = Line(house.listen)
         refused = convert.challenge_from_frame(await asyncio.to_thread(third.hear))

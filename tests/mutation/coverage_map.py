@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from hashlib import sha256
 from pathlib import Path
@@ -32,9 +33,13 @@ class CoverageMap:
         return sorted((test for test in found if test in self._rank), key=self._rank.__getitem__)
 
 
-def measure(room: Room) -> CoverageMap:
+class OutOfTime(Exception):
+    """The measuring run did not end in time."""
+
+
+def measure(room: Room, until: float | None = None) -> CoverageMap:
     """The map of a room for the present tree. What `build/` has is used: all of it if only tests changed since, except
-    for the files of those."""
+    for the files of those. Raises OutOfTime at `until`, by the monotonic clock."""
     KEPT.mkdir(parents=True, exist_ok=True)
     kept = KEPT / f"coverage-{room.name}.json"
     code, tests = _hash_of_code(room), {_name(file): _hash_of_test(file) for file in room.test_files()}
@@ -47,7 +52,7 @@ def measure(room: Room) -> CoverageMap:
         _forget(known, {*changed, *gone})
     if changed:
         print(f"{room.name}: measuring what {len(changed)} files of tests execute", flush=True)
-        _measure_into(known, room, changed)
+        _measure_into(known, room, changed, until)
     known["tests"] = tests
     kept.write_text(json.dumps(known))
     return _map(known)
@@ -63,17 +68,21 @@ def _forget(known: dict[str, Any], files: set[str]) -> None:
             by_line[line] = [test for test in by_line[line] if stays(test)]
 
 
-def _measure_into(known: dict[str, Any], room: Room, files: list[str]) -> None:
+def _measure_into(known: dict[str, Any], room: Room, files: list[str], until: float | None) -> None:
     data = KEPT / f"coverage-{os.getpid()}.data"
     seconds = KEPT / f"seconds-{os.getpid()}.json"
     config = KEPT / f"coverage-{room.name}.ini"
     included = "\n".join(f"  {path}" for path in room.files())
     config.write_text(f"[run]\ncore = ctrace\ninclude =\n{included}\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "coverage", "run", f"--rcfile={config}", f"--data-file={data}",
-         "-m", "pytest", *files, *_options(), "-p", "tests.mutation.coverage_plugin", "-x"],
-        cwd=ROOT, env={**environment(), "HOLDFAST_MUTATION_SECONDS": str(seconds)}, capture_output=True, text=True,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "coverage", "run", f"--rcfile={config}", f"--data-file={data}",
+             "-m", "pytest", *files, *_options(), "-p", "tests.mutation.coverage_plugin", "-x"],
+            cwd=ROOT, env={**environment(), "HOLDFAST_MUTATION_SECONDS": str(seconds)}, capture_output=True, text=True,
+            timeout=None if until is None else max(0.1, until - time.monotonic()),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise OutOfTime from None
     if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         print(done.stdout[-3_000:], done.stderr[-2_000:])
         raise SystemExit("mutation: the tests do not pass on the tree as it is")

@@ -34,13 +34,13 @@ class Room:
 
 ROOMS = (
     Room(
-        "kernel", ("kernel",), 0.85,
+        "kernel", ("kernel",), 0.90,
         ("kernel", "scenarios", "unit/test_function_calls.py", "integration/test_glue_owners.py",
          "integration/test_orchestrator_parts.py"),
     ),
-    Room("policy", ("policy",), 0.85, ("kernel", "scenarios")),
+    Room("policy", ("policy",), 0.95, ("kernel", "scenarios")),
     Room(
-        "node_core", ("node/core",), 0.85,
+        "node_core", ("node/core",), 0.95,
         ("unit/test_node_core*.py", "unit/test_node_redial.py", "unit/test_recorded_nodes.py",
          "unit/test_attempt_lifecycle.py",
          "unit/test_resource_usage.py", "unit/test_node_machine.py", "unit/test_container_request.py",
@@ -49,29 +49,29 @@ ROOMS = (
     ),
     Room(
         "leader", ("orchestrator/leader/core.py", "orchestrator/leader/dedupe.py", "orchestrator/content/verify.py"),
-        0.75,
+        0.90,
         ("integration/test_glue_*.py", "integration/test_orchestrator_parts.py", "unit/test_leader*.py",
          "unit/test_verifier.py", "unit/test_function_calls.py"),
     ),
     Room(
-        "state", ("state/writing.py", "state/statements.py", "state/records.py"), 0.75,
+        "state", ("state/writing.py", "state/statements.py", "state/records.py"), 0.80,
         ("integration/test_state.py", "integration/test_glue_*.py", "integration/test_orchestrator_parts.py",
          "integration/test_log_retention.py", "integration/test_sweep.py", "unit/test_queries_names.py",
          "unit/test_state_records.py", "unit/test_statements.py"),
     ),
     Room(
-        "blobs", ("blobs/verified.py", "blobs/garbage.py", "blobs/manifest.py", "blobs/index.py"), 0.75,
+        "blobs", ("blobs/verified.py", "blobs/garbage.py", "blobs/manifest.py", "blobs/index.py"), 0.85,
         ("unit/test_blobs_*.py", "integration/test_blobs_stores.py", "integration/test_sweep.py",
          "integration/test_result_uploader.py", "integration/test_glue_attempt_runner.py",
          "integration/test_glue_races.py", "integration/test_glue_verify.py"),
     ),
     Room(
-        "identity", ("identity",), 0.75,
+        "identity", ("identity",), 0.90,
         ("unit/test_identity_*.py", "unit/test_glue_identity.py", "unit/test_wire_link.py", "unit/test_node_link.py",
          "integration/test_glue_link.py", "integration/test_glue_races.py"),
     ),
     Room(
-        "logs", ("orchestrator/logs/log_files.py", "node/log_sender.py"), 0.75,
+        "logs", ("orchestrator/logs/log_files.py", "node/log_sender.py"), 0.85,
         ("unit/test_node_log_sender.py", "unit/test_log_store.py", "integration/test_log_retention.py",
          "integration/test_orchestrator_parts.py", "integration/test_glue_*.py"),
     ),

@@ -97,9 +97,7 @@ def mutation_lines() -> list[str]:
     ]
     for room in ROOMS:
         killed, total, unknown = score(Verdicts.read(room.name), targets(room))
-        known = total - unknown
-        share = f"{killed / known:.1%}" if known else "-"
-        lines.append(f"| {room.name} | {known} | {killed} | {share} | {room.bar:.0%} | {unknown} |")
+        lines.append(f"| {room.name} | {total} | {killed} | {killed / total:.1%} | {room.bar:.0%} | {unknown} |")
     return lines
 
 

@@ -153,3 +153,16 @@ def test_what_a_token_is_drawn_from_is_used_as_far_as_it_is_needed() -> None:
     assert tokens.make(PIN, Instant(0), Instant(1), drawn=same)[0] == ticket
     assert tokens.make(PIN, Instant(0), Instant(1), drawn=other)[0].id != ticket.id
     assert tokens.make(PIN, Instant(0), Instant(1), drawn=other)[0].secret != ticket.secret
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ("hf1_abcdefghijklmnop is no id", "hf1_… is no id"),
+        ("twice hfa_0123456789abcdef hf1_short", "twice hfa_… hf1_…"),
+        ("a job named half1_done", "a job named half1_done"),
+    ],
+)
+def test_no_token_is_shown_in_what_quotes_a_request(sent: str, shown: str) -> None:
+    assert tokens.redacted(sent) == shown

@@ -703,3 +703,11 @@ def test_of_very_many_refused_jobs_the_last_are_remembered(monkeypatch: pytest.M
     lead.take()
     (led, _), *_ = lead.kernel.told
     assert isinstance(led, Led) and [job for job, _ in led.ended] == [submitted(key).job for key in "bc"]
+
+
+@pytest.mark.spec("J14")
+def test_each_leader_core_queues_submissions_of_the_same_job() -> None:
+    core, other = LeaderCore(SETTINGS), LeaderCore(SETTINGS)
+    assert core.submissions.enter("first", {"job_1"})
+    assert not core.submissions.enter("second", {"job_1"})
+    assert other.submissions.enter("first", {"job_1"})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.mutation import fork_server
-from tests.mutation.__main__ import score, unlisted
+from tests.mutation.__main__ import score, stale, unlisted
 from tests.mutation.functions import Target, normalised_hash, targets, targets_in
 from tests.mutation.operators import Function, mutants
 from tests.mutation.rooms import ROOMS, Room
@@ -185,24 +185,33 @@ def test_a_survivor_without_a_reason_is_refused(tmp_path: Path, monkeypatch: pyt
 # --- what is committed ---
 
 FLOORS = {
-    "kernel": 0.85, "policy": 0.85, "node_core": 0.85, "leader": 0.75, "state": 0.75, "blobs": 0.75, "identity": 0.75,
-    "logs": 0.75,
+    "kernel": 0.90, "policy": 0.95, "node_core": 0.95, "leader": 0.90, "state": 0.80, "blobs": 0.85, "identity": 0.90,
+    "logs": 0.85,
 }  # fmt: skip
 """A bar only ever rises: raise it here with it."""
+UNKNOWN_MAX = 0.5
+"""The share of a room's mutants that may lack a verdict."""
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
 def test_the_verdicts_that_are_committed_are_above_the_bar(room: Room) -> None:
-    """Functions that changed since have no verdict: `make mutation-changed` tries those."""
+    """Functions that changed since have no verdict: `make mutation-changed` tries those. If most of a room changed, it
+    has to be tried as a whole: `make mutation ROOMS=…`."""
     killed, total, unknown = score(Verdicts.read(room.name), targets(room))
 
     assert room.bar >= FLOORS[room.name]
     assert killed >= room.bar * (total - unknown)
+    assert unknown <= UNKNOWN_MAX * total
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
 def test_every_survivor_is_listed_with_a_reason(room: Room) -> None:
     assert unlisted(Verdicts.read(room.name), targets(room)) == []
+
+
+def test_every_listed_mutant_exists_and_survives() -> None:
+    everything = [target for room in ROOMS for target in targets(room)]
+    assert stale(everything, [Verdicts.read(room.name) for room in ROOMS]) == []
 
 
 def test_a_room_has_files_and_tests() -> None:
