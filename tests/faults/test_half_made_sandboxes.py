@@ -17,6 +17,7 @@ from holdfast.node import linux
 from holdfast.node.attempt import attempt_folders
 from holdfast.node.core.order import Order
 from holdfast.node.runtimes import bubblewrap, cgroups, child, owners, scratch
+from holdfast.node.runtimes.hindrances import Hindrance
 from holdfast.testing.processes import wait_for
 
 pytestmark = pytest.mark.spec("N9", "N4")
@@ -154,6 +155,23 @@ def test_a_disk_goes_from_a_strangers_view_also_by_the_second_sweep(folder: Path
         attempt_folders.clean(folder)
         # then the kernel takes the copy away, and the disk is free
         wait_for(lambda: scratch.loops_below(str(folder)) == [], "the disk to be free")
+
+
+@pytest.mark.spec("J7", "N9")
+def test_scratch_never_covers_files_that_were_put_there_without_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given an agent that found that this machine cannot mount a file, and put the job's files into a plain folder
+    order = Order("att_0a.1", 7, "job_0a", ("true",), 1, 1, 0, 0, resources={"disk_mib": 4})
+    with monkeypatch.context() as patched:
+        patched.setattr(scratch, "hindrance", lambda: Hindrance("no file can be mounted"))
+        child.make_folders(order, str(folder))
+    (folder / "work" / "given").write_text("text")
+    # when its shim finds that it can
+    child.make_folders(order, str(folder))
+    # then the body still sees the files
+    assert (folder / "work" / "given").read_text() == "text"
+    assert scratch.mounts_below(str(folder)) == []
 
 
 def test_only_our_own_and_the_attempts_user_are_believed_to_be_of_it(tmp_path: Path) -> None:

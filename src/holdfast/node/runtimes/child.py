@@ -85,7 +85,9 @@ def make_folders(order: Order, folder: str, uid: int = 0) -> None:
     names = ("work", "checkpoint") if order.checkpoint else ("work",)
     lent.lay_out(folder)
     disk_mib = order.resources.get("disk_mib", 0)
-    if disk_mib and not scratch.hindrance():
+    # Agent and shim both call this, and one of them may have found that this machine cannot mount a file: the first
+    # decides.
+    if disk_mib and not scratch.is_plain(folder, names) and not scratch.hindrance():
         scratch.make(folder, names, disk_mib, uid)
         return
     for name in names:

@@ -147,12 +147,12 @@ def make(folder: str, names: tuple[str, ...], mib: int, uid: int) -> None:
     if mounted:  # an earlier call was interrupted here: nothing is in it yet
         detach(folder)
         os.unlink(image)
-    for place in places.values():
-        os.makedirs(place, mode=0o700, exist_ok=True)
     if not os.path.exists(image):
         _format(folder, room_for(mib))
     elif not _is_clean(image):
         raise OSError(errno.EIO, "the machine was not shut down cleanly, and what the job had written is lost")
+    for place in places.values():  # after the image: see `is_plain`
+        os.makedirs(place, mode=0o700, exist_ok=True)
     disk = os.path.join(folder, _DISK)
     os.makedirs(disk, mode=0o700, exist_ok=True)
     number, device = _attach(image)
@@ -239,6 +239,12 @@ def _parts(fd: int) -> list[tuple[int, bytes]]:
             data = os.pread(fd, min(_PART_BYTES, end - offset), offset)
             if data.strip(b"\0"):
                 found.append((offset, data))
+
+
+def is_plain(folder: str, names: tuple[str, ...]) -> bool:
+    """Whether these folders were created without scratch. They may have content, which scratch would cover."""
+    places = [os.path.join(folder, name) for name in names]
+    return any(os.path.isdir(place) for place in places) and not os.path.exists(os.path.join(folder, IMAGE))
 
 
 def is_away(folder: str) -> bool:
