@@ -1,5 +1,7 @@
 """Placement: the index never says "no fit" when there is one, and never offers what does not fit."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from kernel_driver import ROOM, SETTINGS, Network, seen
 from msgspec.structs import replace
 
 from holdfast.kernel.events import Tick
-from holdfast.kernel.placement import NodeIndex, NodeKind, Seat, kind_serves, level
+from holdfast.kernel.placement import NodeIndex, NodeKind, Seat, has_room, kind_serves, level
 from holdfast.kernel.world import kind_of
 from holdfast.model import CONTAINER, JOBS, Failure, FailureCode, Gpu, Hardware, Need, NodeId, Resources
 from holdfast.model.messages import HeldPhase
@@ -207,3 +209,40 @@ def test_a_node_of_which_nothing_changed_stays_where_it_is_in_the_index() -> Non
     assert w.fleet[NodeId("node_a")].idle is not idle
     w.reindex(NodeId("node_none"))
     assert len(w.index) == 1
+
+
+KIND = NodeKind("x86_64", "NVIDIA H200", 141_000, "580.1", "13.0", (CONTAINER, JOBS))
+
+
+@pytest.mark.spec("J2")
+@pytest.mark.parametrize(
+    ("need", "serves"),
+    [
+        ({}, True),
+        ({"arch": "x86_64"}, True),
+        ({"arch": "aarch64"}, False),
+        ({"gpu_model": "h200"}, True),
+        ({"gpu_model": "A100"}, False),
+        ({"gpu_memory_mib": 141_000}, True),
+        ({"gpu_memory_mib": 141_001}, False),
+        ({"gpu_driver_min": "580.1"}, True),
+        ({"gpu_driver_min": "580.2"}, False),
+        ({"cuda_min": "13.0"}, True),
+        ({"cuda_min": "13.1"}, False),
+        ({"features": (CONTAINER, JOBS)}, True),
+        ({"features": (JOBS, "zz")}, False),
+    ],
+)
+def test_every_fixed_requirement_is_a_gate(need: dict[str, Any], serves: bool) -> None:
+    assert kind_serves(KIND, Need(**need)) is serves
+    # and a node without a GPU serves every need that names none
+    assert kind_serves(NodeKind("x86_64"), Need())
+
+
+@pytest.mark.spec("J2", "N4")
+@pytest.mark.parametrize("amount", ["cpu_milli", "memory_mib", "disk_mib", "gpus"])
+def test_a_node_has_room_for_exactly_what_is_free(amount: str) -> None:
+    free = Resources(cpu_milli=2_000, memory_mib=300, disk_mib=40, gpus=2)
+    seat = Seat(NodeId("node_a"), cpu=2_000, memory=300, disk=40, gpus=2)
+    assert has_room(seat, Need(free))
+    assert not has_room(seat, Need(replace(free, **{amount: getattr(free, amount) + 1})))
