@@ -11,7 +11,7 @@ from own_network import FAR, NODE, FarNetwork
 from holdfast.model import Failure, FailureCode, Result
 from holdfast.node import shim
 from holdfast.node.launcher import Launcher
-from holdfast.node.runtimes import cgroups, gpus, netns, owners, scratch
+from holdfast.node.runtimes import cgroups, gpus, netns, owners, scratch, seccomp
 from holdfast.node.runtimes.runtime import runtime_named
 from holdfast.testing.attempts import Attempts, now
 from holdfast.testing.processes import wait_for
@@ -299,8 +299,9 @@ class InProcess(Launcher):
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Attempts]:
     """Attempts on a machine that gives its node nothing: no control group, no loop device, no user."""
-    for module in (scratch, owners, netns):
+    for module in (scratch, owners, netns, seccomp):
         monkeypatch.setattr(module, "hindrance", lambda: "the machine has none")
+    monkeypatch.setattr(seccomp, "program", lambda: b"")
     monkeypatch.setattr(netns, "rate_hindrance", lambda: "the machine has none")
     missing = dict.fromkeys(cgroups.CONTROLLERS, "the machine has none")
     monkeypatch.setattr(cgroups, "detect", lambda: cgroups.Hierarchy(missing=missing))
@@ -337,7 +338,7 @@ def test_what_cannot_be_held_is_said(bare: Attempts) -> None:
     said = runtime_named("bubblewrap").capabilities()
     assert said["memory"] == "measured: the machine has none"
     assert said["disk"] == "measured: the machine has none"
-    for limit in ("cpu", "disk_kib_s", "net_kib_s", "network", "user"):
+    for limit in ("cpu", "disk_kib_s", "net_kib_s", "network", "user", "syscalls"):
         assert said[limit] == "none: the machine has none", limit
     attempt = bare.start("true", network=True)
     found = attempt.verdict()

@@ -183,6 +183,7 @@ _HELD = {
     "disk": ("disk limit", "enforced by the kernel ({})"),
     "user": ("users", "each job runs as a user of its own"),
     "network": ("network for jobs", "jobs that ask for the network get one of their own"),
+    "syscalls": ("system calls", "those that a job does not need are refused"),
 }
 """The limits of a sandbox: title, and description if it is enforced."""
 
@@ -206,7 +207,7 @@ def _sandbox_cure() -> str:
 
 def _hindrance(limit: str) -> "Hindrance":
     """Why the limit is not held, where something else than control groups would hold it."""
-    from holdfast.node.runtimes import netns, owners, scratch
+    from holdfast.node.runtimes import netns, owners, scratch, seccomp
     from holdfast.node.runtimes.hindrances import NONE
 
     match limit:
@@ -216,6 +217,8 @@ def _hindrance(limit: str) -> "Hindrance":
             return netns.hindrance()
         case "user":
             return owners.hindrance()
+        case "syscalls":
+            return seccomp.hindrance()
         case _:
             return NONE
 

@@ -1,4 +1,5 @@
-"""The sandbox: bubblewrap with a namespace of each kind, no capabilities, a read-only system, and resource limits.
+"""The sandbox: bubblewrap with a namespace of each kind, no capabilities, a read-only system, a filter of system calls,
+and resource limits.
 
 The body sees /usr, the node's Python, its own /proc and /tmp, its folder as /work, and what it was granted. If the node
 is root, each body has a user of its own, and bubblewrap runs as that user too: there is no root inside or around it.
@@ -14,7 +15,7 @@ from functools import cache
 
 from holdfast.node import linux
 from holdfast.node.core.order import Order
-from holdfast.node.runtimes import cgroups, child, gpus, lent, netns, owners, scratch, trials
+from holdfast.node.runtimes import cgroups, child, gpus, lent, netns, owners, scratch, seccomp, trials
 from holdfast.node.runtimes.body_folders import Folders
 from holdfast.node.runtimes.runtime import Ended, Usage
 
@@ -96,10 +97,10 @@ def options(order: Order, seen: dict[str, str], files: dict[str, int], env: dict
     return words
 
 
-def _in_memory(name: str, text: str = "") -> int:
+def _in_memory(name: str, content: str | bytes = "") -> int:
     """An unnamed file, for what bwrap reads or writes by descriptor."""
     fd = os.memfd_create(name)
-    os.write(fd, text.encode(errors="surrogateescape"))
+    os.write(fd, content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 
@@ -122,17 +123,19 @@ class _Plan:
         if order.network:
             texts["/etc/resolv.conf"] = f"nameserver {netns.RESOLVER}\n"
         files = {path: _in_memory(os.path.basename(path), text) for path, text in texts.items()}
-        self.read_only = (*files.values(),)
+        filters = [_in_memory("filter", program) for program in [seccomp.program()] if program]
+        self.read_only = (*files.values(), *filters)
         try:
             env = child.environment(order, "/work", "/checkpoint", child.python_prefix())
             words = options(order, shown, files, env)
+            words += [word for fd in filters for word in ("--seccomp", str(fd))]
         except OSError:
             self.close()
             raise
         # By descriptor, not on the command line, which anyone on the machine may read: env holds secrets.
         told = _in_memory("options", "".join(word + "\0" for word in words))
         self.status = _in_memory("status")
-        self.read_only = (*files.values(), told)
+        self.read_only = (*self.read_only, told)
         self.keep = (*self.read_only, self.status)
         by_fd = ("--args", str(told), "--json-status-fd", str(self.status))
         self.argv = (program, *by_fd, "--", *child.SHELL, *order.argv)
@@ -276,6 +279,7 @@ class BubblewrapRuntime:
         cgroups.detect()
         scratch.hindrance()
         netns.hindrance()
+        seccomp.program()
 
     def works(self) -> tuple[bool, str]:
         """Start an empty sandbox, exactly like a job's, and find out which limits it can enforce. Call it in a process
@@ -315,6 +319,7 @@ class BubblewrapRuntime:
             "net_kib_s": f"none: {slow}" if (slow := netns.rate_hindrance()) else "kernel: queues in its own network",
             "network": f"none: {network}" if network else "kernel: a network of its own",
             "user": f"none: {owner}" if owner else "kernel: a user of its own",
+            "syscalls": f"none: {unfiltered}" if (unfiltered := seccomp.hindrance()) else "kernel: a seccomp filter",
         }
 
     def prepare(self, order: Order, folder: str) -> None:

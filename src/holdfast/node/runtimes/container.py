@@ -126,7 +126,7 @@ class ContainerRuntime:
     def capabilities(self) -> dict[str, str]:
         disk, owner, network = scratch.hindrance(), owners.hindrance(), netns.hindrance()
         return {
-            **dict.fromkeys(("memory", "cpu", "pids", "disk_kib_s"), "kernel: by the engine"),
+            **dict.fromkeys(("memory", "cpu", "pids", "disk_kib_s", "syscalls"), "kernel: by the engine"),
             "cpu_s": "measured",
             "disk": f"measured: {disk}" if disk else "kernel: a file system of its own",
             "net_kib_s": f"none: {network}" if network else "kernel: queues in its own network",

@@ -62,6 +62,7 @@ class ProcessRuntime:
             "net_kib_s": none,
             "network": none,
             "user": none,
+            "syscalls": none,
         }
 
     def end(self, folder: str) -> None:
