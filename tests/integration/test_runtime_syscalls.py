@@ -205,5 +205,6 @@ def test_a_popular_program_runs_in_the_sandbox(attempts: Attempts, tmp_path: Pat
     assert attempt.outcome()["exit_code"] == 0, attempt.log("stderr")[-2_000:]
 
 
+@pytest.mark.spec("J2")
 def test_the_list_of_programs_is_tried_here() -> None:
     assert {"sh", "bash", "python3", "perl", "tar", "find"} <= set(INSTALLED)

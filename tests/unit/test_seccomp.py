@@ -88,6 +88,7 @@ def test_a_program_for_another_architecture_is_ended(machine: Machine, audit: in
         assert verdict(machine.program, audit, number) == KILL
 
 
+@pytest.mark.spec("N4")
 def test_each_architecture_has_its_own_numbers() -> None:
     intel, arm = (Machine(name) for name in ("x86_64", "aarch64"))
     assert verdict(intel.program, arm.architecture.audit, 0) == KILL
@@ -137,6 +138,7 @@ def test_tracing_is_refused_where_it_leads_around_the_filter(name: str, kernel: 
         assert machine.says(number) == expected
 
 
+@pytest.mark.spec("N4")
 def test_a_program_is_encoded_as_the_kernel_reads_it(machine: Machine) -> None:
     encoded = seccomp.encoded(machine.program)
     assert [struct.unpack_from("<HBBI", encoded, at) for at in range(0, len(encoded), 8)] == machine.program
