@@ -17,6 +17,7 @@ from holdfast.model import (
     Need,
     Node,
     NodeId,
+    NodeRecord,
     Owner,
     Recovery,
     Resources,
@@ -28,7 +29,8 @@ from holdfast.model.messages import Held, HeldPhase, Hello, Progress, Report, We
 from holdfast.model.rows import BY_TYPE, Live
 
 ROOM = Resources(4_000, 4_096, 10_000, 0)
-SETTINGS = replace(Settings.test(), open_join=True)
+SETTINGS = replace(Settings.test(), open_join=True, newcomer_attempts=256)
+"""For stories about rules other than records: every machine is given as much work as fits."""
 GOOD = Result("aa" * 32, 3)
 
 
@@ -49,7 +51,8 @@ class Network:
         decision = self.kernel.apply(event, Instant(self.now))
         for row in decision.changes:
             if BY_TYPE[type(row)].live is not Live.NONE:
-                self.rows[str(getattr(row, "id", "meta"))] = row
+                place = getattr(row, "id", "meta")
+                self.rows[f"record of {place}" if isinstance(row, NodeRecord) else place] = row
         self.sends = list(decision.sends)
         return decision
 
@@ -101,6 +104,9 @@ class Network:
 
     def node(self, node: str) -> Node:
         return self.rows[node]
+
+    def record(self, node: str) -> NodeRecord:
+        return self.rows.get(f"record of {node}") or NodeRecord(NodeId(node))
 
     def said(self, kind: type) -> list[Any]:
         """Messages of this kind in the last decision."""

@@ -25,15 +25,16 @@ ANSWERS = {
     "away": ["Moving"],
     "returned": ["Poison", "NodeHealth"],
     "lost": ["Moving"],
-    "accepted": ["Estimates"],
+    "accepted": ["Estimates", "Confirming"],
     "closed": ["Straggling"],
-    "due": ["Moving"],
-    "ending": ["Moving", "Reservations"],
+    "due": ["Moving", "Confirming"],
+    "ending": ["Moving", "Confirming", "Reservations"],
     "ended": ["Files"],
-    "job_changed": ["Moving", "Reservations"],
+    "job_changed": ["Moving", "Confirming", "Reservations"],
     "gate": ["Reservations"],
     "node_lost": ["Moving"],
-    "digest": ["Moving", "Reservations"],
+    "served": ["Confirming"],
+    "digest": ["Moving", "Confirming", "Reservations"],
 }
 """Who answers to what, in which order."""
 
@@ -61,7 +62,7 @@ def test_another_order_is_refused(first: type[Mechanism], second: type[Mechanism
 
 def test_every_two_that_decide_about_the_same_thing_have_an_order_with_a_reason() -> None:
     # Each writes fields of its own into the row of the job, or only keeps a view: any order gives the same.
-    commute = {("Moving", "Reservations")}
+    commute = {("Moving", "Reservations"), ("Confirming", "Reservations")}
 
     needed = {pair for answering in ANSWERS.values() for pair in pairwise(answering)} - commute
 

@@ -79,7 +79,7 @@ def test_a_waiting_job_goes_nowhere_but_to_the_chosen_machine() -> None:
     # given two full machines
     network = network_of("node_a", "node_b")
     for key in ("one", "two"):
-        network.submit(key, need=WHOLE)
+        network.submit(key, need=WHOLE, attempts_max=1)
     network.submit(need=WHOLE)
     # when the waiting job is moved to one, and the other comes free
     assert move(network, "node_a") == Done("moving")

@@ -78,7 +78,7 @@ def test_what_says_nothing_about_the_job_does_not_count(code: FailureCode, count
 
 @pytest.mark.spec("J7", "J8")
 def test_a_user_error_ends_the_job_and_is_no_fault_of_the_machine() -> None:
-    network, w, attempt = running()
+    network, w, attempt = running(attempts_max=1)
     recovery.attempt_failed(w, attempt, Failure(FailureCode.EXIT_CODE, "it exited with 3", 3), still_held=True)
     assert job_of(w, attempt) is None
     assert w.nodes[attempt.node].strikes == 0

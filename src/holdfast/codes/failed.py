@@ -28,5 +28,6 @@ WHAT_TO_DO = {
     "cancelled": "Run it again if it was stopped by mistake: `holdfast rerun ID`.",
     "queue_expired": "Ask for less, wait longer (--queue-limit) or add a machine; `holdfast nodes` lists them.",
     "no_fit": "Ask for less, or add a machine that is large enough; `holdfast nodes` shows what there is.",
+    "refuted": "Nothing: another machine finished the job. The machine that failed it gets a strike.",
     "poison": "Test it without harm: `holdfast rehearse -- CMD`; its output says more: `holdfast logs ID`.",
 }

@@ -15,7 +15,7 @@ from holdfast.kernel.decision import ToSession
 from holdfast.kernel.placement import has_room, kind_serves
 from holdfast.kernel.queue import LaneKey
 from holdfast.kernel.reservation import held_free, look_again, next_for, room_held
-from holdfast.kernel.world import NO_FACTS, Member, World
+from holdfast.kernel.world import NO_FACTS, Member, World, node_label
 from holdfast.model import (
     Attempt,
     AttemptPhase,
@@ -29,6 +29,7 @@ from holdfast.model import (
     Need,
     NodeId,
     NodeState,
+    PendingVerdict,
     Purpose,
     Recovery,
     Result,
@@ -96,7 +97,10 @@ def got_on(w: World, job: Job, attempt: Attempt) -> Job:
 
 
 def lane_of(w: World, job: Job) -> LaneKey:
-    return (job.spec.need, tuple(sorted({a.node for a in w.attempts_of(job.id)})), job.pinned)
+    ruled_out = {a.node for a in w.attempts_of(job.id)}
+    if job.pending_verdict is not None:
+        ruled_out.add(job.pending_verdict.node)
+    return (job.spec.need, tuple(sorted(ruled_out)), job.pinned)
 
 
 # --- queueing and offering ---
@@ -149,6 +153,7 @@ def serve_queue(w: World) -> None:
         rooms = [m for m in map(w.fleet.__getitem__, w.freed) if m.cell is not None]
         w.freed.clear()
         _serve_lanes(w, rooms)
+        w.lifecycle.served(w)
         if not w.freed:  # not empty: a node is no longer held free
             return
     w.freed.clear()
@@ -243,6 +248,8 @@ def _chosen(w: World, job: Job, lane: LaneKey, only: NodeId) -> Member | None:
 
 def offer(w: World, job: Job, member: Member, purpose: Purpose = Purpose.PLACED) -> None:
     """Create a contender on a node and send it the offer."""
+    if purpose is _PLACED and job.pending_verdict is not None:
+        purpose = Purpose.CONFIRM
     number = job.attempts_made + 1
     node_id = member.node
     attempt = Attempt(
@@ -262,7 +269,7 @@ def offer(w: World, job: Job, member: Member, purpose: Purpose = Purpose.PLACED)
         w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", node_id)
     w.put_new(attempt, member)
     phase = _ASSIGNED if job.phase is _QUEUED else job.phase
-    tries = job.tries + 1 if purpose is _PLACED else job.tries
+    tries = job.tries + 1 if purpose in (_PLACED, Purpose.CONFIRM) else job.tries
     job = w.lifecycle.offered(w, job)
     w.put(replace(job, attempts_made=number, tries=tries, tried_ms=w.now, phase=phase, waiting="", wait_reason=None))
     w.note("job.assigned", Facts(count=number, label=member.label), job.id, attempt.id, node_id)
@@ -342,14 +349,27 @@ def refresh(w: World, job_id: JobId) -> None:
         # A retry counts from the end of its back-off, and gets at least the time an offer takes.
         until = after(max(w.patience, job.not_before_ms), max(limit, w.settings.offer_ms_max))
         w.deadlines.add(until, "job", job_id)
-        job = waits_for(replace(job, queue_until_ms=until), WaitReason.ROOM)
+        job = _waits_in_queue(w, replace(job, queue_until_ms=until))
     w.put(replace(job, phase=phase))
     w.note(f"job.{phase.value}", NO_FACTS, job_id)
 
 
-def waits_for(job: Job, reason: WaitReason | None, label: str = "") -> Job:
+def _waits_in_queue(w: World, job: Job) -> Job:
+    pending = job.pending_verdict
+    if pending is None:
+        return waits_for(job, WaitReason.ROOM)
+    return waits_for(job, WaitReason.CONFIRMATION, pending_facts(w, pending))
+
+
+def pending_facts(w: World, pending: PendingVerdict) -> Facts:
+    """The doubted failure, and the machine that reported it."""
+    failure = pending.failure
+    return Facts(failure=failure.code, detail=failure.detail, label=node_label(w.nodes[pending.node]))
+
+
+def waits_for(job: Job, reason: WaitReason | None, facts: Facts = NO_FACTS) -> Job:
     """The job with the reason why it waits: as a code, and for one more release also in words."""
-    words = "" if reason is None else wait_text(reason, Facts(label=label))
+    words = "" if reason is None else wait_text(reason, facts)
     return replace(job, wait_reason=reason, waiting=words)
 
 
@@ -421,7 +441,7 @@ def end_job(
     )
     w.put(job)
     w.lifecycle.ended(w, job)
-    ended = Facts(verdict=verdict)
+    ended = Facts(verdict=verdict, confirmation=job.confirmation)
     if failure is not None:
         ended = replace(ended, failure=failure.code, detail=failure.detail)
     w.note("job.ended", ended, job_id, winner.id if winner is not None else None)

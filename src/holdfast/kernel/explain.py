@@ -3,7 +3,7 @@
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.kernel.contenders import lease_over_ms, must_not_repeat
+from holdfast.kernel.contenders import lease_over_ms, must_not_repeat, pending_facts
 from holdfast.kernel.decision import Answer, Explanation, Rejected
 from holdfast.kernel.estimates import of_live
 from holdfast.kernel.placement import NodeKind, kind_serves
@@ -25,7 +25,7 @@ from holdfast.model import (
     Resources,
     WaitReason,
 )
-from holdfast.model.cause_text import gate_titles, shortfall_text, wait_text
+from holdfast.model.cause_text import entry_text, gate_titles, shortfall_text, wait_text
 
 _THEN = {
     AttemptPhase.OFFERED: "the offer goes to another machine (offer_unanswered)",
@@ -74,6 +74,8 @@ def explain(w: World, job_id: JobId) -> Answer:
         return Rejected("not_live", f"{job_id} is not waiting for anything: it has ended or does not exist.")
     attempts = w.attempts_of(job_id)
     lines = tuple(_attempt_line(w, a) for a in attempts)
+    if job.pending_verdict is not None:
+        lines = (entry_text("job.confirming", pending_facts(w, job.pending_verdict)), *lines)
     gates, nearest = ({}, "") if job.phase is not JobPhase.QUEUED and job_id not in w.queue else gate_counts(w, job)
     leader = max((a for a in attempts if a.may_win), key=lambda a: list(AttemptPhase).index(a.phase), default=None)
     until, then = _bound(w, job, leader)
@@ -122,6 +124,8 @@ def waiting_for(
         return job.wait_reason, job.waiting
     if leader is not None and job.id not in w.queue:
         return _told(_PHASE_WAITS[leader.phase], NO_FACTS)
+    if job.pending_verdict is not None:
+        return _told(WaitReason.CONFIRMATION, pending_facts(w, job.pending_verdict))
     if job.reserved is not None:
         return _told(WaitReason.RESERVED_ROOM, Facts(label=node_label(w.nodes[job.reserved])))
     if job.not_before_ms > w.patience:
@@ -168,6 +172,8 @@ def gate_counts(w: World, job: Job) -> tuple[dict[Gate, int], str]:
     here = ((id, node) for id, node in w.nodes.items() if node.state not in _NOT_HERE)
     for node_id, node in islice(here, NODES_LOOKED_AT):
         gate = w.closed_to_work(node, job.id) or (Gate.SAME_JOB if node_id in holding else None)
+        if job.pending_verdict is not None and job.pending_verdict.node == node_id:
+            gate = Gate.DOUBTED
         if job.pinned not in (None, node_id):
             gate = Gate.NOT_CHOSEN
         if gate is None and (miss := shortfall(node, Resources(*w.free_on(node)), job.spec.need)) is not None:

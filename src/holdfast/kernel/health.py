@@ -12,6 +12,7 @@ over. Quarantine is capped: it never takes more than a share of the fleet, howev
 
 from msgspec.structs import replace
 
+from holdfast.kernel import node_records
 from holdfast.kernel.contenders import (
     got_on,
     lease_over_ms,
@@ -44,6 +45,7 @@ from holdfast.model import (
 )
 from holdfast.model.cause_text import node_cause_text
 from holdfast.model.messages import Load, Ping
+from holdfast.policy import record
 from holdfast.policy.suspicion import silence_limit_ms
 
 STRIKES: dict[FailureCode, int] = {
@@ -52,6 +54,7 @@ STRIKES: dict[FailureCode, int] = {
     FailureCode.NODE_DISK_FULL: 1,
     FailureCode.PREPARE_TIMEOUT: 1,
     FailureCode.OFFER_UNANSWERED: 1,
+    FailureCode.REFUTED: 1,
     FailureCode.INVALID_RESULT: 3,
 }
 """Strikes for a node's own faults. A user's error and a refusal are no faults; absence is judged by suspicion."""
@@ -198,17 +201,26 @@ def take_over(w: World, attempt: Attempt, why: Facts) -> None:
 
 
 def strike(w: World, node_id: NodeId, failure: Failure) -> None:
-    """Record a fault of the node's own; too many lead to quarantine."""
+    """Record a fault of the node's own; too many among its last ends lead to quarantine."""
     points = STRIKES.get(failure.code, 0)
-    node = w.nodes.get(node_id)
-    if not points or node is None:
+    if not points or node_id not in w.nodes:
         return
-    node = replace(node, strikes=node.strikes + points)
-    w.put(node)
+    node = ended(w, node_id, record.fault_mark(points))
     struck = Facts(label=node_label(node), failure=failure.code, detail=failure.detail)
     w.note("node.strike", struck, node=node_id)
     if node.state is NodeState.PROBATION or node.strikes >= w.settings.strikes_to_quarantine:
         quarantine(w, node, Facts(node_cause=NodeCause.FAULTS, count=node.strikes, fault=failure.code))
+
+
+def ended(w: World, node_id: NodeId, mark: str) -> Node:
+    """An attempt on the node ended: add it to the record, and count the faults among the last ends."""
+    node_records.add_end(w, node_id, mark)
+    node = w.nodes[node_id]
+    strikes = node_records.fault_points(w, node_id)
+    if strikes != node.strikes:
+        node = replace(node, strikes=strikes)
+        w.put(node)
+    return node
 
 
 def fleet_too_thin(w: World) -> bool:
@@ -275,18 +287,28 @@ def ponged(w: World, node_id: NodeId, nonce: int) -> None:
 
 
 def won(w: World, node_id: NodeId) -> None:
-    """The node finished an attempt without a fault of its own."""
-    node = w.nodes.get(node_id)
-    if node is None:
-        return
+    """The node delivered the result that counts."""
+    if node_id in w.nodes:
+        ended(w, node_id, record.SUCCEEDED)
+        cleared(w, node_id)
+
+
+def cleared(w: World, node_id: NodeId) -> None:
+    """Nobody doubts how an attempt on the node ended: it counts for its record, and for its probation."""
+    node_records.add_good(w, node_id)
+    node = w.nodes[node_id]
     if node.state is NodeState.PROBATION:
         wins = node.probation_wins + 1
         if wins >= w.settings.probation_wins:
-            change(w, node, NodeState.READY, Facts(node_cause=NodeCause.PROVEN), strikes=0, probation_wins=0)
+            _trust(w, node, NodeCause.PROVEN)
         else:
             w.put(replace(node, probation_wins=wins))
-    elif node.strikes and node.state is NodeState.READY:
-        w.put(replace(node, strikes=0))
+
+
+def _trust(w: World, node: Node, cause: NodeCause) -> None:
+    """Its probation is over. Earlier faults are forgiven."""
+    node_records.forgive(w, node.id)
+    change(w, node, NodeState.READY, Facts(node_cause=cause), strikes=0, probation_wins=0)
 
 
 def state_due(w: World, node_id: NodeId) -> bool:
@@ -312,7 +334,7 @@ def state_due(w: World, node_id: NodeId) -> bool:
         case NodeState.PROBATION if presence.pings < w.settings.probation_pings:
             suspect(w, node_id, Facts(node_cause=NodeCause.NO_PROBES))
         case NodeState.PROBATION:
-            change(w, node, NodeState.READY, Facts(node_cause=NodeCause.NO_FAULT), strikes=0, probation_wins=0)
+            _trust(w, node, NodeCause.NO_FAULT)
         case _:
             pass
     return False

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.kernel import (
     checking,
     checkpoints,
+    confirming,
     contenders,
     estimates,
     files,
@@ -274,8 +275,11 @@ class Kernel:
         return Taken(job.id)
 
     def _cancel(self, job_id: JobId, by: str) -> Answer:
-        if job_id not in self._w.jobs:
+        job = self._w.jobs.get(job_id)
+        if job is None:
             return Rejected("not_live", f"{job_id} has already ended or does not exist.")
+        if confirming.taken(self._w, job):
+            return Done("its failure counts now, unconfirmed")
         why = Facts(revoke=RevokeCause.CANCELLED, by=by or "its owner")
         contenders.end_job(self._w, job_id, Verdict.CANCELLED, revoke_failure(why), why=why)
         return Done("stopped")

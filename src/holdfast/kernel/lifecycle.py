@@ -16,6 +16,7 @@ later mechanisms read what earlier ones wrote. `BEFORE` says where it matters.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from holdfast.kernel.confirming import Confirming
 from holdfast.kernel.estimates import Estimates
 from holdfast.kernel.files import Files
 from holdfast.kernel.health import NodeHealth
@@ -41,6 +42,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     NodeHealth,
     Straggling,
     Moving,
+    Confirming,
     Draining,
     Reservations,
     Files,
@@ -51,9 +53,11 @@ BEFORE: tuple[tuple[type[Mechanism], type[Mechanism], str], ...] = (
     (Estimates, NodeHealth, "a start is judged before other attempts are revoked because of it"),
     (Estimates, Moving, "a start is judged before other attempts are revoked because of it"),
     (Poison, NodeHealth, "a node that is back no longer counts as felled when its job is examined again"),
+    (Estimates, Confirming, "an accepted result is counted before the machine that it refutes is struck"),
     (NodeHealth, Moving, "what a quarantined node holds is revoked for that reason, not because the job moves"),
     (Straggling, Moving, "a body that saved something made progress, even if it is moved now"),
     (Straggling, Draining, "a body that saved something made progress, even if its node is emptied now"),
+    (Moving, Confirming, "a move that is due may start the attempt that confirms the failure"),
     (Moving, Draining, "a job that a person moves has its new attempt before its node is emptied"),
 )
 """Which of two mechanisms is called first, and why. A list in another order is rejected."""
@@ -85,6 +89,7 @@ class Lifecycle:
         """The world calls these itself, which saves a call in every decision."""
         self._gate = _answers(made, Mechanism.gate)
         self._node_lost = _answers(made, Mechanism.node_lost)
+        self._served = _answers(made, Mechanism.served)
         self._digest = _answers(made, Mechanism.digest)
 
     def of(self, kind: type[M]) -> M:
@@ -163,6 +168,12 @@ class Lifecycle:
     def node_lost(self, w: "World", node: NodeId) -> None:
         for answer in self._node_lost:
             answer(w, node)
+
+    # --- the queue ---
+
+    def served(self, w: "World") -> None:
+        for answer in self._served:
+            answer(w)
 
     # --- all of it ---
 

@@ -73,6 +73,11 @@ class Mechanism:
     def node_lost(self, w: "World", node: NodeId) -> None:
         """The node is lost or gone; what it held is written off next."""
 
+    # --- the queue ---
+
+    def served(self, w: "World") -> None:
+        """Free room was given out to waiting jobs."""
+
     # --- all of it ---
 
     def digest(self) -> object:

@@ -38,7 +38,7 @@ from holdfast.model.cause_text import gate_text, takeover_cause_text
 
 MOVES_MAX = 64
 """Most moves of one job: every decision about a job looks at all its attempts, so their number is bounded."""
-_ROOM = (Gate.RESERVED, Gate.PROBATION_PROBES, Gate.PROBATION_BUSY, Gate.ATTEMPTS_MAX)
+_ROOM = (Gate.RESERVED, Gate.PROBATION_PROBES, Gate.PROBATION_BUSY, Gate.ATTEMPTS_MAX, Gate.UNPROVEN)
 """Gates that a job can wait for: the machine is present and in service."""
 
 
@@ -148,6 +148,8 @@ def _unfit(w: World, job: Job, node: Node, at_once: bool) -> Rejected | None:
     gate = w.closed_to_work(node, job.id)
     if gate is None and any(a.node == node.id for a in w.attempts_of(job.id)):
         gate = Gate.EARLIER_ATTEMPT
+    if job.pending_verdict is not None and job.pending_verdict.node == node.id:
+        gate = Gate.DOUBTED
     if gate is not None and (at_once or gate not in _ROOM):
         return Rejected("node_not_ready", f"{label} can take no work now: {gate_text(gate)}.")
     miss = shortfall(node, node.offered, job.spec.need)
@@ -167,7 +169,7 @@ def _wait_there(w: World, job: Job, contenders: list[Attempt], move: Move, who: 
     for attempt in contenders:
         revoke(w, attempt, Facts(revoke=RevokeCause.MOVED_BEFORE_START, label=label))
     refresh(w, job.id)
-    w.put(waits_for(w.jobs[job.id], WaitReason.NODE_ROOM, label))
+    w.put(waits_for(w.jobs[job.id], WaitReason.NODE_ROOM, Facts(label=label)))
     seek(w, job.id)
 
 

@@ -19,8 +19,8 @@ from heapq import heapify, heappop, heappush, merge, nsmallest
 from holdfast.model import JobId, Need, NodeId, Owner
 
 LaneKey = tuple[Need, tuple[NodeId, ...], NodeId | None]
-"""The need; the nodes that may not serve it because they already hold an attempt of the job; and the only node that
-may, if a person chose one."""
+"""The need; the nodes that may not serve it because they already hold an attempt of the job, or reported the failure
+that is being confirmed; and the only node that may, if a person chose one."""
 Rank = tuple[int, bool]
 """Minus the priority, and whether the job is fresh (had no machine yet). The lowest goes first."""
 PRIORITIES = 10

@@ -6,6 +6,7 @@ spaced by a growing back-off, and go to other nodes first. Work that must not re
 
 from msgspec.structs import replace
 
+from holdfast.kernel import confirming
 from holdfast.kernel.checkpoints import ask_to_save, got_far, may_save, saved_since
 from holdfast.kernel.contenders import (
     attempts_max,
@@ -21,7 +22,7 @@ from holdfast.kernel.contenders import (
     send_discard,
     send_start,
 )
-from holdfast.kernel.health import strike, won
+from holdfast.kernel.health import ended, strike
 from holdfast.kernel.mechanism import Mechanism
 from holdfast.kernel.poison import POISON_WINDOW_MS, poisonous
 from holdfast.kernel.world import World
@@ -46,6 +47,7 @@ from holdfast.model import (
     after,
 )
 from holdfast.model.cause_text import revoke_failure
+from holdfast.policy import record
 from holdfast.policy.backoff import backoff_ms
 
 _BEFORE_BODY = (AttemptPhase.OFFERED, AttemptPhase.PREPARING, AttemptPhase.READY)
@@ -67,7 +69,7 @@ def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: boo
     facts = Facts(failure=failure.code, detail=failure.detail)
     w.note("attempt.failed", facts, attempt.job, attempt.id, attempt.node)
     if failure.meaning.blame is Blame.USER:
-        won(w, attempt.node)
+        ended(w, attempt.node, record.BLAMED)
     else:
         strike(w, attempt.node, failure)
     go_on(w, attempt, failure, was_away)
@@ -90,21 +92,29 @@ def go_on(w: World, attempt: Attempt, failure: Failure, was_away: bool = False) 
     well = any(healthy(w, a) for a in rivals)
     taken_over = was_away or bool(rivals)
     churned = taken_over and job.spec.attempts_max is None and churn(job, attempt, failure)
+    blamed = failure.meaning.blame is Blame.USER
+    opinion = confirming.opinion(w, job, attempt) if blamed else None
+    doubted = blamed and opinion is None
     # A second attempt, or one made for a move, does not count while another contender is healthy.
-    counts = failure.code not in FREE_OF_CHARGE and not churned and (attempt.purpose is Purpose.PLACED or not well)
+    of_the_job = attempt.purpose in (Purpose.PLACED, Purpose.CONFIRM) or not well
+    counts = failure.code not in FREE_OF_CHARGE and not churned and not doubted and of_the_job
     avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-AVOID_MAX:]
     job = replace(got_on(w, job, attempt), failures=0 if churned else job.failures + counts, avoid=avoid)
     job = w.lifecycle.lost(w, job, attempt, failure)
+    if doubted:
+        job = confirming.pend(w, job, attempt, failure, was_away)
     # A verdict on the program counts only if no healthy contender is left: a machine that was suspended meanwhile
     # may report a time limit that the others keep.
-    over = must_not_repeat(job, attempt) or (not failure.meaning.retryable and not well)
+    over = must_not_repeat(job, attempt) or (not failure.meaning.retryable and not well and not doubted)
     used_up = job.failures >= attempts_max(w, job) and not rivals
-    if not (over or used_up or well or churned):
+    if not (over or used_up or well or churned or doubted):
         tries = job.failures if counts else job.attempts_made - job.failures
         wait = backoff_ms(tries, w.settings.backoff_ms, w.settings.backoff_ms_max, w.draw())
         job = replace(job, not_before_ms=after(w.patience, wait))
     w.put(job)
-    if over:
+    if over and opinion is not None:
+        confirming.stand(w, job, failure, opinion, attempt.node)
+    elif over:
         end_job(w, job.id, Verdict.FAILED, failure)
     elif used_up:
         detail = f"{failure.detail or failure.meaning.says} (the last of {job.failures} failures)"
@@ -197,8 +207,8 @@ def job_due(w: World, job_id: JobId) -> None:
     if job.phase is JobPhase.QUEUED:
         w.deadlines.add(job.queue_until_ms, "job", job_id)
     w.lifecycle.due(w, job)
-    job = w.jobs[job_id]
-    if job_id not in w.queue:
+    job = w.jobs.get(job_id)
+    if job is not None and job_id not in w.queue:
         if job.not_before_ms and job.not_before_ms <= w.patience:
             w.put(replace(job, not_before_ms=Instant(0)))  # stored, so that a rebuild also finds it waiting
         seek(w, job_id)

@@ -33,6 +33,7 @@ from holdfast.model import (
     Meta,
     Node,
     NodeId,
+    NodeRecord,
     NodeState,
     Owner,
     Resources,
@@ -43,6 +44,7 @@ from holdfast.model import (
 from holdfast.model.cause_text import entry_text
 from holdfast.model.messages import Load
 from holdfast.model.rows import ROWS, Live, is_live, key_of
+from holdfast.policy import record
 from holdfast.policy.chance import mix
 from holdfast.policy.suspicion import Rhythm
 from holdfast.policy.versions import parts
@@ -105,6 +107,10 @@ class Member(Seat, gc=False, eq=False):
     """Its name and id, for display."""
     held: tuple[AttemptId, ...] = ()
     """Live attempts that occupy it."""
+    width: int = 0
+    """Attempts that its record allows at once."""
+    doubted: int = 0
+    """Failures that it blames on owners and that are not confirmed yet. They count as held."""
     presence: Presence = msgspec.field(default_factory=Presence)
     idle: Seat | None = None
     """Its seat in `World.could`: what it could hold if it were idle."""
@@ -144,6 +150,13 @@ class World:
         job is known. Ephemeral, at most `ENDED_MAX`."""
         self.nodes: dict[NodeId, Node] = self.rows[Node]
         self.tokens: dict[TokenId, JoinToken] = self.rows[JoinToken]
+        self.records: dict[NodeId, NodeRecord] = self.rows[NodeRecord]
+        self.ends = self.blamed = 0
+        """The sums over all records: ends, and those that a machine blamed on an owner."""
+        self.unproven: dict[NodeId, None] = {}
+        """Nodes that get no fresh work only because of their record. They may still confirm failures of others."""
+        self.unproven_changed = False
+        """Whether such a node may have room that it had not before."""
 
         self.fleet: dict[NodeId, Member] = {}
         """Every node that joined, or tries to."""
@@ -171,6 +184,7 @@ class World:
             Attempt: self._load_attempt,
             Job: self._load_job,
             Node: self._load_node,
+            NodeRecord: self._load_record,
             Meta: self._load_meta,
         }
         """By kind of row, the function that updates the views."""
@@ -316,7 +330,7 @@ class World:
         member.held = held = (*member.held, id)
         if attempt.revoked is None:
             self._change_share(attempt.owner, weight(attempt.holds))
-        if member.cell is not None and member.state is _READY and len(held) < self.settings.attempts_per_node_max:
+        if member.cell is not None and member.state is _READY and len(held) < _fresh_max(member, self.settings):
             self.index.take(member, attempt.holds)
         else:
             self.reindex(member.node)
@@ -373,6 +387,28 @@ class World:
         self.freed[node.id] = None
         self.reindex(node.id)
 
+    def _load_record(self, row: NodeRecord) -> None:
+        old = self.records.get(row.id)
+        before = "" if old is None else old.ends
+        self.ends += len(row.ends) - len(before)
+        self.blamed += row.ends.count(record.BLAMED) - before.count(record.BLAMED)
+        self.records[row.id] = row
+        self._widen(self.member(row.id), row.good)
+
+    def _widen(self, member: Member, good: int) -> None:
+        s = self.settings
+        width = record.attempts_at_once(good, s.newcomer_attempts, s.attempts_per_node_max)
+        if width != member.width:
+            member.width = width
+            self.freed[member.node] = None
+            self.reindex(member.node)
+
+    def doubt(self, node: NodeId, by: int) -> None:
+        """So many more failures that the node blames on owners wait for confirmation."""
+        self.member(node).doubted += by
+        self.freed[node] = None
+        self.reindex(node)
+
     def _could(self, member: Member, kind: NodeKind, room: Free | None) -> None:
         """Record what the node could hold if it were idle; None removes it."""
         idle = member.idle
@@ -398,6 +434,7 @@ class World:
         member = self.fleet.get(node)
         if member is None:
             member = self.fleet[node] = Member(node)
+            self._widen(member, 0)
         return member
 
     def presence(self, node: NodeId) -> Presence:
@@ -427,7 +464,8 @@ class World:
         return [attempt for attempt in found if attempt is not None]
 
     def closed_to_work(self, node: Node, to: JobId | None = None) -> Gate | None:
-        """The gate that keeps work from this node now, or None. `to`: for this job, which may have reserved it."""
+        """The gate that keeps work from this node now, or None. `to`: for this job, which may have reserved it, or
+        which confirms a failure."""
         member = self.fleet[node.id]
         if node.state not in (NodeState.READY, NodeState.PROBATION):
             return _CLOSED[node.state]
@@ -445,7 +483,10 @@ class World:
                 return Gate.PROBATION_BUSY
         if held >= self.settings.attempts_per_node_max:
             return Gate.ATTEMPTS_MAX
-        return None
+        job = self.jobs.get(to) if to is not None else None
+        confirms = job is not None and job.pending_verdict is not None
+        most = member.width if confirms else _fresh_max(member, self.settings)
+        return Gate.UNPROVEN if held >= most else None
 
     def reindex(self, node_id: NodeId) -> None:
         """Update the placement index from a node's state, session, offer and use."""
@@ -453,10 +494,16 @@ class World:
         if node is None:
             return
         member = self.fleet[node_id]
-        if self.closed_to_work(node) is not None:
+        gate = self.closed_to_work(node)
+        if gate is not None:
             self.index.close(member)
         else:
             self.index.open(member, self.free_on(node))
+        if gate is Gate.UNPROVEN:
+            self.unproven[node_id] = None
+            self.unproven_changed = True
+        else:
+            self.unproven.pop(node_id, None)
 
     def free_on(self, node: Node) -> Free:
         """What the node offers and no attempt holds."""
@@ -468,6 +515,16 @@ class World:
             disk -= holds.disk_mib
             gpus -= holds.gpus
         return cpu, memory, disk, gpus
+
+
+def _fresh_max(member: Member, settings: Settings) -> int:
+    """Attempts that the node may hold so that it is given another one that confirms nothing. With as many doubted
+    failures as a newcomer may hold attempts, or with any on probation, it is given none."""
+    doubted = member.doubted
+    if not doubted:
+        return member.width
+    on_probation = member.state is NodeState.PROBATION
+    return 0 if on_probation or doubted >= settings.newcomer_attempts else member.width - doubted
 
 
 def amounts(of: Resources) -> Free:

@@ -20,6 +20,7 @@ from holdfast.model.job import (
     Attempt,
     AttemptPhase,
     Checkpoint,
+    Confirmation,
     DurationHistory,
     Input,
     Job,
@@ -28,6 +29,7 @@ from holdfast.model.job import (
     Keep,
     Move,
     MoveState,
+    PendingVerdict,
     Promise,
     Purpose,
     Recovery,
@@ -37,7 +39,7 @@ from holdfast.model.job import (
     Workload,
 )
 from holdfast.model.journal import Entry, Facts, Meta
-from holdfast.model.node import JoinToken, Node, NodeState
+from holdfast.model.node import JoinToken, Node, NodeRecord, NodeState
 from holdfast.model.resources import CONTAINER, FEATURES, JOBS, NETWORK, PLAIN, Gpu, Hardware, Need, Resources
 from holdfast.model.settings import Settings
 from holdfast.model.time import DAY_MS, HOUR_MS, MINUTE_MS, NEVER, SECOND_MS, Instant, after
@@ -61,6 +63,7 @@ __all__ = [
     "AttemptPhase",
     "Blame",
     "Checkpoint",
+    "Confirmation",
     "DrainChange",
     "DurationHistory",
     "Entry",
@@ -86,9 +89,11 @@ __all__ = [
     "Node",
     "NodeCause",
     "NodeId",
+    "NodeRecord",
     "NodeState",
     "Owner",
     "PauseCause",
+    "PendingVerdict",
     "Promise",
     "Purpose",
     "Recovery",

@@ -17,7 +17,7 @@ from holdfast.model.causes import (
     WaitReason,
 )
 from holdfast.model.failure import MEANINGS, Failure, FailureCode
-from holdfast.model.job import JobPhase, MoveState
+from holdfast.model.job import Confirmation, JobPhase, MoveState
 from holdfast.model.journal import Facts
 from holdfast.model.node import Node, NodeState
 from holdfast.model.resources import Resources
@@ -29,6 +29,9 @@ _WAITS: dict[WaitReason, Callable[[Facts], str]] = {
     WaitReason.NODE_ROOM: lambda f: f"room on {f.label}, the machine it was moved to",
     WaitReason.RESERVED_ROOM: lambda f: f"room on {f.label}, which takes nothing new until this job fits there",
     WaitReason.LEASE: lambda f: "its machine is away; the job must not run twice, so its lease has to run out first",
+    WaitReason.CONFIRMATION: lambda f: (
+        f"another machine to confirm that it failed by its owner's fault, as {f.label} says ({failure_text(f)})"
+    ),
     WaitReason.BACKOFF: lambda f: f"its back-off after {f.count} failures, {f.ms} ms more",
     WaitReason.MACHINE: lambda f: "a machine to join the network",
     WaitReason.ANSWER: lambda f: "its machine to answer the offer",
@@ -62,6 +65,8 @@ _GATES: dict[Gate, tuple[str, str]] = {
     Gate.PROBATION_PROBES: ("probation", "probing"),
     Gate.PROBATION_BUSY: ("probation", "one at a time"),
     Gate.ATTEMPTS_MAX: ("too many attempts", ""),
+    Gate.UNPROVEN: ("no record yet", "few attempts at a time"),
+    Gate.DOUBTED: ("the job failed there, which another machine is to confirm", ""),
     Gate.SAME_JOB: ("holds an attempt of this job", ""),
     Gate.EARLIER_ATTEMPT: ("an earlier attempt of this job is not gone from there yet", ""),
     Gate.NOT_CHOSEN: ("not the machine it was moved to", ""),
@@ -234,9 +239,18 @@ def _revoked(f: Facts) -> str:
     return f"{f.failure.value if f.failure else 'unknown'}: {revoke_text(f)}"
 
 
+_CONFIRMATIONS: dict[Confirmation | None, str] = {
+    Confirmation.CONFIRMED: " (confirmed by another machine)",
+    Confirmation.UNCONFIRMED: " (unconfirmed: no other machine was asked)",
+    Confirmation.TAKEN: " (unconfirmed: its owner did not wait for it)",
+}
+
+
 def _ended(f: Facts) -> str:
     verdict = f.verdict.value if f.verdict else "unknown"
-    return verdict if f.failure is None else f"{verdict}: {failure_text(f)}"
+    if f.failure is None:
+        return verdict
+    return f"{verdict}: {failure_text(f)}{_CONFIRMATIONS.get(f.confirmation, '')}"
 
 
 def _move(f: Facts) -> str:
@@ -280,6 +294,7 @@ _ENTRIES: dict[str, Callable[[Facts], str]] = {
     **{f"node.{state.value}": _node for state in NodeState},
     "job.assigned": lambda f: f"attempt {f.count} goes to {f.label}" if f.count else "the job is assigned",
     "job.accepted": lambda f: f"the result of attempt {f.attempt} counts",
+    "job.confirming": lambda f: f"it failed on {f.label} ({failure_text(f)}); another machine confirms that",
     "job.ended": _ended,
     "job.lease": lambda f: wait_text(f.wait or WaitReason.LEASE, f),
     "job.move": _move,

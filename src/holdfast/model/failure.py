@@ -42,6 +42,7 @@ class FailureCode(StrEnum):
     QUEUE_EXPIRED = "queue_expired"
     NO_FIT = "no_fit"
     POISON = "poison"
+    REFUTED = "refuted"
 
 
 class Meaning(msgspec.Struct, frozen=True, gc=False):
@@ -87,6 +88,9 @@ MEANINGS: dict[FailureCode, Meaning] = {
     ),
     FailureCode.NO_FIT: Meaning(Blame.USER, False, False, "no machine of this network could ever hold the job"),
     FailureCode.POISON: Meaning(Blame.USER, False, False, "the job brought down several machines, so it was stopped"),
+    FailureCode.REFUTED: Meaning(
+        Blame.PROVIDER, True, False, "the machine blamed the job's owner, and another machine finished the job"
+    ),
 }
 
 

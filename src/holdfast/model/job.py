@@ -126,6 +126,29 @@ class Result(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     files_bytes: int = 0
 
 
+class Confirmation(StrEnum):
+    """Why a failure that is blamed on the job's owner counts (docs/decisions/0031)."""
+
+    CONFIRMED = "confirmed"
+    """Another machine blamed the owner as well."""
+    RECORD = "record"
+    """The machine blames owners no more often than others do."""
+    UNCONFIRMED = "unconfirmed"
+    """The job may not be repeated, or no other machine could take it."""
+    TAKEN = "taken"
+    """The owner did not wait for the confirmation."""
+
+
+class PendingVerdict(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A failure that a machine blames on the job's owner, until another machine confirms or refutes it."""
+
+    failure: Failure
+    attempt: AttemptId
+    node: NodeId
+    excused: bool = False
+    """The machine was away before it said so. It gets no strike if it was wrong."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A saved state of a job: what one attempt wrote to its checkpoint folder, captured whole."""
 
@@ -230,6 +253,10 @@ class Job(StoredRow, frozen=True, gc=False, omit_defaults=True):
     ended_ms: Instant | None = None
     wait_reason: WaitReason | None = None
     """What the job is waiting for; `waiting` says it in words."""
+    pending_verdict: PendingVerdict | None = None
+    """The failure that is being confirmed on another machine."""
+    confirmation: Confirmation | None = None
+    """Set at the end if the owner is blamed: why that counts."""
 
     @property
     def live(self) -> bool:
@@ -300,6 +327,8 @@ class Purpose(StrEnum):
     """The job needed an attempt."""
     SECOND = "second"
     """Runs beside a straggling attempt; the first result wins."""
+    CONFIRM = "confirm"
+    """Confirms or refutes that the job failed by its owner's fault. Never billed."""
     MOVE = "move"
     """A person chose its machine. When its body runs, the other attempts are no longer needed."""
 

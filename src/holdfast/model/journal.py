@@ -5,7 +5,7 @@ import msgspec
 from holdfast.model.causes import DrainChange, Gate, NodeCause, RevokeCause, StraggleKind, TakeoverCause, WaitReason
 from holdfast.model.failure import FailureCode
 from holdfast.model.ids import AttemptId, JobId, NodeId
-from holdfast.model.job import MoveState, Verdict
+from holdfast.model.job import Confirmation, MoveState, Verdict
 from holdfast.model.resources import Resources
 from holdfast.model.stored import StoredRow
 from holdfast.model.time import Instant
@@ -26,6 +26,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     fault: FailureCode | None = None
     """The last fault of a machine that was quarantined for its faults."""
     verdict: Verdict | None = None
+    confirmation: Confirmation | None = None
     move: MoveState | None = None
     gate: Gate | None = None
     """What keeps a job from most machines."""

@@ -48,7 +48,8 @@ class Node(StoredRow, frozen=True, gc=False, omit_defaults=True):
     site: str = ""
     """Failure domain."""
     strikes: int = 0
-    """Its own faults since it last proved itself; determines the length of a quarantine."""
+    """Points of its own faults among its last ten ends, since it last proved itself; determines the length of a
+    quarantine."""
     probation_wins: int = 0
     quarantined_until_ms: Instant = Instant(0)
     """End of its last quarantine, on the patience clock. Leaving or breaking the link does not shorten it."""
@@ -68,6 +69,17 @@ class Node(StoredRow, frozen=True, gc=False, omit_defaults=True):
     @property
     def drained_by_network(self) -> bool:
         return self.drained or (self.draining and not self.leaving)  # rows of 0.1 have no `drained`
+
+
+class NodeRecord(StoredRow, frozen=True, gc=False, omit_defaults=True):
+    """How the last attempts on a node ended (policy.record). Kept apart from `Node`, because it changes with every
+    attempt."""
+
+    id: NodeId
+    ends: str = ""
+    """One mark for each of the last ends, oldest first."""
+    good: int = 0
+    """Ends that nobody doubts, since the last one that was refuted; not counted beyond what makes a difference."""
 
 
 class JoinToken(StoredRow, frozen=True, gc=False, omit_defaults=True):

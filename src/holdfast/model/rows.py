@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.model.job import Attempt, DurationHistory, Job, Keep
 from holdfast.model.journal import Entry, Meta
-from holdfast.model.node import JoinToken, Node
+from holdfast.model.node import JoinToken, Node, NodeRecord
 from holdfast.model.old_sentences import with_codes
 from holdfast.model.stored import StoredRow
 
@@ -71,6 +71,7 @@ class RowType(msgspec.Struct, Generic[R], frozen=True):
 ROWS: tuple[RowType[Any], ...] = (
     RowType(Meta, "meta", "meta", key=""),
     RowType(Node, "node", "nodes"),
+    RowType(NodeRecord, "record", "node_records"),
     RowType(JoinToken, "token", "tokens"),
     RowType(DurationHistory, "pace", "paces", live=Live.NEWEST, newest=Newest(20_000, COMMAND, 5_000)),
     RowType(

@@ -32,7 +32,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     # quarantine and probation
     strikes_to_quarantine: int = 3
-    """A node's own faults in a row before it is quarantined; one fault may be chance."""
+    """A node's own faults among its last ten ended attempts before it is quarantined; one in ten may be chance."""
     quarantine_ms: int = 30 * SECOND_MS
     """Length of the first quarantine; doubles with each further one."""
     quarantine_ms_max: int = 1 * HOUR_MS
@@ -47,6 +47,15 @@ class Settings(msgspec.Struct, frozen=True):
     """Probation also ends after this long without a fault, so that it also ends on an idle network."""
     ping_ms: int = 500
     """Interval between probes of a node on probation: two probes take a second, and a live link answers in far less."""
+
+    # the word of a machine
+    newcomer_attempts: int = 4
+    """Attempts that a machine without a record holds at once; doubles with each so many good ends. Failures that it
+    blames on owners count as held until they are confirmed, so that a liar touches few jobs before it is found out."""
+    record_ends_min: int = 20
+    """Ended attempts before a machine's word alone counts against a job's owner."""
+    record_share_factor: int = 2
+    """Its word counts while it blames owners at most this many times as often as the other machines do."""
 
     # attempts
     offer_ms_max: int = 10 * SECOND_MS

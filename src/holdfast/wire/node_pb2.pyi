@@ -47,6 +47,7 @@ class FailureCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_QUEUE_EXPIRED: _ClassVar[FailureCode]
     FAILURE_NO_FIT: _ClassVar[FailureCode]
     FAILURE_POISON: _ClassVar[FailureCode]
+    FAILURE_REFUTED: _ClassVar[FailureCode]
 
 class Workload(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -103,6 +104,7 @@ FAILURE_CANCELLED: FailureCode
 FAILURE_QUEUE_EXPIRED: FailureCode
 FAILURE_NO_FIT: FailureCode
 FAILURE_POISON: FailureCode
+FAILURE_REFUTED: FailureCode
 WORKLOAD_UNSAID: Workload
 WORKLOAD_BATCH: Workload
 WORKLOAD_TRAINING: Workload
