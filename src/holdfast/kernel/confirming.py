@@ -99,7 +99,10 @@ def pend(w: World, job: Job, attempt: Attempt, failure: Failure, was_away: bool)
     doubted = PendingVerdict(failure, attempt.id, attempt.node, excused=was_away)
     w.note("job.confirming", pending_facts(w, doubted), job.id, attempt.id, attempt.node)
     w.deadlines.add(w.soon(w.settings.offer_ms_max), "job", job.id)
-    return replace(job, pending_verdict=doubted, checkpoint=attempt.resumed)
+    saved = job.checkpoint
+    if saved is not None and saved.attempt == attempt.id:
+        saved = attempt.resumed
+    return replace(job, pending_verdict=doubted, checkpoint=saved)
 
 
 def stand(w: World, job: Job, failure: Failure, why: Confirmation, said_by: NodeId | None = None) -> None:

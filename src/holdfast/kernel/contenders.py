@@ -269,7 +269,7 @@ def offer(w: World, job: Job, member: Member, purpose: Purpose = Purpose.PLACED)
         w.deadlines.add(w.soon(w.settings.silence_floor_ms), "silence", node_id)
     w.put_new(attempt, member)
     phase = _ASSIGNED if job.phase is _QUEUED else job.phase
-    tries = job.tries + 1 if purpose in (_PLACED, Purpose.CONFIRM) else job.tries
+    tries = job.tries + 1 if purpose.in_turn else job.tries
     job = w.lifecycle.offered(w, job)
     w.put(replace(job, attempts_made=number, tries=tries, tried_ms=w.now, phase=phase, waiting="", wait_reason=None))
     w.note("job.assigned", Facts(count=number, label=member.label), job.id, attempt.id, node_id)

@@ -40,7 +40,6 @@ from holdfast.model import (
     JobPhase,
     NodeId,
     NodeState,
-    Purpose,
     Resources,
     RevokeCause,
     Verdict,
@@ -96,7 +95,7 @@ def go_on(w: World, attempt: Attempt, failure: Failure, was_away: bool = False) 
     opinion = confirming.opinion(w, job, attempt) if blamed else None
     doubted = blamed and opinion is None
     # A second attempt, or one made for a move, does not count while another contender is healthy.
-    of_the_job = attempt.purpose in (Purpose.PLACED, Purpose.CONFIRM) or not well
+    of_the_job = attempt.purpose.in_turn or not well
     counts = failure.code not in FREE_OF_CHARGE and not churned and not doubted and of_the_job
     avoid = job.avoid if attempt.node in job.avoid else (*job.avoid, attempt.node)[-AVOID_MAX:]
     job = replace(got_on(w, job, attempt), failures=0 if churned else job.failures + counts, avoid=avoid)

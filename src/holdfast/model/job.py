@@ -332,6 +332,11 @@ class Purpose(StrEnum):
     MOVE = "move"
     """A person chose its machine. When its body runs, the other attempts are no longer needed."""
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether the job needed the attempt and waited for it in the queue."""
+        return self in (Purpose.PLACED, Purpose.CONFIRM)
+
 
 class Attempt(StoredRow, frozen=True, gc=False, omit_defaults=True):
     """One try at running a job on one node. Its fence belongs to it alone and is revoked once and for ever."""

@@ -40,6 +40,8 @@ class Injector:
         self._undos: dict[int, Callable[[], None]] = {}
         self._number = 0
         self._active: Counter[NodeId] = Counter()
+        self.blamers: set[NodeId] = set()
+        """Machines that blamed owners who were not to blame. They may be found out much later."""
         self._calm_since: dict[NodeId, int] = {}
         self._cuts: list[frozenset[NodeId]] = []
         self._over = False
@@ -226,6 +228,8 @@ class Injector:
         kind = self.random.choice(tuple(Lie))
         self.world.note(f"{machine.spec.id} lies from now on: {kind.value}")
         machine.liar = Liar(kind, self.random)
+        if kind is Lie.BLAMED_OWNERS:
+            self.blamers.add(machine.spec.id)
 
         def honest() -> None:
             self.world.note(f"{machine.spec.id} is honest again")

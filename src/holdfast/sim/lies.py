@@ -5,7 +5,7 @@ from random import Random
 
 import msgspec
 
-from holdfast.model import Result
+from holdfast.model import Failure, FailureCode, Result
 from holdfast.model.messages import Held, HeldPhase, Leaving, Offers, Pong, Report
 
 
@@ -15,6 +15,7 @@ class Lie(StrEnum):
     REFUSED_RESULTS = "results that were refused"
     MADE_UP_RESULTS = "results out of nothing"
     NO_OFFERS = "nothing of what it was offered"
+    BLAMED_OWNERS = "that every program failed"
 
 
 class Liar:
@@ -54,6 +55,9 @@ class Liar:
                 lie = msgspec.structs.replace(item, phase=HeldPhase.RUNNING)
             case Lie.EARLY_PHASES, HeldPhase.RUNNING:
                 lie = msgspec.structs.replace(item, phase=HeldPhase.UPLOADING)
+            case Lie.BLAMED_OWNERS, phase if phase not in (HeldPhase.REFUSED, HeldPhase.GONE):
+                failed = Failure(FailureCode.EXIT_CODE, "made up", exit_code=1)
+                lie = msgspec.structs.replace(item, phase=HeldPhase.FINISHED, result=None, failure=failed)
             case Lie.MADE_UP_RESULTS, HeldPhase.RUNNING:
                 lie = msgspec.structs.replace(item, phase=HeldPhase.FINISHED, result=made_up)
             case _:

@@ -83,7 +83,7 @@ class WorldPlan(msgspec.Struct, frozen=True):
 
 def plan(seed: int) -> WorldPlan:
     random = Random(f"plan {seed}")
-    settings = _settings(random)
+    settings = _settings(random, Random(f"records {seed}"))
     machines = _machines(random)
     safety_ms = random.randrange(15_000, 45_000)
     jobs = tuple(_job(random, number, machines, safety_ms) for number in range(random.randrange(4, 22)))
@@ -93,7 +93,7 @@ def plan(seed: int) -> WorldPlan:
     return WorldPlan(seed, settings, machines, jobs, faults, safety_ms, _bound(settings, jobs), events_max)
 
 
-def _settings(random: Random) -> Settings:
+def _settings(random: Random, of_records: Random) -> Settings:
     suspect_ms_max, orphan_ms_max = random.choice(((6_000, 4_000), (20_000, 5_000), (20_000, 15_000)))
     """An attempt that is cut off stops itself before it is written off."""
     return msgspec.structs.replace(
@@ -118,6 +118,8 @@ def _settings(random: Random) -> Settings:
         quarantine_ms_max=random.choice((10_000, 20_000)),
         owner_live_jobs_max=random.choice((100_000, 100_000, 100_000, 3)),
         live_jobs_max=random.choice((1_000_000, 1_000_000, 1_000_000, 6)),
+        newcomer_attempts=of_records.choice((1, 4)),
+        record_ends_min=of_records.choice((3, 20)),
     )
 
 

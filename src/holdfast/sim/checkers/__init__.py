@@ -3,6 +3,7 @@
 from holdfast.sim.checkers.acknowledged_kept import AcknowledgedKept
 from holdfast.sim.checkers.backoff_lengthens import BackoffLengthens
 from holdfast.sim.checkers.begun_first import BegunFirst
+from holdfast.sim.checkers.blame_is_confirmed import BlameIsConfirmed
 from holdfast.sim.checkers.blameless_freeze import BlamelessFreeze
 from holdfast.sim.checkers.changes_on_record import ChangesOnRecord
 from holdfast.sim.checkers.check_predicts import CheckPredicts
@@ -44,7 +45,7 @@ from holdfast.sim.checkers.within_offer import WithinOffer
 from holdfast.sim.watch import Rule
 
 RULES: tuple[type[Rule], ...] = (
-    AcknowledgedKept, BackoffLengthens, BegunFirst, BlamelessFreeze, ChangesOnRecord, CheckPredicts,
+    AcknowledgedKept, BackoffLengthens, BegunFirst, BlameIsConfirmed, BlamelessFreeze, ChangesOnRecord, CheckPredicts,
     CheckpointsForward, CommitBeforeWord, CutIsNoPoison, EpochNeverBack, EveryStateBounded, HeldFree, HonestVerdict,
     JournalUnbroken, LeaderTicks, LimitsKept, MovesMakeFirst, NeverNeedsGo, NeverOutlivesLease, NeverRunsOnce,
     NothingLeft, OneGpuOneBody, OneResult, PlacementGates, PriorityFirst, ProbationFirst, QuarantineCapped,

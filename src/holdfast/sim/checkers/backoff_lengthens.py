@@ -3,7 +3,7 @@ such failure and never exceeds `backoff_ms_max`. No attempt is made before it en
 
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.events import AnyEvent
-from holdfast.model import Attempt, Instant, Job, Node, NodeState, Purpose
+from holdfast.model import Attempt, Instant, Job, Node, NodeState
 from holdfast.model.rows import row_key
 from holdfast.sim.watch import Rule, View, patience_of
 
@@ -21,7 +21,7 @@ class BackoffLengthens(Rule):
             before = rows.get(row_key(row)) or view.get(row_key(row))
             if isinstance(row, Job) and isinstance(before, Job) and last[row.id].live:
                 self._waits(before, row, (rows, view), patience)
-            elif isinstance(row, Attempt) and before is None and row.purpose is Purpose.PLACED:
+            elif isinstance(row, Attempt) and before is None and row.purpose.in_turn:
                 job = rows.get(("job", row.job)) or view.get(("job", row.job))
                 if isinstance(job, Job) and job.not_before_ms > patience:
                     self.fail(f"{row.id} is made {job.not_before_ms - patience} ms before the job's back-off ends")

@@ -35,6 +35,8 @@ class BegunFirst(Rule):
             if not isinstance(job, Job) or job.owner != attempt.owner or job.id in placed:
                 continue
             waits = job.phase is JobPhase.QUEUED and not job.not_before_ms and job.pinned is None
+            if job.pending_verdict is not None and job.pending_verdict.node == node.id:
+                continue
             begun = job.attempts_made > 0 and len(job.felled) < 2
             fits = kind_serves(kind_of(node), job.spec.need) and job.spec.need.resources.fits_in(free)
             if waits and begun and fits and job.spec.priority >= spec.priority:

@@ -21,6 +21,8 @@ class BlamelessFreeze(Rule):
             if not isinstance(row, Node) or not isinstance(before, Node):
                 continue
             blamed = (row.state in BAD and before.state not in (*BAD, NodeState.LOST)) or row.strikes > before.strikes
+            if row.strikes > before.strikes and row.id in self.scene.faults.blamers:
+                continue
             if blamed and not self.scene.faults.troubled(row.id) and not self._leaderless():
                 self.fail(
                     f"{row.id} is {row.state} with {row.strikes} strikes though nothing was wrong there: {row.cause}"

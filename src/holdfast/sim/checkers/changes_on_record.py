@@ -5,8 +5,9 @@ from collections import Counter
 
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.events import AnyEvent
-from holdfast.model import Attempt, AttemptPhase, Entry, Instant, Job, JobId, JobPhase, Node, NodeState
+from holdfast.model import Attempt, AttemptPhase, Entry, Instant, Job, JobId, JobPhase, Node, NodeRecord, NodeState
 from holdfast.model.rows import row_key
+from holdfast.policy.record import with_end
 from holdfast.sim.watch import Rule, View
 
 Line = tuple[str, str]
@@ -34,6 +35,8 @@ class ChangesOnRecord(Rule):
             match row:
                 case Node():
                     owed += _node(before, row)
+                case NodeRecord():
+                    owed += _record(before, row)
                 case Job():
                     owed += _job(before, row, row.id in placed)
                 case Attempt():
@@ -72,9 +75,13 @@ def _node(before: object, row: Node) -> list[Line]:
     owed: list[Line] = []
     if not isinstance(before, Node) or _standing(before) != _standing(row):
         owed.append((f"node.{row.state.value}", row.id))
-    if isinstance(before, Node) and row.strikes > before.strikes:
-        owed.append(("node.strike", row.id))
     return owed
+
+
+def _record(before: object, row: NodeRecord) -> list[Line]:
+    ends = before.ends if isinstance(before, NodeRecord) else ""
+    added = row.ends == with_end(ends, row.ends[-1:])
+    return [("node.strike", row.id)] if added and row.ends[-1:].isdigit() else []
 
 
 def _standing(node: Node) -> tuple[object, ...]:
@@ -90,7 +97,8 @@ def _job(before: object, row: Job, placed: bool) -> list[Line]:
         owed.append((f"job.{row.phase.value}", row.id))
     if row.accepted is not None and (known is None or known.accepted is None):
         owed.append(("job.accepted", row.id))
-    if row.checkpoint is not None and (known is None or known.checkpoint != row.checkpoint):
+    doubted = known is not None and row.pending_verdict != known.pending_verdict  # it goes back to an earlier one
+    if row.checkpoint is not None and not doubted and (known is None or known.checkpoint != row.checkpoint):
         owed.append(("job.saved", row.id))
     if row.reserved is not None and (known is None or known.reserved != row.reserved):
         owed.append(("job.reserved", row.id))

@@ -1,9 +1,10 @@
-"""SPEC J8: over the whole life of a job, its checkpoint only moves forward, and every attempt of a job of class
-`resume` starts from the current one."""
+"""SPEC J8, A12: over the whole life of a job, its checkpoint only moves forward, except that nothing goes on from what
+an attempt saved whose failure had to be confirmed; and every attempt of a job of class `resume` starts from the current
+one."""
 
 from holdfast.kernel.decision import Decision, Row
 from holdfast.kernel.events import AnyEvent
-from holdfast.model import Attempt, Checkpoint, Instant, Job, JobId, Recovery, job_of
+from holdfast.model import Attempt, AttemptId, Checkpoint, Entry, Instant, Job, JobId, Recovery, job_of
 from holdfast.model.rows import row_key
 from holdfast.sim.watch import Rule, SceneView, View
 
@@ -12,12 +13,17 @@ class CheckpointsForward(Rule):
     def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._kept: dict[JobId, Checkpoint] = {}
+        self._doubted: set[AttemptId] = set()
+        """Attempts whose failure had to be confirmed. The job goes back to where they started."""
+
+    def journaled(self, entries: list[Entry]) -> None:
+        self._doubted.update(entry.attempt for entry in entries if entry.kind == "job.confirming" and entry.attempt)
 
     def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
         for before, row in rows:
             if isinstance(row, Attempt) and before is None and row.resumed is not None:
                 kept = self._kept.get(row.job)
-                if kept is not None and row.resumed.depth < kept.depth:
+                if kept is not None and kept.attempt not in self._doubted and row.resumed.depth < kept.depth:
                     self.fail(f"{row.id} starts from depth {row.resumed.depth}; depth {kept.depth} was kept before")
         for _, row in rows:
             if isinstance(row, Job):
@@ -25,9 +31,12 @@ class CheckpointsForward(Rule):
 
     def _moved_on(self, job: Job) -> None:
         kept, now = self._kept.get(job.id), job.checkpoint
-        if kept is not None and (now is None or now.depth < kept.depth or now.made_ms < kept.made_ms):
+        doubted = kept is not None and kept.attempt in self._doubted
+        if kept is not None and not doubted and (now is None or now.depth < kept.depth or now.made_ms < kept.made_ms):
             self.fail(f"{job.id} kept {kept} and goes back to {now}")
-        if now is not None:
+        if now is None:
+            self._kept.pop(job.id, None)
+        else:
             if job_of(now.attempt) != job.id or now.depth < 1:
                 self.fail(f"{job.id} goes on from {now}, which none of its attempts saved")
             self._kept[job.id] = now

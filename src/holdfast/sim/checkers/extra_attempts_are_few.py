@@ -13,7 +13,7 @@ from holdfast.sim.watch import Rule, View
 class ExtraAttemptsAreFew(Rule):
     def decided(self, leader: str, event: AnyEvent, now: Instant, decision: Decision, view: View) -> None:
         fresh = [row for row in decision.changes if isinstance(row, Attempt) and ("attempt", row.id) not in view]
-        if not any(row.purpose is not Purpose.PLACED for row in fresh):
+        if not any(not row.purpose.in_turn for row in fresh):
             return
         rows = dict(view)
         made: Attempt | None = None
@@ -24,7 +24,7 @@ class ExtraAttemptsAreFew(Rule):
                     self._may_be(row, rows, now)
             before = rows.get(row_key(row))
             if made is not None and isinstance(row, Job) and row.id == made.job and isinstance(before, Job):
-                if made.purpose is not Purpose.PLACED and row.tries > before.tries:
+                if not made.purpose.in_turn and row.tries > before.tries:
                     self.fail(f"{made.id} ({made.purpose.value}) cost {row.id} a try")
                 made = None
             rows[row_key(row)] = row

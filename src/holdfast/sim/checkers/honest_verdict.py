@@ -1,7 +1,7 @@
 """SPEC J7: a job's verdict and failure code agree with what its program does and what its owner did."""
 
 from holdfast.kernel.decision import Row
-from holdfast.model import FailureCode, Job, Verdict
+from holdfast.model import Attempt, Blame, Confirmation, FailureCode, Job, Verdict
 from holdfast.sim.watch import Rule, SceneView
 
 
@@ -25,7 +25,8 @@ class HonestVerdict(Rule):
             self.fail(f"{job.id} was cancelled, and nobody asked for it")
         if job.verdict is Verdict.FAILED and code is None:
             self.fail(f"{job.id} failed without a reason")
-        if code is FailureCode.EXIT_CODE and program.exit_code == 0 and (job.failure and job.failure.signal is None):
+        made_up = program.exit_code == 0 and job.failure is not None and job.failure.signal is None
+        if code is FailureCode.EXIT_CODE and made_up and not self._believed(job):
             self.fail(
                 f"{job.id} is said to have exited with {job.failure and job.failure.exit_code}, its program does not"
             )
@@ -33,3 +34,13 @@ class HonestVerdict(Rule):
             self.fail(f"{job.id} is said to have run into a time limit it does not have")
         if code is FailureCode.POISON and program.fells_machine_at_ms is None and len(job.felled) < 2:
             self.fail(f"{job.id} is called poison after {job.felled}")
+
+    def _believed(self, job: Job) -> bool:
+        """Whether only machines that lie could be asked, or nobody else could. `blame_is_confirmed` judges when the
+        word of one machine counts."""
+        rows = self.scene.store.rows.values()
+        said = [a for a in rows if isinstance(a, Attempt) and a.job == job.id and a.failure is not None]
+        liars = self.scene.faults.blamers
+        if job.confirmation in (Confirmation.UNCONFIRMED, Confirmation.TAKEN):
+            return any(a.node in liars for a in said)
+        return all(a.node in liars for a in said if a.failure is not None and a.failure.meaning.blame is Blame.USER)

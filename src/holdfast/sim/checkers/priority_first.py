@@ -45,6 +45,8 @@ class PriorityFirst(Rule):
         """Whether it is queued, without a back-off, and not excluded from this node by an attempt that is still
         there."""
         waits = job.phase is JobPhase.QUEUED and not job.not_before_ms and job.pinned is None
+        if job.pending_verdict is not None and job.pending_verdict.node == node:
+            return False
         return waits and not any(row.job == job.id and (row.node == node or row.may_win) for row in live)
 
     def _fits(self, job: Job, node: Node, free: Resources) -> bool:

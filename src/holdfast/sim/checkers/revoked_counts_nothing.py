@@ -27,7 +27,9 @@ class RevokedCountsNothing(Rule):
             if isinstance(row, Job) and row.checkpoint is not None:
                 known = before.checkpoint if isinstance(before, Job) else None
                 saver = row.checkpoint.attempt
-                if row.checkpoint != known and self._revoked(saver, rows, view):
+                doubted = isinstance(before, Job) and row.pending_verdict != before.pending_verdict
+                # What a doubted attempt saved is dropped, and the job goes back to where that attempt started.
+                if row.checkpoint != known and not doubted and self._revoked(saver, rows, view):
                     self.fail(f"{row.id} goes on from what {saver} saved, which was revoked")
             rows[row_key(row)] = row
         for send in decision.sends:
