@@ -116,3 +116,36 @@ def test_a_takeover_is_told_by_its_facts_and_not_by_its_words(facts: dict[str, o
 def test_an_attempt_that_lost_is_not_told_of(failure: str, told: bool) -> None:
     event = EventView(1, 0, "attempt.revoked", "superseded", "job_1", "a.1", "node_ant", {"failure": failure})
     assert bool(JobTimeline("restart").told(event, "ant")) is told
+
+
+@pytest.mark.spec("A12", "J7")
+def test_a_failure_that_another_machine_confirms_is_said_at_once_and_ctrl_c_takes_it() -> None:
+    tale = JobTimeline("resume")
+    lines = told(
+        tale,
+        (0, "job.assigned", "", "a.1", "ant"),
+        (1, "attempt.running", "", "a.1", "ant"),
+        (2, "attempt.failed", "exit_code: exit 1", "a.1", "ant"),
+        (2, "job.confirming", "exit 1", "a.1", "ant"),
+    )
+    assert lines == [
+        "running on ant",
+        "failed on ant (exit 1); another machine confirms that; Ctrl-C takes this verdict",
+    ]
+    assert tale.confirming
+    assert told(tale, (3, "job.queued", "", "", ""), (4, "job.assigned", "", "a.2", "bee")) == [
+        "confirming on bee; Ctrl-C takes this verdict"
+    ]
+    # when that run is lost, the next one confirms as well
+    assert told(tale, (5, "job.takeover", "another machine takes over: it broke", "a.2", "bee"))
+    assert told(tale, (6, "job.assigned", "", "a.3", "cat")) == ["confirming on cat; Ctrl-C takes this verdict"]
+
+
+@pytest.mark.spec("J7")
+def test_a_failure_that_counts_at_once_is_said_when_the_job_ends() -> None:
+    assert told(
+        JobTimeline("restart"),
+        (0, "job.assigned", "", "a.1", "ant"),
+        (2, "attempt.failed", "exit_code: exit 1", "a.1", "ant"),
+        (2, "job.ended", "failed: exit_code: exit 1", "", ""),
+    ) == ["it failed on ant: exit_code: exit 1"]

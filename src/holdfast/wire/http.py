@@ -261,6 +261,10 @@ class JobView(msgspec.Struct, frozen=True):
     """Its index there."""
     wait_reason: str | None = None
     """`waiting` as a code (holdfast.model.causes.WaitReason)."""
+    confirming: FailureView | None = None
+    """How it failed as one machine says, which another machine confirms now."""
+    confirmation: str | None = None
+    """Of a failure with its owner's blame: why that counts (holdfast.model.Confirmation)."""
 
 
 class ArrayItem(msgspec.Struct, frozen=True):

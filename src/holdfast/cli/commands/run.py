@@ -163,6 +163,7 @@ def _see_through(client: "Client", job: "JobView", *, detach: bool, results: boo
             "stop it": f"holdfast stop {job.id}",
             "its files": f"holdfast results {job.id}",
         },
+        lambda: any(watch.confirming for watch in watches),
     )
     _conclude(client, ended, results=results, json=json)
 

@@ -2,6 +2,7 @@
 them. Pure: entries go in, text comes out; sends no requests, prints nothing.
 
     running on bee
+    failed on cat (exit 1); another machine confirms that; Ctrl-C takes this verdict
     bee was lost after 12.0 s (its connection broke); another machine takes over
     going on at ant from checkpoint 4 (9.1 s of work kept)
 """
@@ -47,9 +48,18 @@ class JobTimeline:
         self.node = ""
         """The machine that it was last assigned to, or runs on."""
         self.running = False
+        self.confirming = False
+        """It failed by its owner's fault, as one machine says, and another confirms that."""
+        self._failed = ""
+        """How it failed, until the next entry tells whether that is confirmed."""
 
     def told(self, event: "EventView", node: str) -> str:
         """A line for people, or nothing. `node`: the name of the entry's machine."""
+        failed, self._failed = self._failed, ""
+        line = self._line(event, node)
+        return line if event.kind == "job.confirming" else "\n".join(filter(None, (failed, line)))
+
+    def _line(self, event: "EventView", node: str) -> str:
         match event.kind:
             case "job.assigned":
                 return self._assigned(event, node)
@@ -63,7 +73,10 @@ class JobTimeline:
             case "attempt.failed":
                 self.running = False
                 self._homeless = True
-                return f"it failed on {node}: {event.text}"
+                self._failed = f"it failed on {node}: {event.text}"
+                return ""
+            case "job.confirming":
+                return self._doubted(event, node)
             case "attempt.refused":
                 return f"{node} did not take it: {event.text}"
             case "attempt.revoked":
@@ -78,6 +91,9 @@ class JobTimeline:
     def _assigned(self, event: "EventView", node: str) -> str:
         first, self.node = not self.node, node
         attempt = event.attempt or ""
+        if self.confirming and attempt:
+            self._homeless = False
+            return f"confirming on {node}; Ctrl-C takes this verdict"
         if not self._resumes or self.saved is None:
             self._kept[attempt] = 0
             if first or not self._homeless:
@@ -89,6 +105,12 @@ class JobTimeline:
             return ""
         self._homeless = False
         return f"going on at {node} from checkpoint {self.saved.number} ({spoken_ms(self.saved.work_ms)} of work kept)"
+
+    def _doubted(self, event: "EventView", node: str) -> str:
+        self.confirming, self.saved = True, None
+        facts = facts_of(event)
+        why = facts.detail or (facts.failure or "") if facts is not None else event.text
+        return f"failed on {node} ({why}); another machine confirms that; Ctrl-C takes this verdict"
 
     def _runs(self, event: "EventView", node: str) -> str:
         again = bool(self._began)

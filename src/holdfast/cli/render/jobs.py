@@ -70,6 +70,14 @@ def failure_line(failure: FailureView) -> str:
     return f"{failure.code}: {failure.says}{detail} [{failure.blame}'s{free}]"
 
 
+def job_failure_line(job: JobView) -> str:
+    """How the job failed, or how it failed as one machine says; empty: it did not."""
+    if job.failure is None:
+        return f"{failure_line(job.confirming)}, being confirmed on another machine" if job.confirming else ""
+    marked = job.confirmation in ("unconfirmed", "taken")
+    return failure_line(job.failure) + (", unconfirmed" if marked else "")
+
+
 def verdict_line(job: JobView) -> str:
     """How it ended, in one line."""
     took = spoken_ms((job.ended_ms or job.submitted_ms) - job.submitted_ms)
@@ -77,7 +85,7 @@ def verdict_line(job: JobView) -> str:
     if job.verdict == "succeeded":
         return f"{job.id} succeeded after {took}, {tries}; sha256 {job.result_sha256}"
     if job.failure is not None:
-        return f"{job.id} {job.verdict} after {took}, {tries}: {failure_line(job.failure)}"
+        return f"{job.id} {job.verdict} after {took}, {tries}: {job_failure_line(job)}"
     return f"{job.id} {job.verdict} after {took}, {tries}"
 
 
@@ -98,7 +106,7 @@ def jobs(listed: Sequence[JobView]) -> None:
         return
     table = columns("job", "name", "state", "node", "attempts" if wide else "tries", "age", "")
     for job in listed:
-        why = failure_line(job.failure) if job.failure else clean(job.waiting)
+        why = job_failure_line(job) or clean(job.waiting)
         why = "; ".join(filter(None, (why, estimate_text.short(job.estimate))))
         state = styled(job.verdict or job.phase)
         node = clean(job.node or "") if wide else clean(job.node or "")[:SHORT_ID]
@@ -140,7 +148,7 @@ def job(view: JobView) -> None:
         "waiting for": clean(view.waiting),
         "estimate": clean(estimate_text.line(view.estimate)) if view.estimate else "",
         "moved": _moved(view),
-        "failure": failure_line(view.failure) if view.failure else "",
+        "failure": job_failure_line(view),
         "result": f"sha256 {view.result_sha256}, {view.result_bytes} bytes" if view.result_sha256 else "",
         "files": _files(view),
         "checkpoint": _checkpoint(view),

@@ -23,8 +23,15 @@ class Choice(Enum):
     KEEP = b"k"
 
 
-def seen_through(what: str, until_ended: Callable[[], T], stop: Callable[[], object], later: dict[str, str]) -> T:
-    """Returns what `until_ended` returns. `later`: the commands to type after detaching, by purpose."""
+def seen_through(
+    what: str,
+    until_ended: Callable[[], T],
+    stop: Callable[[], object],
+    later: dict[str, str],
+    confirming: Callable[[], bool] = lambda: False,
+) -> T:
+    """Returns what `until_ended` returns. `later`: the commands to type after detaching, by purpose. `confirming`:
+    whether the work has failed and that is only confirmed: then Ctrl-C takes the verdict, and nobody is asked."""
     from holdfast.errors import Unreachable
 
     stopping = False
@@ -32,7 +39,7 @@ def seen_through(what: str, until_ended: Callable[[], T], stop: Callable[[], obj
         try:
             return until_ended()
         except KeyboardInterrupt:
-            choice = Choice.DETACH if stopping else _chosen()
+            choice = Choice.DETACH if stopping else Choice.STOP if confirming() else _chosen()
         except Unreachable as silence:
             silence.hint = "\n".join([f"{what} goes on all the same. When the network answers again:", *lines(later)])
             raise

@@ -63,6 +63,11 @@ class JobWatch:
         """Held while writing to the screen: messages about a silent network come from another thread."""
         self._started = False
 
+    @property
+    def confirming(self) -> bool:
+        """Whether the job has failed, and another machine only confirms that."""
+        return self._timeline.confirming
+
     def until_ended(self) -> "JobView":
         if not self._started:
             self._started = True

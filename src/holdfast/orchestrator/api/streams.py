@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.model import Attempt, Entry, Job
+from holdfast.model import Attempt, Blame, Confirmation, Entry, Job, Verdict
 from holdfast.orchestrator.api.views import event_view
 from holdfast.orchestrator.api_error import ApiError
 from holdfast.orchestrator.wakeups import JOURNAL
@@ -113,6 +113,7 @@ class JobLog:
                 wakeup.clear()
                 # Read the state first, then the output: if the job has ended, its output is complete when it is read.
                 job, attempts, entries = await self._queries.ask(self._story)
+                attempts = with_output(job, attempts)
                 for entry in entries:
                     if entry.attempt is not None and entry.kind not in _BEFORE_OUTPUT:
                         async for piece in self._output([a for a in attempts if a.id == entry.attempt]):
@@ -163,6 +164,19 @@ class JobLog:
             if size == len(raw) < LOG_READ_BYTES:
                 return
             await self._context.time.sleep(0)
+
+
+def with_output(job: Job | None, attempts: list[Attempt]) -> list[Attempt]:
+    """The attempts whose output is shown. Once a failure was confirmed or refuted by another machine, that is what the
+    other machine printed, and not what the doubted one did."""
+    if job is None or job.live:
+        return attempts
+    blaming = [a for a in attempts if a.failure is not None and a.failure.meaning.blame is Blame.USER]
+    if job.confirmation is Confirmation.CONFIRMED:
+        del blaming[-1:]
+    elif job.verdict is not Verdict.SUCCEEDED:
+        return attempts
+    return [a for a in attempts if a not in blaming]
 
 
 def _number(attempt: Attempt) -> int:

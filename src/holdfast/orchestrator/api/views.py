@@ -92,6 +92,8 @@ def job_view(job: Job, attempts: Sequence[Attempt] = (), events: Iterable[Entry]
         array=job.spec.array,
         item=job.spec.item,
         wait_reason=job.wait_reason,
+        confirming=failure_view(job.pending_verdict.failure) if job.pending_verdict is not None else None,
+        confirmation=job.confirmation.value if job.confirmation is not None else None,
     )
 
 
