@@ -25,7 +25,7 @@ from holdfast.kernel import decision as decisions
 from holdfast.kernel import events
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Attempt, DurationHistory, Instant, Job, JoinToken, Meta, Node, Settings
+from holdfast.model import Attempt, DurationHistory, Instant, Job, JoinToken, Meta, Node, NodeRecord, Settings
 from holdfast.node.core import events as core_events
 from holdfast.node.core.admission import Means, NodeLimits
 from holdfast.node.core.core import NodeCore
@@ -34,7 +34,8 @@ WORLDS = Path(__file__).parent / "kernel" / "recorded"
 NODES = Path(__file__).parent / "unit" / "recorded_nodes"
 
 ROWS: dict[str, type] = {
-    "meta": Meta, "node": Node, "token": JoinToken, "pace": DurationHistory, "job": Job, "attempt": Attempt,
+    "meta": Meta, "node": Node, "record": NodeRecord, "token": JoinToken, "pace": DurationHistory, "job": Job,
+    "attempt": Attempt,
 }  # fmt: skip
 KERNEL_WORDS: dict[str, type] = {
     "led": events.Led, "tick": events.Tick, "submitted": events.Submitted, "cancel_asked": events.CancelAsked,

@@ -27,7 +27,7 @@ epoch = store.take_lead("test")
 network = with_two_nodes()
 lost, rows = Counter(), []
 for key in ("one", "two", "three"):
-    network.submit(key)
+    network.submit(key, attempts_max=1)
     (attempt,) = network.attempts(key)
     lost[attempt.node] += 1
     failed = seen(attempt, HeldPhase.FINISHED, failure=Failure(FailureCode.EXIT_CODE, exit_code=1))

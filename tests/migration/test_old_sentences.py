@@ -26,13 +26,14 @@ ADDED = {"facts", "wait_reason", "straggle", "revoke_cause", "cause_code"}
 """What rows have gained since."""
 WORDS = {"text", "waiting", "straggling", "cause", "revoked"}
 DECIDED = {
-    "schema-0001": "0fb5a9b2e5f742fcae3b1939e95d45e473cb40a01f81b1ed0d11a63b6e0eee2f",
-    "schema-0002": "67b83f2a2793a91608dd80bd95daae1c728355d7fe7da81a089395a179eca984",
-    "schema-0003": "61be5c3656d3b01f592c9667e20fa96981d413abbc2c9fc63636ab487d1d675c",
-    "schema-0004": "918db739cd6537fbc382b509cfe7a1ecd2192d820198c01cd28c326cf73de69f",
+    "schema-0001": "585e76e7e02de52602c84a5a9b249f3a6540e5c9f07369c6367fba38c774bc4b",
+    "schema-0002": "aea979f7cd0aa7f84d6f1a3ca1886f07796a46a9e141abc9cbdf04d5a6b2aa2a",
+    "schema-0003": "bb1b898e4332bb24405837feef124f338ae38eb1cb927fbfacc135bd7ae23deb",
+    "schema-0004": "7b5b101cec97460ba6fce425c6e37c918bc723391b35696f325770c4eb33dc40",
 }
-"""A hash of the rows that `story` leads to, made with the code of 0.1, which decided by the words. A rule that is
-changed on purpose changes them; a code that means something else than its words does as well."""
+"""A hash of the rows that `story` leads to, first made with the code of 0.1, which decided by the words. A rule that is
+changed on purpose changes them (the last: failures are confirmed); a code that means something else than its words does
+as well."""
 
 
 @pytest.fixture(params=ARCHIVES)

@@ -171,11 +171,15 @@ ENTRIES: dict[str, st.SearchStrategy[Facts]] = {
 # --- there and back ---
 
 
+NEWER = {"job.confirming"}
+"""Kinds of which no release wrote the text alone."""
+
+
 def test_the_renderer_knows_every_kind_that_is_tried_here() -> None:
-    assert set(ENTRIES) == KINDS
+    assert set(ENTRIES) == KINDS - NEWER
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(KINDS - NEWER))
 @given(data=st.data())
 def test_an_entry_of_the_past_has_the_facts_that_made_its_sentence(kind: str, data: st.DataObject) -> None:
     facts = data.draw(ENTRIES[kind])
