@@ -42,6 +42,15 @@ class Clock:
         return wall_ms() + self.ahead_ms + self.set_ahead_ms
 
 
+class OfficeLeader(Leader):
+    """A leader that has served for as long as the clock was moved ahead."""
+
+    clock: Clock
+
+    def served_ms(self) -> int:
+        return super().served_ms() + self.clock.ahead_ms
+
+
 class Crash(BaseException):
     """The process is gone in this moment: nothing of it runs any more."""
 
@@ -82,7 +91,8 @@ class Office:
         self.store = Store.open(url)
         self.blobs = Shaky(blobs)
         self.content = ContentService(self.blobs)  # pyright: ignore[reportArgumentType]
-        self.leader = Leader(Settings.test(), self.store, self, Wakeups(), Metrics())
+        self.leader = OfficeLeader(Settings.test(), self.store, self, Wakeups(), Metrics())
+        self.leader.clock = clock
         self.clock = clock
         self.leading: asyncio.Task[None] | None = None
 

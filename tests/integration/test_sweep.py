@@ -24,6 +24,7 @@ from holdfast.orchestrator.api.request_files import need_named
 from holdfast.orchestrator.content import service as content_module
 from holdfast.orchestrator.content import sweep as sweep_module
 from holdfast.orchestrator.content.sweep import NOTE
+from holdfast.orchestrator.leader import loop as loop_module
 from holdfast.orchestrator.leader.loop import Unavailable
 from holdfast.state import LeadershipLost, Store
 from holdfast.testing.processes import wait_for
@@ -36,7 +37,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for module in (content_module, sweep_module):
         monkeypatch.setattr(module, "boottime_ms", clock.boot)
-    monkeypatch.setattr(sweep_module, "wall_ms", clock.wall)
+    for module in (sweep_module, loop_module):
+        monkeypatch.setattr(module, "wall_ms", clock.wall)
     return clock
 
 
@@ -105,6 +107,34 @@ def test_a_wall_clock_that_is_set_ahead_lets_nothing_go(sqlite_url: str, clock: 
             clock.set_ahead_ms = 2 * 365 * 86_400_000
             assert await office.sweeper.sweep() == 0
             assert await office.content.whole(ANN, name) and await office.content.whole(ANN, pledged)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("ahead_days", [31, 3650, -3650])
+def test_a_month_without_an_orchestrator_or_a_wrong_clock_at_its_start_lets_nothing_go(
+    sqlite_url: str, clock: Clock, tmp_path: Path, ahead_days: int
+) -> None:
+    async def story() -> None:
+        async with offices(sqlite_url, FolderStore(tmp_path / "blobs"), clock) as another:
+            # Given what a job left, which is kept for a month
+            office = await another()
+            name = await office.send(folder_with(tmp_path / "f", "x"))
+            job = await office.submit(name)
+            await office.leader.ask(CancelAsked(job, by="ann"))
+            await office.die()
+            # When nobody leads for a month, or the next one starts with such a clock
+            clock.set_ahead_ms = ahead_days * 86_400_000
+            after = await another()
+            after.hours_pass(GRACE_MS + 1)
+            # Then it stays until it was kept for a month in which somebody led
+            assert await after.sweeper.sweep() == 0
+            assert await after.content.whole(ANN, name)
+            after.hours_pass(30 * 86_400_000 - 2 * GRACE_MS)
+            assert await after.sweeper.sweep() == 0
+            after.hours_pass(2 * GRACE_MS)
+            clock.set_ahead_ms = 0
+            assert await after.sweeper.sweep() == 2
 
     asyncio.run(story())
 
@@ -275,7 +305,7 @@ def test_uploads_that_go_on_are_kept_and_those_that_do_not_are_not(
             await office.sweeper.sweep()
             assert await office.keys() == {slow}
             # When it does not end for a week, then it goes as well
-            for _ in range(40):
+            for _ in range(60):
                 office.hours_pass(GRACE_MS // 2)
                 await office.content.missing(ANN, client_uploader(ANN), [Blob(sha_of(b"y"), 1)])
             await office.sweeper.sweep()

@@ -28,9 +28,13 @@ def old(*keys: str, at: int = 0) -> list[Stored]:
 def collector() -> Collector:
     """One that has been awake for long."""
     c = Collector(0, GRACE, round_ms=ROUND, late_ms=LATE, unfinished_ms=5 * GRACE)
-    for now in range(0, 5_000, GRACE // 10):
-        c.awake(now)
+    stays_awake(c, 0, 5_000)
     return c
+
+
+def stays_awake(collector: Collector, since: int, until: int) -> None:
+    for now in range(since, until, GRACE // 10):
+        collector.awake(now)
 
 
 def condemn(
@@ -124,8 +128,33 @@ def test_a_process_that_was_frozen_waits_as_a_new_one_does() -> None:
 def test_unfinished_uploads_of_somebody_at_work_go_as_well_in_the_end() -> None:
     sent = incoming_key("client-x", ONE)
     c = collector()
-    assert condemn(c, old(sent, at=2_000), [], {}, ("client-x",), now=5_000) == []
-    assert condemn(c, old(sent, at=-1), [], {}, ("client-x",), now=5_000) == [sent]
+    assert condemn(c, old(sent), [], {}, ("client-x",), now=5_000) == []
+    stays_awake(c, 5_000, 5_000 + 5 * GRACE)
+    assert condemn(c, old(sent), [], {}, ("client-x",), now=5_000 + 5 * GRACE) == []
+    assert condemn(c, old(sent), [], {}, ("client-x",), now=5_001 + 5 * GRACE) == [sent]
+
+
+def test_what_somebody_sends_anew_is_unfinished_from_then_on() -> None:
+    sent = incoming_key("client-x", ONE)
+    c = collector()
+    assert condemn(c, old(sent), [], {}, ("client-x",), now=5_000) == []
+    stays_awake(c, 5_000, 7_000)
+    assert condemn(c, old(sent, at=1), [], {}, ("client-x",), now=7_000) == []
+    stays_awake(c, 7_000, 7_000 + 5 * GRACE)
+    assert condemn(c, old(sent, at=1), [], {}, ("client-x",), now=7_000 + 5 * GRACE) == []
+    assert condemn(c, old(sent, at=1), [], {}, ("client-x",), now=7_001 + 5 * GRACE) == [sent]
+
+
+@pytest.mark.spec("J1")
+@pytest.mark.parametrize("years", [1, 10])
+def test_a_store_whose_clock_is_years_ahead_ends_no_upload(years: int) -> None:
+    """The listing says how old a key is: wrong clocks make it older than any limit."""
+    listing = old(incoming_key("client-x", ONE), at=1_000)
+    store_ms = 1_000 + years * 365 * 86_400_000
+    c = collector()
+    for now in (5_000, 6_000):
+        stays_awake(c, 5_000, now)
+        assert c.condemn(listing, [], {}, ("client-x",), roots_read_ms=now, now_ms=now, store_ms=store_ms) == []
 
 
 def test_age_is_told_by_the_clock_of_the_store() -> None:

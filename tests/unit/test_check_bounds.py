@@ -48,6 +48,9 @@ class Front:
         self.at_once -= 1
         return self._answer
 
+    def dated(self, served_ms: int) -> int:
+        return served_ms
+
     def stopping(self) -> bool:
         return False
 

@@ -1,14 +1,18 @@
-"""The leader's clock: it never runs back, and lateness is told from the first millisecond that counts."""
+"""The leader's clock: it never runs back, no clock that can be set moves it, and lateness is told from the first
+millisecond that counts."""
 
 from typing import Any
 
 import pytest
 
+from holdfast.model import DAY_MS
 from holdfast.orchestrator.leader.clock import wall_ms
-from holdfast.orchestrator.leader.core import LeaderClock, Moment, pulse_ms_of
+from holdfast.orchestrator.leader.core import AWAY_MS, LeaderClock, Moment, pulse_ms_of
 
 TOLERANCE_MS = 100
 PULSE_MS = 50
+SERVED_MS = AWAY_MS + TOLERANCE_MS
+"""How much of a gap counts as served."""
 
 
 class Hands:
@@ -48,17 +52,24 @@ class Read:
         self._clock.kept(self._at())
 
 
-@pytest.mark.spec("J14")
-def test_it_begins_at_the_later_of_what_was_written_and_the_wall_and_goes_on_with_the_boot_clock() -> None:
-    hands = Hands()
-    assert hands.clock().now() == 1_000_000
-    ahead = hands.clock(last_ms=2_000_000)
-    hands.pass_(30)
-    assert ahead.now() == 2_000_030
+@pytest.mark.spec("J14", "H2")
+@pytest.mark.parametrize("wall", [-DAY_MS, 0, 1, 1_999_999, 2_000_001, 400 * 365 * DAY_MS])
+def test_it_goes_on_from_what_was_written_whatever_the_wall_clock_shows(wall: int) -> None:
+    hands = Hands(wall=wall)
+    clock = hands.clock(last_ms=2_000_000)
+    assert clock.now() == 2_000_000
+    hands.boot += 30
+    assert clock.now() == 2_000_030
     hands.boot -= 10
-    assert ahead.now() == 2_000_030
+    assert clock.now() == 2_000_030
     hands.boot += 15
-    assert ahead.now() == 2_000_035
+    assert clock.now() == 2_000_035
+
+
+@pytest.mark.spec("J14")
+@pytest.mark.parametrize(("wall", "now"), [(1_000_000, 1_000_000), (2, 2), (0, 1), (-5, 1)])
+def test_the_very_first_leader_begins_at_its_wall_clock_and_never_at_none(wall: int, now: int) -> None:
+    assert Hands(wall=wall).clock().now() == now
 
 
 @pytest.mark.spec("J14")
@@ -98,38 +109,39 @@ def test_a_loop_that_was_late_promises_anew_unless_it_is_stalled(stalled: bool, 
 
 
 @pytest.mark.spec("J14", "H2")
-@pytest.mark.parametrize(("jump_ms", "followed"), [(TOLERANCE_MS, False), (TOLERANCE_MS + 1, True)])
-def test_a_wall_clock_that_jumps_ahead_is_followed_and_the_jump_is_lateness(jump_ms: int, followed: bool) -> None:
+@pytest.mark.parametrize("jump_ms", [TOLERANCE_MS + 1, 31 * DAY_MS, 10 * 365 * DAY_MS, -1, -31 * DAY_MS])
+def test_a_wall_clock_that_is_set_moves_no_time_and_is_no_lateness(jump_ms: int) -> None:
     hands = Hands()
     clock = hands.clock()
     hands.wall += jump_ms
+    hands.boot += 10
 
-    assert clock.late() is followed
-    assert clock.look() == ((1_000_000 + jump_ms, jump_ms) if followed else (1_000_000, 0))
+    assert not clock.late()
+    assert clock.look() == (1_000_010, 0)
 
 
 @pytest.mark.spec("J14", "H2")
-def test_after_a_jump_and_a_freeze_both_count_and_the_promise_is_new() -> None:
+@pytest.mark.parametrize("beyond_ms", [0, 1, 31 * DAY_MS])
+def test_of_a_gap_in_which_nobody_looked_only_so_much_was_served(beyond_ms: int) -> None:
+    # Given a leader whose machine was suspended
     hands = Hands()
     clock = hands.clock()
-    hands.pass_(PULSE_MS + 500)
-    hands.wall += 2_000
+    hands.boot += SERVED_MS + beyond_ms
 
-    assert clock.look() == (1_000_000 + PULSE_MS + 500 + 2_000, 500 + 2_000)
-    hands.pass_(PULSE_MS + TOLERANCE_MS)
-    assert not clock.late()
-    hands.pass_(1)
+    # When it looks at its clock, then the rest of the gap is neither time served nor lateness
     assert clock.late()
+    assert clock.look() == (1_000_000 + SERVED_MS, SERVED_MS - PULSE_MS)
+    # And it goes on from there
+    hands.boot += PULSE_MS
+    assert clock.look() == (1_000_000 + SERVED_MS + PULSE_MS, 0)
 
 
 @pytest.mark.spec("J14")
-def test_a_wall_clock_that_is_set_back_changes_nothing() -> None:
+def test_a_gap_that_is_short_enough_was_served_whole() -> None:
     hands = Hands()
     clock = hands.clock()
-    hands.wall -= 500_000
-    hands.boot += 10
-    assert not clock.late()
-    assert clock.look() == (1_000_010, 0)
+    hands.boot += SERVED_MS - 1
+    assert clock.look() == (1_000_000 + SERVED_MS - 1, SERVED_MS - 1 - PULSE_MS)
 
 
 @pytest.mark.spec("J14")

@@ -96,7 +96,7 @@ class FolderStore:
             raise StoreRefused(f"the store in {self._root} has no signer")
         if parse_key(key) is None:
             raise LinkRefused(f"{key[:160]!r} is not a key")
-        return self._signer.make(method, key, size, int(time.time()) + expires_s)
+        return self._signer.make(method, key, size, int(self._signer.now_s()) + expires_s)
 
     # --- serving a signed URL ---
 

@@ -16,7 +16,8 @@ The caller's duties:
 5. A new leader creates a new Collector with the note that its predecessor left. It condemns nothing until the
    pledges of its predecessor have expired, and what that one may still be deleting stays condemned until it cannot.
 
-Times are milliseconds on a clock that cannot be set; only the age of a key is measured by the store's own clock.
+Times are milliseconds on a clock that cannot be set. Only the age of a key is measured by the store's own clock, and a
+wrong one deletes nothing that anybody needs: what is referred to, pledged, or sent by an active uploader stays.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -69,6 +70,8 @@ class Collector:
         """Owned key -> when the pledge ends."""
         self._seen: dict[Root, int] = {}
         """Manifests that were found complete -> when the first of the pledges for it expires."""
+        self._unfinished: dict[str, tuple[int, int]] = {}
+        """Incoming key of an active uploader -> when it was modified, and when it was first listed like that."""
         self._condemned = frozenset(left)
         self._round_ends_ms = now_ms
         self._buried_from_ms = now_ms
@@ -138,14 +141,20 @@ class Collector:
         self._seen = {root: until for root, until in self._seen.items() if until > now_ms}
         keep = {owned_key(r.owner, sha) for r in roots for sha in (r.manifest, *named.get(r.manifest, ()))}
         unknown = {root.owner for root in roots if root.manifest not in named}
+        known, self._unfinished = self._unfinished, {}
         doomed: list[str] = []
         for stored in listing:
             age_ms = (now_ms if store_ms is None else store_ms) - stored.modified_ms
             if age_ms <= self._grace_ms:
                 continue
             match parse_key(stored.key):
-                case Incoming(uploader=uploader):
-                    doomed += [stored.key] if uploader not in uploading or age_ms > self._unfinished_ms else []
+                case Incoming(uploader=uploader) if uploader in uploading:
+                    modified_ms, since_ms = known.get(stored.key, (stored.modified_ms, now_ms))
+                    since_ms = since_ms if modified_ms == stored.modified_ms else now_ms
+                    self._unfinished[stored.key] = stored.modified_ms, since_ms
+                    doomed += [stored.key] if now_ms - since_ms > self._unfinished_ms else []
+                case Incoming():
+                    doomed.append(stored.key)
                 case Owned(owner=owner) if owner not in unknown:
                     doomed += [stored.key] if stored.key not in keep and stored.key not in self._pledged else []
                 case _:

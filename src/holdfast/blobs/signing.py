@@ -5,7 +5,8 @@ The signature covers method, key, size and expiry: changing any of them makes th
 """
 
 import hmac
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -31,12 +32,14 @@ class Grant(msgspec.Struct, frozen=True):
 class LinkSigner:
     """Holds the secret. Anyone who has it can sign URLs, so only the orchestrator does."""
 
-    def __init__(self, secret: bytes, base_url: str) -> None:
-        """`base_url`: the endpoint that checks these URLs; the key is appended."""
+    def __init__(self, secret: bytes, base_url: str, now_s: Callable[[], float] = time.time) -> None:
+        """`base_url`: the endpoint that checks these URLs; the key is appended. `now_s`: the clock that URLs expire by,
+        in seconds; an orchestrator counts by served time."""
         if len(secret) < KEY_BYTES_MIN:
             raise ValueError(f"a signing secret needs {KEY_BYTES_MIN} bytes")
         self._secret = secret
         self._base = base_url.rstrip("/")
+        self.now_s = now_s
 
     def make(self, method: str, key: str, size: int, expires_s: int) -> str:
         grant = Grant(method, key, size, expires_s)

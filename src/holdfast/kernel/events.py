@@ -18,12 +18,16 @@ class Led(Event, frozen=True, gc=False):
     """Used only when the store was empty."""
     ended: tuple[tuple[JobId, str], ...] = ()
     """Ended jobs that an earlier kernel of this process tried to submit again, with the hash of their specification."""
+    wall_ms: int | None = None
+    """The wall clock, for display."""
 
 
 class Tick(Event, frozen=True, gc=False):
     """Time passed. `late_ms`: by how much the loop itself was late (frozen, suspended, swapping)."""
 
     late_ms: int = 0
+    wall_ms: int | None = None
+    """The wall clock, for display."""
 
 
 class Submitted(Event, frozen=True, gc=False):

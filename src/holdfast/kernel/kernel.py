@@ -65,8 +65,12 @@ from holdfast.model.rows import in_load_order
 from holdfast.model.stored import StoredRow
 
 _encode = msgspec.json.Encoder(order="sorted").encode
-CLOCK_MS = 30_000
-"""While any job is live, the time is stored this often, so that after a restart the time away is known."""
+CLOCK_MS, IDLE_CLOCK_MS = 30_000, 60_000
+"""How often served time is stored, in milliseconds: while a job is live, and otherwise. A crash costs at most that
+much of it."""
+CLOCK_SET_MS = 60_000
+"""A change of the wall clock by this much, in milliseconds, is written into the journal, because the dates that people
+see jump."""
 
 
 class Kernel:
@@ -129,6 +133,15 @@ class Kernel:
         """Whether any job is live. While one is, the time is stored regularly."""
         return bool(self._w.jobs)
 
+    def clock_due(self, now: Instant) -> bool:
+        """Whether served time should be stored now. The driver then sends a `Tick`."""
+        w = self._w
+        return now - w.meta.now_ms >= (CLOCK_MS if w.jobs else IDLE_CLOCK_MS)
+
+    def wall_differs(self, now: Instant, wall_ms: int) -> bool:
+        """Whether dates would be shown wrong. The driver then sends a `Tick` with the reading of the wall clock."""
+        return self._w.wall_times.differs(now, wall_ms)
+
     @property
     def changing(self) -> bool:
         """Whether the last event changed a row or sent something, even if an exception stopped it halfway."""
@@ -152,7 +165,7 @@ class Kernel:
             case Submitted():
                 return self._submitted(event)
             case Tick():
-                self._tick(event.late_ms)
+                self._tick(event)
             case Verified():
                 reconcile.verified(w, event.attempt, event.fence, event.ok, event.detail)
             case FilesReceived():
@@ -194,14 +207,18 @@ class Kernel:
     # --- leadership and time ---
 
     def _led(self, event: Led) -> None:
-        """Lead from now on: the time without a leader counts as lateness, and every lease restarts."""
+        """Lead from now on: served time continues where it was last stored, and every lease restarts."""
         w = self._w
         meta = w.meta
         away = max(0, w.now - meta.now_ms) if meta.now_ms else 0
         seed = meta.seed if meta.epoch else event.seed
         w.meta = replace(meta, epoch=event.epoch, seed=seed)
         w.was_late(away)
-        w.note("orchestrator.led", Facts(count=event.epoch, ms=away))
+        absent = away
+        if event.wall_ms is not None and meta.now_ms:
+            absent = max(away, event.wall_ms - w.wall_times.wall_ms(meta.now_ms))
+        w.note("orchestrator.led", Facts(count=event.epoch, ms=absent))
+        self._follow_wall(event.wall_ms)
         for job_id, spec_hash in event.ended:
             w.remember_ended(job_id, spec_hash)
         for node_id, node in sorted(w.nodes.items()):
@@ -213,13 +230,26 @@ class Kernel:
         for job_id in sorted(w.jobs):
             w.deadlines.add(w.patience, "job", job_id)
 
-    def _tick(self, late_ms: int) -> None:
+    def _follow_wall(self, wall_ms: int | None) -> None:
+        """Remember what the wall clock shows, for people. No deadline depends on it."""
         w = self._w
+        before = w.wall_times
+        if wall_ms is None or not before.differs(w.now, wall_ms):
+            return
+        w.put(before.followed(w.now, wall_ms))
+        by_ms = w.wall_times.offset_ms - before.offset_ms
+        if abs(by_ms) >= CLOCK_SET_MS:
+            w.note("orchestrator.clock", Facts(ms=by_ms))
+
+    def _tick(self, event: Tick) -> None:
+        w = self._w
+        late_ms = event.late_ms
+        self._follow_wall(event.wall_ms)
         if late_ms > 0:
             w.was_late(late_ms)
             w.note("orchestrator.late", Facts(ms=late_ms))
             health.forgive(w, late_ms)
-        if w.jobs and w.now - w.meta.now_ms >= CLOCK_MS:
+        if self.clock_due(w.now):
             w.meta = replace(w.meta, now_ms=w.now)
         while (due := w.deadlines.pop_due(w.patience)) is not None:
             subject, id = due

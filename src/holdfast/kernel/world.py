@@ -39,6 +39,7 @@ from holdfast.model import (
     Resources,
     Settings,
     TokenId,
+    WallTimes,
     attempt_id,
 )
 from holdfast.model.cause_text import entry_text
@@ -61,6 +62,7 @@ _OFFERED = AttemptPhase.OFFERED
 _READY = NodeState.READY
 
 NO_FACTS = Facts()
+NO_WALL_TIMES = WallTimes()
 ENDED_MAX = 20_000
 """How many ended jobs are remembered. The store knows all of them: one that is forgotten here and submitted again costs
 a refused commit (docs/decisions/0022)."""
@@ -138,6 +140,7 @@ class World:
         self.lifecycle = lifecycle
         """The mechanisms, each with its own state."""
         self.now = Instant(0)
+        """Served time: it advances while an orchestrator leads, and no clock that can be set moves it."""
         self.patience = Instant(0)
         """The clock of all deadlines. It stands still while the orchestrator itself is late or away."""
         self.meta = Meta()
@@ -204,6 +207,10 @@ class World:
         """The orchestrator itself was late or away for this long: move every deadline by as much."""
         self.meta = replace(self.meta, late_ms=self.meta.late_ms + late_ms)
         self.patience = Instant(self.now - self.meta.late_ms)
+
+    @property
+    def wall_times(self) -> WallTimes:
+        return self.rows[WallTimes].get(0, NO_WALL_TIMES)
 
     # --- one event ---
 

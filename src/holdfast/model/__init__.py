@@ -38,7 +38,7 @@ from holdfast.model.job import (
     Verdict,
     Workload,
 )
-from holdfast.model.journal import Entry, Facts, Meta
+from holdfast.model.journal import Entry, Facts, Meta, WallTimes
 from holdfast.model.node import JoinToken, Node, NodeRecord, NodeState
 from holdfast.model.resources import CONTAINER, FEATURES, JOBS, NETWORK, PLAIN, Gpu, Hardware, Need, Resources
 from holdfast.model.settings import Settings
@@ -107,6 +107,7 @@ __all__ = [
     "TokenId",
     "Verdict",
     "WaitReason",
+    "WallTimes",
     "Workload",
     "after",
     "array_id",

@@ -319,6 +319,10 @@ _ENTRIES: dict[str, Callable[[Facts], str]] = {
     "node.spared": lambda f: _of(f, f"would be quarantined ({node_cause_text(f)}), but too few would be left"),
     "node.strike": lambda f: _about(f, f"{f.failure.value if f.failure else 'unknown'}: {f.detail}"),
     "orchestrator.led": lambda f: f"epoch {f.count}; {f.ms} ms without a leader are charged to nobody",
+    "orchestrator.clock": lambda f: (
+        f"the wall clock went {'ahead' if f.ms > 0 else 'back'} by {abs(f.ms) // 1000} s: nobody led meanwhile, or it "
+        "was set; dates shown follow it, and no deadline moves"
+    ),
     "orchestrator.late": lambda f: f"{f.ms} ms late; every deadline moves by that, and nobody is blamed",
 }
 """By kind. `job.assigned` is written both for an attempt and for the phase; `job.ended` also says how the job ended."""

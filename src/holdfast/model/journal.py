@@ -1,5 +1,8 @@
 """The journal: every transition that a person may ask about, in one ordered sequence (SPEC H4, J3)."""
 
+from bisect import bisect_right
+from itertools import pairwise
+
 import msgspec
 
 from holdfast.model.causes import DrainChange, Gate, NodeCause, RevokeCause, StraggleKind, TakeoverCause, WaitReason
@@ -49,6 +52,46 @@ class Facts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     room: Resources | None = None
 
 
+WALL_TOLERANCE_MS = 1_000
+"""How far a date that is shown may differ from the wall clock, in milliseconds."""
+WALL_OFFSETS_MAX = 512
+"""How many changes of the wall clock are remembered: the row is written at once, and stays below 32 KiB."""
+
+
+class WallTimes(StoredRow, frozen=True, gc=False):
+    """The wall clock's readings in terms of served time, so that served time can be shown as a date: one row.
+
+    Only for display: no decision depends on it (docs/decisions/0028)."""
+
+    offsets: tuple[tuple[int, int], ...] = ()
+    """From this served time on, the wall clock shows this much more; the oldest first. Before the first: no
+    difference, because the releases that had no such row counted by the wall clock."""
+
+    @property
+    def offset_ms(self) -> int:
+        """The present difference."""
+        return self.offsets[-1][1] if self.offsets else 0
+
+    def wall_ms(self, served_ms: int) -> int:
+        """What the wall clock showed at that served time, or will show if nobody sets it."""
+        found = bisect_right(self.offsets, served_ms, key=lambda offset: offset[0])
+        return served_ms + (self.offsets[found - 1][1] if found else 0)
+
+    def differs(self, served_ms: int, wall_ms: int) -> bool:
+        """Whether dates would be shown wrong by more than the tolerance."""
+        return abs(wall_ms - served_ms - self.offset_ms) > WALL_TOLERANCE_MS
+
+    def followed(self, served_ms: int, wall_ms: int) -> "WallTimes":
+        """With a new difference from now on. If there are too many, the smallest change is forgotten."""
+        earlier = [offset for offset in self.offsets if offset[0] < served_ms]
+        offsets = [*earlier, (served_ms, wall_ms - served_ms)]
+        if len(offsets) > WALL_OFFSETS_MAX:
+            changes = [abs(later - before) for (_, before), (_, later) in pairwise(offsets)]
+            # The newest is kept, also if it changes least: dates from now on must be right.
+            del offsets[1 + changes[:-1].index(min(changes[:-1]))]
+        return WallTimes(tuple(offsets))
+
+
 class Entry(StoredRow, frozen=True, gc=False):
     """One thing that happened. `seq` orders all entries of a network; an event stream resumes from it."""
 
@@ -78,4 +121,5 @@ class Meta(StoredRow, frozen=True, gc=False):
     late_ms: int = 0
     """Lateness: how far all deadlines were moved because the orchestrator itself was late or away."""
     now_ms: Instant = Instant(0)
-    """Kernel time of the last change."""
+    """Served time of the last change. While an orchestrator leads, it is stored at least every minute
+    (docs/decisions/0028)."""

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from holdfast.model.job import Attempt, DurationHistory, Job, Keep
-from holdfast.model.journal import Entry, Meta
+from holdfast.model.journal import Entry, Meta, WallTimes
 from holdfast.model.node import JoinToken, Node, NodeRecord
 from holdfast.model.old_sentences import with_codes
 from holdfast.model.stored import StoredRow
@@ -70,6 +70,7 @@ class RowType(msgspec.Struct, Generic[R], frozen=True):
 
 ROWS: tuple[RowType[Any], ...] = (
     RowType(Meta, "meta", "meta", key=""),
+    RowType(WallTimes, "wall", "wall_times", key=""),
     RowType(Node, "node", "nodes"),
     RowType(NodeRecord, "record", "node_records"),
     RowType(JoinToken, "token", "tokens"),

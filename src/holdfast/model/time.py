@@ -3,7 +3,8 @@
 from typing import NewType
 
 Instant = NewType("Instant", int)
-"""A moment, in milliseconds. In the kernel: Unix time of the leader. On a node: CLOCK_BOOTTIME."""
+"""A moment, in milliseconds. In the kernel: served time (`model.journal.WallTimes` converts it for people). On a node:
+CLOCK_BOOTTIME."""
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS

@@ -341,7 +341,8 @@ def _roots(url: str) -> list[Root]:
     store = Store.open_as_it_is(url)
     try:
         live = store.load_live()
-        kept = [(str(keep.owner), keep.manifests) for keep in store.keeps(wall_ms())]
+        meta = store.meta()
+        kept = [(str(keep.owner), keep.manifests) for keep in store.keeps(meta.now_ms if meta else 0)]
     finally:
         store.close()
     return sorted(roots_of(live, kept))

@@ -209,7 +209,7 @@ class Orchestrator:
         self._wakeups = Wakeups()
         self._fleet = Fleet()
         self._logs = LogStore(self._config.data / "logs", self._settings.log_bytes_max)
-        self._content, self._with_blobs = open_content(self._config)
+        self._content, self._with_blobs = open_content(self._config, lambda: self._leader.served_ms() / 1000)
         self._verifier = Verifier(self._logs, self._content)
         self._sessions = Sessions(self._fleet, self._metrics)
         self._queries = Queries(self._store)
@@ -221,6 +221,7 @@ class Orchestrator:
         self._leader = world.leader = Leader(
             self._settings, self._store, world, self._wakeups, self._metrics, self._recorder
         )
+        self._leader.begin(self._store.meta(), self._store.wall_times())
 
     def _node_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=server_options())

@@ -492,7 +492,7 @@ class Injector:
         leader, scene = self._leader(), self.scene
         if leader is None or scene.wall_ahead_ms:
             return False
-        by_ms = int(10 ** self.random.uniform(3, 9.5)) * self.random.choice((1, 1, -1))
+        by_ms = int(10 ** self.random.uniform(3, 11.5)) * self.random.choice((1, -1))
         scene.wall_ahead_ms = by_ms
         if self.random.random() < 0.5:
             self.world.note(f"the wall clock of {leader.name} jumps by {by_ms} ms")

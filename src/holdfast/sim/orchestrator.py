@@ -124,6 +124,9 @@ class SimOrchestrator(SimProcess):
     def _moment(self) -> Moment:
         return Moment(self._boottime.read(), self._wall.read())
 
+    def served_ms(self) -> int:
+        return self.core.now(self._moment())
+
     # --- people ---
 
     def ask(self, event: AnyEvent, reply: Reply) -> None:

@@ -35,7 +35,20 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from holdfast.model.rows import ROWS, Live, Newest, RowType
-from holdfast.state.tables import BY_TYPE, attempts, entries, jobs, keeps, leader, meta, nodes, notes, storable, tokens
+from holdfast.state.tables import (
+    BY_TYPE,
+    attempts,
+    entries,
+    jobs,
+    keeps,
+    leader,
+    meta,
+    nodes,
+    notes,
+    storable,
+    tokens,
+    wall_times,
+)
 
 BIGGEST = 2**63 - 1
 """The largest integer that both engines can compare. Larger numbers in a query are reduced to it."""
@@ -114,6 +127,7 @@ def _or_replace(table: Table, new: _New) -> _New:
 # --- loading live rows ---
 
 the_meta: Select[str] = select(meta.c.doc)
+the_wall_times: Select[str] = select(wall_times.c.doc)
 
 
 def live_rows(row_type: RowType[Any]) -> list[Select[str]]:

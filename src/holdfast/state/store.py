@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from holdfast.model import Attempt, DurationHistory, Entry, Job, JoinToken, Keep, Meta, Node
+from holdfast.model import Attempt, DurationHistory, Entry, Job, JoinToken, Keep, Meta, Node, WallTimes
 from holdfast.model.rows import BY_TYPE, Live, R, decode, encode, key_of
 from holdfast.model.stored import StoredRow
 from holdfast.state import migrate, statements, tables
@@ -217,6 +217,9 @@ class Store:
 
     def meta(self) -> Meta | None:
         return self._one(Meta, statements.the_meta)
+
+    def wall_times(self) -> WallTimes | None:
+        return self._one(WallTimes, statements.the_wall_times)
 
     def job(self, id: str) -> Job | None:
         return self._one(Job, statements.by_id(tables.jobs, id))

@@ -188,6 +188,13 @@ meta = Table(
     Column("doc", Text, nullable=False),
 )
 
+wall_times = Table(
+    "wall_times",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="wall_times_is_one"), primary_key=True, autoincrement=False),
+    Column("doc", Text, nullable=False),
+)
+
 
 # --- rows and their tables ---
 

@@ -28,7 +28,7 @@ from holdfast.errors import HoldfastError, Misuse
 from holdfast.identity.admin import AdminToken
 from holdfast.kernel.decision import Answer
 from holdfast.kernel.events import AnyEvent
-from holdfast.model import Gpu, Node, NodeId, NodeState, Resources, Settings
+from holdfast.model import Gpu, Meta, Node, NodeId, NodeState, Resources, Settings
 from holdfast.orchestrator.api.authentication import Authentication
 from holdfast.quantities import cpu_milli, size_mib
 from holdfast.sim.network import DOWN, UP, SimLink
@@ -280,6 +280,15 @@ class Network:
     @property
     def wall_ms(self) -> int:
         return WALL_EPOCH_MS + self._world.now
+
+    @property
+    def served_ms(self) -> int:
+        """Served time, by which lifetimes are counted."""
+        leader = self._leader
+        if leader is not None and leader.core.leads:
+            return leader.served_ms()
+        meta = self.store.rows.get(("meta", 0))
+        return meta.now_ms if isinstance(meta, Meta) else 0
 
     def is_connected(self, node: str) -> bool:
         machine = next((one.machine for one in self.nodes if one.id == node), None)

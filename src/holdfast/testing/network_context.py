@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.identity.admin import AdminToken
 from holdfast.kernel.decision import Answer
 from holdfast.kernel.events import AnyEvent, Submitted
-from holdfast.model import Attempt, AttemptId, Job, JobId, Settings, attempt_id
+from holdfast.model import Attempt, AttemptId, Job, JobId, Settings, WallTimes, attempt_id
 from holdfast.model.messages import Load, Progress
 from holdfast.orchestrator.api.context import ApiContext, NothingMore
 from holdfast.orchestrator.api.submissions import Submissions
@@ -67,6 +67,14 @@ class VirtualLeader:
     def trouble(self) -> str:
         return "" if self._network.leads else "no orchestrator leads now"
 
+    @property
+    def wall_times(self) -> WallTimes:
+        found = self._network.store.rows.get(("wall", 0))
+        return found if isinstance(found, WallTimes) else WallTimes()
+
+    def served_ms(self) -> int:
+        return self._network.served_ms
+
     async def ask(self, event: AnyEvent) -> Answer:
         return (await self.ask_all([event]))[0][0]
 
@@ -120,7 +128,7 @@ class VirtualOutput:
 
 
 class VirtualRetention:
-    def gone(self, job: Job) -> str:
+    def gone(self, job: Job, served_ms: int) -> str:
         """A test network never deletes logs."""
         return ""
 

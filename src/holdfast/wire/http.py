@@ -377,7 +377,11 @@ class TokenView(msgspec.Struct, frozen=True):
     id: str
     token: str
     expires_ms: int
+    """The date at which it expires, if an orchestrator leads all the time until then and nobody sets its clock."""
     uses_left: int
+    left_ms: int | None = None
+    """What is left of its lifetime, which passes only while an orchestrator leads. None: from a release that counted
+    it by its wall clock."""
 
 
 class JoinTokenView(msgspec.Struct, frozen=True):
@@ -391,6 +395,8 @@ class JoinTokenView(msgspec.Struct, frozen=True):
     uses_left: int
     """-1: any number."""
     note: str = ""
+    left_ms: int | None = None
+    """As in `TokenView`."""
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -305,6 +305,11 @@ def _health(out: Console, health: dict[str, Any]) -> None:
         out.print(Text.assemble("  sensors      ", clean(", ".join([*heat, *errors])[:400])))
 
 
+def _left_ms(token: JoinTokenView) -> int:
+    """What is left of its lifetime, counted by the orchestrator; by this machine's clock if it is of an old release."""
+    return max(0, token.expires_ms - estimate_text.now_ms()) if token.left_ms is None else token.left_ms
+
+
 def tokens(listed: Sequence[JoinTokenView], *, everyone: bool = False) -> None:
     """`everyone`: also tokens that are no longer valid."""
     out = render_jobs.console()
@@ -318,7 +323,7 @@ def tokens(listed: Sequence[JoinTokenView], *, everyone: bool = False) -> None:
                 Text(token.state, style="green" if good else "dim"),
                 "any number" if token.uses_left < 0 else str(token.uses_left),
                 f"{ago(token.made_ms)} ago",
-                spoken_ms(max(0, token.expires_ms - estimate_text.now_ms())) if good else "",
+                spoken_ms(_left_ms(token)) if good else "",
                 clean(token.note),
             )
         out.print(rows)

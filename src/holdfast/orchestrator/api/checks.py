@@ -127,7 +127,7 @@ async def _checked(context: ApiContext, event: Submitted, only: NodeId | None) -
         dict(found.gates),
         found.nearest,
         found.ahead,
-        estimate_view(found.estimate),
+        estimate_view(found.estimate, context.dated),
         scores_view(predicted.scores),
         {gate.value: nodes for gate, nodes in found.gate_codes.items()},
     )

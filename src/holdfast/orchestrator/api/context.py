@@ -16,7 +16,7 @@ from holdfast.blobs.store import Accepted
 from holdfast.boottime import boottime_ms
 from holdfast.kernel.decision import Answer
 from holdfast.kernel.events import AnyEvent
-from holdfast.model import Attempt, Job, JobId, Settings
+from holdfast.model import Attempt, Job, JobId, Settings, WallTimes
 from holdfast.model.messages import Load, Progress
 from holdfast.orchestrator.leader.clock import wall_ms
 from holdfast.orchestrator.nodes.probing import Probe
@@ -45,6 +45,15 @@ class LeaderPort(Protocol):
         """The leader's time, in seconds, that the last query of each kind took."""
         ...
 
+    @property
+    def wall_times(self) -> WallTimes:
+        """Shows served time as dates."""
+        ...
+
+    def served_ms(self) -> int:
+        """The time by which lifetimes are counted."""
+        ...
+
     async def ask(self, event: AnyEvent) -> Answer: ...
     async def ask_all(self, events: Sequence[AnyEvent]) -> tuple[list[Answer], dict[JobId, Job]]: ...
     def turn(self, jobs: Set[JobId], /) -> AbstractAsyncContextManager[None]:
@@ -68,7 +77,7 @@ class OutputPort(Protocol):
 
 
 class RetentionPort(Protocol):
-    def gone(self, job: Job) -> str: ...
+    def gone(self, job: Job, served_ms: int) -> str: ...
 
 
 class InputsPort(Protocol):
@@ -135,7 +144,10 @@ class MetricsPort(Protocol):
 
 
 class TimePort(Protocol):
-    def wall_ms(self) -> int: ...
+    def wall_ms(self) -> int:
+        """Only for display."""
+        ...
+
     def boottime_ms(self) -> int: ...
     async def sleep(self, seconds: float, /) -> None: ...
     def within(self, seconds: float, /) -> AbstractAsyncContextManager[Any]:
@@ -176,3 +188,7 @@ class ApiContext(msgspec.Struct):
     """Fingerprint of the certificate that nodes see; empty: there is none."""
     stopping: Callable[[], bool]
     time: TimePort
+
+    def dated(self, served_ms: int) -> int:
+        """Served time as people see it (Unix ms)."""
+        return self.leader.wall_times.wall_ms(served_ms)

@@ -72,13 +72,13 @@ async def list_jobs(
     more = len(jobs) > limit
     page = jobs[:limit]
     predicted = await estimates_of(context, [job for job in page if job.live])
-    views = [_with_estimate(_listed(context, job), predicted) for job in page]
+    views = [_with_estimate(context, _listed(context, job), predicted) for job in page]
     return JobList(views, page[-1].id if more else None)
 
 
 def _listed(context: ApiContext, job: Job) -> JobView:
     """The view for a list: without attempts, but with the node and the progress."""
-    view = job_view(job)
+    view = job_view(job, context.dated)
     attempts = context.fleet.attempts_of(job) if job.live else []
     if not attempts:
         return view
@@ -97,7 +97,7 @@ async def show_job(call: ApiCall, job: str, estimate: bool = True, live: bool = 
     context = call.context
     found = await call.job(job, live=live)
     predicted = await estimates_of(context, [found] if found.live and estimate else [])
-    return _with_estimate(await _shown(context, found), predicted)
+    return _with_estimate(context, await _shown(context, found), predicted)
 
 
 async def estimates_of(context: ApiContext, jobs: list[Job]) -> dict[JobId, Estimate]:
@@ -112,9 +112,9 @@ async def estimates_of(context: ApiContext, jobs: list[Job]) -> dict[JobId, Esti
     return answer.estimates if isinstance(answer, Predicted) else {}
 
 
-def _with_estimate(view: JobView, predicted: dict[JobId, Estimate]) -> JobView:
-    estimate = predicted.get(JobId(view.id))
-    return view if estimate is None else msgspec.structs.replace(view, estimate=estimate_view(estimate))
+def _with_estimate(context: ApiContext, view: JobView, predicted: dict[JobId, Estimate]) -> JobView:
+    estimate = estimate_view(predicted.get(JobId(view.id)), context.dated)
+    return view if estimate is None else msgspec.structs.replace(view, estimate=estimate)
 
 
 async def explain_job(call: ApiCall, job: str) -> ExplainView:
@@ -123,7 +123,7 @@ async def explain_job(call: ApiCall, job: str) -> ExplainView:
     if found.live:
         answer = await context.leader.ask(ExplainAsked(found.id))
         if isinstance(answer, Explanation):
-            return explain_view(answer)
+            return explain_view(answer, context.dated)
         if isinstance(answer, Rejected) and answer.code != "not_live":
             raise rejection(answer)
         found = await call.job(found.id)
@@ -181,7 +181,7 @@ async def output(
     found = await call.job(job)
     if job_of(attempt) != found.id or stream not in STREAMS:
         raise ApiError("not_found", f"{found.id} has no output {attempt[:40]!r} {stream[:20]!r}")
-    if gone := await context.queries.ask(context.log_retention.gone, found):
+    if gone := await context.queries.ask(context.log_retention.gone, found, context.leader.served_ms()):
         raise ApiError("output_gone", gone)
     try:
         data = await context.queries.ask(context.logs.read, attempt, stream, offset, OUTPUT_BYTES_MAX)
@@ -200,7 +200,7 @@ async def files_received(call: ApiCall, job: str) -> JobView:
 
 async def _shown(context: ApiContext, job: Job) -> JobView:
     attempts, entries = await context.queries.job_story(job)
-    view = job_view(job, attempts, entries)
+    view = job_view(job, context.dated, attempts, entries)
     if view.files is not None and await context.queries.received(job.id):
         view = msgspec.structs.replace(view, files=msgspec.structs.replace(view.files, received=True))
     under_way = _progress(context, attempts)

@@ -30,4 +30,4 @@ async def drain_node(call: ApiCall, node: str, on: bool = True) -> NodeView:
 def _shown(context: ApiContext, node: Node, events: list[Entry] | None = None) -> NodeView:
     fleet = context.fleet
     held, load, silent_ms = fleet.held_by(node.id), fleet.load_of(node.id), fleet.silent_ms(node.id)
-    return node_view(node, held, fleet.is_connected(node.id), load, events or [], silent_ms)
+    return node_view(node, context.dated, held, fleet.is_connected(node.id), load, events or [], silent_ms)

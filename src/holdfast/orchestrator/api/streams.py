@@ -58,7 +58,7 @@ async def events(
             for entry in page:
                 after = entry.seq
                 if await shown(entry):
-                    yield sse(event_view(entry), str(entry.seq))
+                    yield sse(event_view(entry, context.dated), str(entry.seq))
             if len(page) == PAGE:
                 continue
             if not follow:
@@ -122,21 +122,24 @@ class JobLog:
                         async for piece in self._output(attempts):
                             yield piece
                     self._cursor.entry = entry.seq
-                    yield sse(
-                        LogLine(entry.attempt or "", "platform", entry.seq, entry.text, entry.at_ms), str(self._cursor)
-                    )
+                    at_ms = self._context.dated(entry.at_ms)
+                    yield sse(LogLine(entry.attempt or "", "platform", entry.seq, entry.text, at_ms), str(self._cursor))
                 async for piece in self._output(attempts):
                     yield piece
                 if len(entries) == PAGE:
                     continue
                 if job is None or not job.live or not follow:
-                    if job is not None and (gone := await self._queries.ask(self._context.log_retention.gone, job)):
+                    if job is not None and (gone := await self._gone(job)):
                         now_ms = self._context.time.wall_ms()
                         yield sse(LogLine("", "platform", self._cursor.entry, gone, now_ms), str(self._cursor))
                     yield END
                     return
                 if not await wakeup.woken_or_idle(ALIVE_S):
                     yield ALIVE
+
+    async def _gone(self, job: Job) -> str:
+        context = self._context
+        return await self._queries.ask(context.log_retention.gone, job, context.leader.served_ms())
 
     def _story(self) -> tuple[Job | None, list[Attempt], list[Entry]]:
         store = self._queries.store

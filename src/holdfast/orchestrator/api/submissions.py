@@ -9,7 +9,7 @@ from holdfast.model import Job, Settings
 from holdfast.orchestrator.api.job_requests import checked_key, submission
 from holdfast.orchestrator.api.refusals import refusal, rejection
 from holdfast.orchestrator.api.request_files import need_named
-from holdfast.orchestrator.api.views import job_view
+from holdfast.orchestrator.api.views import Dated, job_view
 from holdfast.wire.errors import ErrorView
 from holdfast.wire.http import JobRequest, JobView
 
@@ -40,9 +40,9 @@ class Submissions:
             taken = {**taken, **await context.queries.known_jobs(before)}
         answers = iter(said)
         return [
-            _outcome(event, known[event.job], again=True)
+            _outcome(event, known[event.job], context.dated, again=True)
             if event.job in known
-            else _answered(event, next(answers), taken.get(event.job))
+            else _answered(event, next(answers), taken.get(event.job), context.dated)
             for event, _ in asked
         ]
 
@@ -59,18 +59,18 @@ def asked_for(request: JobRequest, owner: str, key: str | None, settings: Settin
     return Submission(submission(request, owner, checked, settings), keyed=bool(key))
 
 
-def _answered(event: Submitted, answer: Answer, job: Job | None) -> JobView | ErrorView:
+def _answered(event: Submitted, answer: Answer, job: Job | None, dated: Dated) -> JobView | ErrorView:
     if isinstance(answer, Rejected):
         return rejection(answer).view
     if job is None:
         return ErrorView("store_unavailable", "the submission was not confirmed", "Send it again; that is safe.")
-    return _outcome(event, job, again=isinstance(answer, Taken) and answer.again)
+    return _outcome(event, job, dated, again=isinstance(answer, Taken) and answer.again)
 
 
-def _outcome(event: Submitted, job: Job, again: bool) -> JobView | ErrorView:
+def _outcome(event: Submitted, job: Job, dated: Dated, again: bool) -> JobView | ErrorView:
     """The job under the key, or an error if the key was used for something else."""
     if job.spec_hash == event.spec_hash:
-        return job_view(job, again=again)
+        return job_view(job, dated, again=again)
     return ErrorView(
         "key_reused",
         f"the idempotency key was used before, for another job ({job.id})",

@@ -36,7 +36,7 @@ class TokenService:
         return Drawn(self._admin.derived("token id", key), self._admin.derived("token secret", key, *wanted))
 
     async def make(self, context: ApiContext, asked: TokenRequest, key: str | None) -> TokenView:
-        now = context.time.wall_ms()
+        now = context.leader.served_ms()
         drawn = None if key is None else self.drawn(key, asked)
         ticket, row = tokens.make(context.pin, Instant(now), Instant(now + asked.ttl_ms), asked.uses, asked.note, drawn)
         # No other call may make the same token between the lookup and the commit: it would undo a revocation.
@@ -47,7 +47,8 @@ class TokenService:
                 known = row
         if known.secret_sha256 != ticket.secret_sha256:
             raise ApiError("key_reused", f"the idempotency key was used before, for another token ({known.id})")
-        return TokenView(known.id, ticket.text, known.expires_ms, known.uses_left)
+        left_ms = max(0, known.expires_ms - context.leader.served_ms())
+        return TokenView(known.id, ticket.text, context.dated(known.expires_ms), known.uses_left, left_ms)
 
 
 async def make_token(call: ApiCall, data: TokenRequest) -> TokenView:
@@ -57,8 +58,8 @@ async def make_token(call: ApiCall, data: TokenRequest) -> TokenView:
 
 async def list_tokens(call: ApiCall) -> list[JoinTokenView]:
     context = call.context
-    now = context.time.wall_ms()
-    return [token_view(token, now) for token in await context.queries.tokens()]
+    now = context.leader.served_ms()
+    return [token_view(token, now, context.dated) for token in await context.queries.tokens()]
 
 
 async def revoke_token(call: ApiCall, token: str) -> None:

@@ -1,6 +1,9 @@
-"""Turns rows of the model into the public HTTP types. Reads nothing and decides nothing."""
+"""Turns rows of the model into the public HTTP types. Reads nothing and decides nothing.
 
-from collections.abc import Iterable, Mapping, Sequence
+Rows hold served time. `dated` makes a date of it: people see no other time (docs/decisions/0028).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -23,6 +26,13 @@ from holdfast.wire.http import (
     ScoreView,
 )
 
+Dated = Callable[[int], int]
+"""Served time as the wall clock shows it: `WallTimes.wall_ms`."""
+
+
+def _when(served_ms: int | None, dated: Dated) -> int | None:
+    return None if served_ms is None else dated(served_ms)
+
 
 def failure_view(failure: Failure | None) -> FailureView | None:
     if failure is None:
@@ -40,14 +50,14 @@ def failure_view(failure: Failure | None) -> FailureView | None:
     )
 
 
-def attempt_view(attempt: Attempt) -> AttemptView:
+def attempt_view(attempt: Attempt, dated: Dated) -> AttemptView:
     return AttemptView(
         id=attempt.id,
         node=attempt.node,
         phase=attempt.phase.value,
-        offered_ms=attempt.offered_ms,
-        started_ms=attempt.started_ms,
-        ended_ms=attempt.ended_ms,
+        offered_ms=dated(attempt.offered_ms),
+        started_ms=_when(attempt.started_ms, dated),
+        ended_ms=_when(attempt.ended_ms, dated),
         revoked=failure_view(attempt.revoked),
         failure=failure_view(attempt.failure),
         purpose=attempt.purpose.value,
@@ -57,12 +67,15 @@ def attempt_view(attempt: Attempt) -> AttemptView:
     )
 
 
-def event_view(entry: Entry) -> EventView:
+def event_view(entry: Entry, dated: Dated) -> EventView:
     facts = None if entry.facts is None else msgspec.to_builtins(entry.facts)
-    return EventView(entry.seq, entry.at_ms, entry.kind, entry.text, entry.job, entry.attempt, entry.node, facts)
+    at_ms = dated(entry.at_ms)
+    return EventView(entry.seq, at_ms, entry.kind, entry.text, entry.job, entry.attempt, entry.node, facts)
 
 
-def job_view(job: Job, attempts: Sequence[Attempt] = (), events: Iterable[Entry] = (), again: bool = False) -> JobView:
+def job_view(
+    job: Job, dated: Dated, attempts: Sequence[Attempt] = (), events: Iterable[Entry] = (), again: bool = False
+) -> JobView:
     exit_code = job.failure.exit_code if job.failure else job.result.exit_code if job.result else None
     return JobView(
         id=job.id,
@@ -73,8 +86,8 @@ def job_view(job: Job, attempts: Sequence[Attempt] = (), events: Iterable[Entry]
         waiting=job.waiting,
         recovery=job.spec.recovery.value,
         priority=job.spec.priority,
-        submitted_ms=job.submitted_ms,
-        ended_ms=job.ended_ms,
+        submitted_ms=dated(job.submitted_ms),
+        ended_ms=_when(job.ended_ms, dated),
         verdict=job.verdict.value if job.verdict else None,
         failure=failure_view(job.failure),
         result_sha256=job.result.stdout_sha256 if job.result else None,
@@ -82,11 +95,11 @@ def job_view(job: Job, attempts: Sequence[Attempt] = (), events: Iterable[Entry]
         exit_code=exit_code,
         attempts_made=job.attempts_made,
         node=_where(job, attempts),
-        attempts=[attempt_view(attempt) for attempt in attempts],
-        events=[event_view(entry) for entry in events],
+        attempts=[attempt_view(attempt, dated) for attempt in attempts],
+        events=[event_view(entry, dated) for entry in events],
         again=again,
         files=_files(job),
-        checkpoint=_checkpoint(job),
+        checkpoint=_checkpoint(job, dated),
         accepted=job.accepted,
         move=None if job.move is None else MoveView(job.move.to, job.move.state.value, job.move.says),
         array=job.spec.array,
@@ -102,11 +115,11 @@ def _files(job: Job) -> FilesView | None:
     return FilesView(result.manifest, result.files, result.files_bytes) if result and result.manifest else None
 
 
-def _checkpoint(job: Job) -> CheckpointView | None:
+def _checkpoint(job: Job, dated: Dated) -> CheckpointView | None:
     saved = job.checkpoint
     if saved is None:
         return None
-    return CheckpointView(saved.manifest, saved.attempt, saved.parent, saved.bytes, saved.made_ms)
+    return CheckpointView(saved.manifest, saved.attempt, saved.parent, saved.bytes, dated(saved.made_ms))
 
 
 def _where(job: Job, attempts: Sequence[Attempt]) -> str | None:
@@ -128,6 +141,7 @@ def resources_view(amount: Resources) -> dict[str, int]:
 
 def node_view(
     node: Node,
+    dated: Dated,
     held: Iterable[Attempt],
     connected: bool,
     load: Load | None,
@@ -157,9 +171,9 @@ def node_view(
         gpus=[f"{gpu.model} {gpu.memory_mib} MiB" for gpu in hardware.gpus],
         attempts=[attempt.id for attempt in attempts],
         load=_load(load),
-        joined_ms=node.joined_ms,
-        state_since_ms=node.state_since_ms,
-        events=[event_view(entry) for entry in events],
+        joined_ms=dated(node.joined_ms),
+        state_since_ms=dated(node.state_since_ms),
+        events=[event_view(entry, dated) for entry in events],
         silent_ms=silent_ms,
         offered=resources_view(node.offered),
         drained=node.drained_by_network,
@@ -169,17 +183,24 @@ def node_view(
     )
 
 
-def token_view(token: JoinToken, now_ms: int) -> JoinTokenView:
+def token_view(token: JoinToken, now_ms: int, dated: Dated) -> JoinTokenView:
+    """`now_ms`: served time, by which it expires."""
     state = "revoked" if token.revoked else "expired" if token.expires_ms <= now_ms else "good"
     if state == "good" and token.uses_left == 0:
         state = "used up"
-    return JoinTokenView(token.id, state, token.made_ms, token.expires_ms, token.uses_left, token.note)
+    made_ms, expires_ms, left_ms = dated(token.made_ms), dated(token.expires_ms), max(0, token.expires_ms - now_ms)
+    return JoinTokenView(token.id, state, made_ms, expires_ms, token.uses_left, token.note, left_ms)
 
 
-def estimate_view(estimate: Estimate | None) -> EstimateView | None:
+def estimate_view(estimate: Estimate | None, dated: Dated) -> EstimateView | None:
     if estimate is None:
         return None
-    return EstimateView(estimate.start, estimate.end, estimate.runs, estimate.says, estimate.latest_ms)
+    start, end = _between(estimate.start, dated), _between(estimate.end, dated)
+    return EstimateView(start, end, estimate.runs, estimate.says, _when(estimate.latest_ms, dated))
+
+
+def _between(span: tuple[int, int] | None, dated: Dated) -> tuple[int, int] | None:
+    return None if span is None else (dated(span[0]), dated(span[1]))
 
 
 def scores_view(scores: Mapping[str, Score]) -> dict[str, ScoreView]:
@@ -199,18 +220,18 @@ def _load(load: Load | None) -> dict[str, int]:
     }
 
 
-def explain_view(explanation: Explanation) -> ExplainView:
+def explain_view(explanation: Explanation, dated: Dated) -> ExplainView:
     return ExplainView(
         job=explanation.job,
         phase=explanation.phase,
         waiting_for=explanation.waiting_for,
-        until_ms=explanation.until_ms,
+        until_ms=_when(explanation.until_ms, dated),
         then=explanation.then,
         attempts=list(explanation.attempts),
         gates=dict(explanation.gates),
         nearest=explanation.nearest,
         ahead=explanation.ahead,
-        estimate=estimate_view(explanation.estimate),
+        estimate=estimate_view(explanation.estimate, dated),
         wait_reason=explanation.wait_reason,
         gate_codes={gate.value: nodes for gate, nodes in explanation.gate_codes.items()},
     )

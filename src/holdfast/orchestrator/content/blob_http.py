@@ -4,7 +4,6 @@ The signature is the only authorization; no token is needed. Bytes go straight t
 """
 
 import logging
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -65,7 +64,7 @@ class BlobTransferApp:
         key = unquote(scope["path"].removeprefix(PREFIX))
         query = dict(parse_qsl(bytes(scope["query_string"]).decode("latin-1")))
         method: str = scope["method"]  # pyright: ignore[reportGeneralTypeIssues]
-        grant = self._signer.check(method, key, query, time.time())
+        grant = self._signer.check(method, key, query, self._signer.now_s())
         if grant.method == "PUT":
             await self._store.receive(grant, _body(receive))
             await _answer(send, 201)

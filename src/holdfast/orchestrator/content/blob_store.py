@@ -25,7 +25,8 @@ Doorway = Callable[[ASGIApp], ASGIApp]
 """Wraps an app with the handler of the store's signed URLs, if there is one."""
 
 
-def open_content(config: OrchestratorConfig) -> tuple[ContentService, Doorway]:
+def open_content(config: OrchestratorConfig, now_s: Callable[[], float]) -> tuple[ContentService, Doorway]:
+    """`now_s`: the clock that signed URLs expire by, where this process signs them."""
     own = s3_place(config.blobs) if config.blobs else None
     readable = [s3_place(url) for url in config.s3_inputs]
     check_apart(readable, own)
@@ -36,7 +37,7 @@ def open_content(config: OrchestratorConfig) -> tuple[ContentService, Doorway]:
         config.data / "blobs.key", "signing key", lambda: secrets.token_hex(KEY_BYTES_MIN).encode()
     )
     # URLs without a host: the recipient knows which host it asked.
-    signer = LinkSigner(secret, PREFIX)
+    signer = LinkSigner(secret, PREFIX, now_s)
     store = FolderStore(config.data / "blobs", signer)
     return ContentService(store, inputs), lambda app: BlobTransferApp(app, store, signer)
 

@@ -62,7 +62,6 @@ class Sweeper:
         self._content = content
         self._store = store
         self._leader = leader
-        self._began = wall_ms(), boottime_ms()
 
     async def run(self) -> None:
         async with TaskScope() as tasks:
@@ -98,7 +97,7 @@ class Sweeper:
         if await self._content.store.deleting():
             return 0  # deletions are under way, or a backup forbids them: condemn nothing that would have to wait
         read_ms = boottime_ms()
-        live, kept = await asyncio.to_thread(self._referred)
+        live, kept = await asyncio.to_thread(self._referred, self._leader.served_ms())
         roots = roots_of(live, kept)
         named = await self._named(roots)
         listing: list[Stored] = []
@@ -140,16 +139,11 @@ class Sweeper:
         await self._leader.leave_note(NOTE, "[]", epoch)
         return collector.buried(boottime_ms())
 
-    def _referred(self) -> tuple[Snapshot, list[tuple[str, tuple[str, ...]]]]:
+    def _referred(self, served_ms: int) -> tuple[Snapshot, list[tuple[str, tuple[str, ...]]]]:
         """Live rows first, then kept files: a job that ends in between is found in at least one of the two."""
         live = self._store.load_live()
-        kept = [(str(keep.owner), keep.manifests) for keep in self._store.keeps(self._time_ms())]
+        kept = [(str(keep.owner), keep.manifests) for keep in self._store.keeps(served_ms)]
         return live, kept
-
-    def _time_ms(self) -> int:
-        """The time by which retention is measured. Setting the wall clock ahead meanwhile has no effect."""
-        wall, boot = self._began
-        return min(wall_ms(), wall + boottime_ms() - boot)
 
     async def _named(self, roots: dict[Root, str]) -> dict[str, list[str]]:
         named: dict[str, list[str]] = {}

@@ -25,7 +25,7 @@ Crash points and what holds at each (those of a commit: see `kernel.commit`):
 
     lead taken, nothing loaded    the epoch is used up; the next leader takes a higher one
     loaded, `Led` not durable     no request was served, nothing was sent: as if it had never led
-    `Led` durable                 the time without a leader is on record as lateness, and every lease counts anew
+    `Led` durable                 served time goes on from the last that was stored, and every lease counts anew
     the lead is lost              `drop`: what was not durable is forgotten, waiting callers are told to try again, and
                                   `retry_ms` says when to take the lead again
     a commit is refused           the batch changed what has ended. `refused`, then as if the lead were lost; the next
@@ -49,7 +49,7 @@ from holdfast.kernel.commit import CommitBatch, CommitLoop
 from holdfast.kernel.events import AnyEvent, CheckAsked, EstimatesAsked, ExplainAsked, Led, Tick
 from holdfast.kernel.kernel import Kernel
 from holdfast.kernel.world import ENDED_MAX
-from holdfast.model import Instant, Job, JobId, Settings
+from holdfast.model import MINUTE_MS, Instant, Job, JobId, Settings
 from holdfast.model.stored import StoredRow
 from holdfast.orchestrator.leader.dedupe import SubmissionQueue
 
@@ -64,6 +64,9 @@ RETRY_MS, RETRY_MS_MAX = 50, 2_000
 """The wait between two tries to take the lead, in milliseconds; it doubles after each failure, up to the second
 value."""
 PULSE_MS_MIN, PULSE_MS_MAX = 20, 200
+AWAY_MS = 10 * MINUTE_MS
+"""A leader that did not look at its clock for this long beyond its tolerance was suspended or stopped: the rest is not
+time served."""
 QUESTIONS = (CheckAsked, EstimatesAsked, ExplainAsked)
 """Events that change no state."""
 
@@ -81,6 +84,7 @@ class Moment(NamedTuple):
     boot_ms: int
     """CLOCK_BOOTTIME: counts while the machine is suspended, and cannot be set."""
     wall_ms: int
+    """Only for display: it can be set, and may be wrong by years."""
     crowded: bool = False
     """Whether nodes wait for their handshake."""
 
@@ -101,10 +105,12 @@ def pulse_ms_of(tolerance_ms: int) -> int:
 
 
 class LeaderClock:
-    """Computes kernel time, which never runs back, and by how much the loop itself was late.
+    """Computes served time, which is the kernel's, and by how much the loop itself was late.
 
-    Kernel time starts at max(last committed, wall clock) and then advances with CLOCK_BOOTTIME. A wall clock that jumps
-    ahead is followed, and the jump counts as lateness, so that setting a clock blames no node.
+    Served time continues from the last committed value and advances with CLOCK_BOOTTIME while this process leads. It
+    never runs back, and no clock that can be set moves it. The very first leader starts it at its wall clock. A leader
+    that did not look at its clock for `AWAY_MS` did not serve: of a longer gap only that much counts, so that a machine
+    that was suspended for a month finds no lifetime over.
 
     The loop promises to look at the clock every `pulse_ms`. Time beyond the promise is lateness, whatever the cause
     (SIGSTOP, suspend, swap, a long computation, a store that stalls). `look` is called before any decision, so
@@ -116,12 +122,15 @@ class LeaderClock:
         self._pulse_ms = pulse_ms
         self._seen_ms = at.boot_ms
         self._promised_ms = at.boot_ms + pulse_ms
-        self._now_ms = max(last_ms, at.wall_ms)
+        self._now_ms = last_ms or max(1, at.wall_ms)
 
     def now(self, at: Moment) -> Instant:
-        """Kernel time, without judging whether the loop was late."""
-        self._now_ms += max(0, at.boot_ms - self._seen_ms)
-        self._seen_ms = max(at.boot_ms, self._seen_ms)
+        """Served time, without judging whether the loop was late."""
+        passed_ms = max(0, at.boot_ms - self._seen_ms)
+        served_ms = min(passed_ms, AWAY_MS + self._tolerance_ms)
+        self._now_ms += served_ms
+        self._promised_ms += passed_ms - served_ms
+        self._seen_ms += passed_ms
         return Instant(self._now_ms)
 
     def look(self, at: Moment, stalled: bool = False) -> tuple[Instant, int]:
@@ -129,11 +138,6 @@ class LeaderClock:
         now on."""
         self.now(at)
         late = self._seen_ms - self._promised_ms
-        jump = at.wall_ms - self._now_ms
-        if jump > self._tolerance_ms:
-            self._now_ms += jump
-            self._promised_ms = self._seen_ms + self._pulse_ms
-            return Instant(self._now_ms), max(0, late) + jump
         if late > self._tolerance_ms:
             self._promised_ms = self._seen_ms + (0 if stalled else self._pulse_ms)
             return Instant(self._now_ms), late
@@ -141,8 +145,8 @@ class LeaderClock:
 
     def late(self, at: Moment) -> bool:
         """Whether a look would find lateness."""
-        jump = at.wall_ms - self.now(at)
-        return at.boot_ms - self._promised_ms > self._tolerance_ms or jump > self._tolerance_ms
+        self.now(at)
+        return self._seen_ms - self._promised_ms > self._tolerance_ms
 
     def kept(self, at: Moment) -> None:
         """The pulse ran as promised; the next one is due in `pulse_ms`."""
@@ -195,11 +199,11 @@ class LeaderCore:
 
     def take(self, epoch: int, kernel: Kernel, last_ms: int, seed: int, at: Moment) -> None:
         """Begin to lead with this epoch from the store and the kernel that was loaded from it. `last_ms`: the last
-        committed kernel time; `seed`: 63 random bits, used only by the very first leader."""
+        committed served time, 0 if there is none; `seed`: 63 random bits, used only by the very first leader."""
         self.drop()
         self.state, self.epoch = LeadState.TAKING, epoch
         lead = self._lead = _Lead(CommitLoop(kernel), self._fresh_clock(last_ms, at), at)
-        lead.loop.offer(Led(epoch, seed, tuple(self._ended.items())), lead.clock.now(at))
+        lead.loop.offer(Led(epoch, seed, tuple(self._ended.items()), at.wall_ms), lead.clock.now(at))
 
     def _fresh_clock(self, last_ms: int, at: Moment) -> LeaderClock:
         return LeaderClock(self.tolerance_ms, self.pulse_ms, last_ms, at)
@@ -293,7 +297,7 @@ class LeaderCore:
     # --- time ---
 
     def now(self, at: Moment) -> Instant:
-        """Kernel time."""
+        """Served time."""
         assert self._lead is not None
         return self._lead.clock.now(at)
 
@@ -308,16 +312,17 @@ class LeaderCore:
         return at.crowded and at.boot_ms - lead.since_ms < self.crowd_ms_max
 
     def pulse(self, at: Moment) -> Offered | None:
-        """Look at the clock as promised. Ticks if the loop was late, if something is due, and while any job is live:
-        then the time is put on record, so that a crash of this process leaves little time unaccounted for."""
+        """Look at the clock as promised. Ticks if the loop was late, if something is due, while any job is live, if
+        served time should be put on record, and if the wall clock was set."""
         lead = self._leading
         if lead is None:
             return None
         kernel = lead.loop.kernel
-        due = kernel.next_due()
-        wanted = kernel.at_stake or (due is not None and due <= lead.clock.now(at))
-        if lead.clock.late(at) or (wanted and not self.held_up(at)):
-            return self.offer(Tick(), at)
+        due, now = kernel.next_due(), lead.clock.now(at)
+        wanted = kernel.at_stake or (due is not None and due <= now) or kernel.clock_due(now)
+        wall_ms = at.wall_ms if kernel.wall_differs(now, at.wall_ms) else None
+        if lead.clock.late(at) or ((wanted or wall_ms is not None) and not self.held_up(at)):
+            return self.offer(Tick(wall_ms=wall_ms), at)
         return None
 
     def pulsed(self, at: Moment) -> None:

@@ -28,7 +28,7 @@ from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import Answer, Done, Rejected, Send, Taken
 from holdfast.kernel.events import AnyEvent, Tick
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Entry, Job, JobId, Settings
+from holdfast.model import Entry, Job, JobId, Meta, Settings, WallTimes
 from holdfast.orchestrator.api_error import Unavailable
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.leader.clock import wall_ms
@@ -94,6 +94,10 @@ class Leader:
         """Why no request can be served now; empty while leading."""
         self.question_s: dict[type, float] = {}
         """How long the last question of each kind kept the loop busy, in seconds."""
+        self.wall_times = WallTimes()
+        """Shows served time as dates; what is durable of it."""
+        self._served_ms = 0
+        """The last served time that this process read or loaded."""
         self.crowded: Callable[[], bool] = lambda: False
         """Whether nodes wait for their handshake; set by the service for nodes."""
         self._outside = outside
@@ -118,6 +122,17 @@ class Leader:
     def moment(self) -> Moment:
         """What the core needs to know about this machine now."""
         return Moment(boottime_ms(), wall_ms(), self.crowded())
+
+    def served_ms(self) -> int:
+        """Served time: lifetimes and retention are counted on it. It stands still while this process does not lead."""
+        if self.core.leads:
+            self._served_ms = self.core.now(self.moment())
+        return self._served_ms
+
+    def begin(self, meta: Meta | None, wall_times: WallTimes | None) -> None:
+        """What the store holds of the time, before this process has led."""
+        self._served_ms = meta.now_ms if meta is not None else 0
+        self.wall_times = wall_times or self.wall_times
 
     # --- for requests and sessions ---
 
@@ -267,6 +282,7 @@ class Leader:
         kernel = rebuilt(self.settings, snapshot, self._recorder)
         self._broken = None
         last_ms = snapshot.meta.now_ms if snapshot.meta else 0
+        self.begin(snapshot.meta, next(iter(snapshot.of(WallTimes)), None))
         self.core.take(epoch, kernel, last_ms, secrets.randbits(63), self.moment())
         self._outside.rebuilt(snapshot)
         batch = self.core.next_batch(self.moment())
@@ -313,6 +329,9 @@ class Leader:
     def _publish(self, batch: CommitBatch) -> None:
         """The batch is durable: send its messages and answers."""
         self.metrics.committed(batch)
+        walls = batch.rows.get(("wall", 0))
+        if isinstance(walls, WallTimes):
+            self.wall_times = walls
         self._outside.committed(batch)
         failpoint("publish.before_answers")
         for ticket, answer in batch.answers:

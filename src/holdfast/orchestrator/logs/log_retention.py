@@ -1,8 +1,8 @@
 """Deletes the output of jobs that ended long enough ago, and tells a reader when output has been deleted.
 
 The time counts from when the end was first seen here, on the patience clock, which stands still while no orchestrator
-leads. So an outage does not shorten the time in which output can be read, and a wall clock that jumps ahead deletes
-nothing. Output that is being read is not deleted until the reader is done.
+leads or it is late. So an outage does not shorten the time in which output can be read, and a wall clock that is set
+deletes nothing. Output that is being read is not deleted until the reader is done.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 
 from holdfast.model import Job
-from holdfast.orchestrator.leader.clock import wall_ms
 from holdfast.orchestrator.logs.log_files import LogStore
 from holdfast.orchestrator.wakeups import Wakeups
 from holdfast.state import Store, StoreError
@@ -52,9 +51,9 @@ class LogRetention:
                 cleared += 1
         return cleared
 
-    def gone(self, job: Job) -> str:
+    def gone(self, job: Job, served_ms: int) -> str:
         """The message for a reader if the job's output has been deleted; empty if it has not."""
-        if job.ended_ms is None or wall_ms() - job.ended_ms < self._keep_ms or self._logs.has(job.id):
+        if job.ended_ms is None or served_ms - job.ended_ms < self._keep_ms or self._logs.has(job.id):
             return ""
         days = self._keep_ms / 86_400_000
         return f"what it printed is gone: output is kept for {days:g} days after a job's end"

@@ -35,6 +35,7 @@ from holdfast.sim.checkers.rebuild_equals_memory import RebuildEqualsMemory
 from holdfast.sim.checkers.rejoining_is_judged import RejoiningIsJudged
 from holdfast.sim.checkers.revoked_counts_nothing import RevokedCountsNothing
 from holdfast.sim.checkers.revoked_stays_out import RevokedStaysOut
+from holdfast.sim.checkers.served_time import ServedTime
 from holdfast.sim.checkers.sessions_are_current import SessionsAreCurrent
 from holdfast.sim.checkers.settled_in_time import SettledInTime
 from holdfast.sim.checkers.sick_stays_out import SickStaysOut
@@ -50,6 +51,6 @@ RULES: tuple[type[Rule], ...] = (
     JournalUnbroken, LeaderTicks, LimitsKept, MovesMakeFirst, NeverNeedsGo, NeverOutlivesLease, NeverRunsOnce,
     NothingLeft, OneGpuOneBody, OneResult, PlacementGates, PriorityFirst, ProbationFirst, QuarantineCapped,
     QuarantineLengthens, QueuesBounded, RebuildEqualsMemory, RejoiningIsJudged, RevokedCountsNothing, RevokedStaysOut,
-    ExtraAttemptsAreFew, SessionsAreCurrent, SettledInTime, SickStaysOut, StrikesAreEarned, TerminalStays, TriesBounded,
-    WithinOffer,
+    ExtraAttemptsAreFew, ServedTime, SessionsAreCurrent, SettledInTime, SickStaysOut, StrikesAreEarned, TerminalStays,
+    TriesBounded, WithinOffer,
 )  # fmt: skip
