@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or "PYTEST_XDIST_WORKER" in
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 _numbers = count(1)
-SCRATCH = ("work", "checkpoint", "disk")
+SCRATCH = ("work", "checkpoint", "checkpoint.stash", "venv", "disk")
 
 
 class PostgresServer:

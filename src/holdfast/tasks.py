@@ -2,7 +2,7 @@
 
 An event loop holds its tasks only weakly, so a task that nobody keeps may vanish in the middle of its work; and an
 exception that nobody reads is reported when the task is collected, if ever. `TaskScope` owns the tasks of a block,
-`OwnedTasks` those of an object. Knows nothing of what the tasks do.
+`OwnedTasks` those of an object. `in_own_thread` is for what blocks for long. Knows nothing of what the tasks do.
 
 Not `asyncio.TaskGroup`: it does not end a block at the first task that returns, it wraps errors that callers catch by
 their class, and in Python 3.11 a group that fails leaves its parent marked as being cancelled. An
@@ -12,9 +12,11 @@ their class, and in Python 3.11 a group that fails leaves its parent marked as b
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Self, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, Self, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 log = logging.getLogger("holdfast.tasks")
 
@@ -29,6 +31,16 @@ def _cancel_once(tasks: "dict[asyncio.Task[Any], bool]") -> None:
         if not cancelled:
             tasks[task] = True
             task.cancel()
+
+
+async def in_own_thread(chore: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run it in a thread of its own: a process that is stuck in the kernel, or a build of ten minutes, delays only its
+    own attempt. In the shared thread pool it would soon block everything."""
+    own = ThreadPoolExecutor(1)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(own, lambda: chore(*args, **kwargs))
+    finally:
+        own.shutdown(wait=False)
 
 
 class TaskScope:

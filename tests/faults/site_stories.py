@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -226,15 +227,23 @@ def _fetched(folder: Path) -> None:
 
 def _make_venv(folder: Path) -> None:
     from holdfast.node.attempt.venvs import Venvs
+    from holdfast.node.core.order import Order
+    from holdfast.node.runtimes.runtime import clean, runtime_named
 
     old = folder / "venvs" / "old"
     if not (folder / "venvs").exists():
         (old / "users").mkdir(parents=True)
         (old / "made").write_text('{"requirements": [], "mib": 100}')
-    (folder / "attempts" / "att_x.1").mkdir(parents=True, exist_ok=True)
+    attempt = folder / "attempts" / f"att_x.{secrets.token_hex(4)}"
+    attempt.mkdir(parents=True)
+    order = Order(attempt.name, 1, "job_x", ("true",), 150_000, 1, 0, 0, requirements=True)
     venvs = Venvs(folder / "venvs", folder / "attempts", mib_max=100)
     venvs.sweep()
-    venvs.take("att_x.1", "")
+    try:
+        runtime_named("bubblewrap").prepare(order, str(attempt))
+        venvs.take(order, "")
+    finally:
+        clean(str(attempt))
 
 
 def _venv_holds(folder: Path) -> None:

@@ -42,6 +42,10 @@ LISTED = {
     "diagnostics/machine.py:_asked_engine:send": "asks for an engine's version, for the doctor to show; keeps nothing",
     "blobs/s3.py:S3Store.delete_while.let_go:send": "needs an S3 store; tests/faults/test_blob_store.py cuts the line "
     "to one",
+    **dict.fromkeys(
+        ("node/attempt/index_proxy.py:IndexProxy._forward:send", "node/attempt/index_proxy.py:_answer:send"),
+        "passes on bytes of a package; pip asks again or says so; tests/unit/test_index_proxy.py",
+    ),
     "client/array_results.py:ArrayResults._make_way:rename": "one rename of a whole folder; its failure is told as "
     "`in_the_way`, and nothing was fetched yet",
 }
@@ -263,7 +267,7 @@ RENAMES = {
     "node/runtimes/lent.py:lay_out:rename": "a folder",
     "node/runtimes/scratch.py:_format:rename": "a disk image, written at its places only",
     "node/attempt/venvs.py:Venvs._make_room:rename": "a folder on its way out",
-    "node/attempt/venvs.py:Venvs._build:rename": "a folder",
+    "node/attempt/venvs.py:Venvs._keep:rename": "a folder",
     "blobs/folder.py:FolderStore._settle:rename": "written piece by piece as it arrives",
     "blobs/folder.py:FolderStore._settle:rename:2": "written piece by piece as it arrives",
     "blobs/folder.py:FolderStore._promote:rename": "a second name for a file that is there",

@@ -1,103 +1,43 @@
 """Python requirements become an environment: once, whole, shared read-only, and never half of one (SPEC J1, J7)."""
 
-import base64
-import hashlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import zipfile
 from pathlib import Path
 
 import pytest
+from package_index import Node, failed, node_fixture
 
 from holdfast.model import FailureCode, Result
 from holdfast.node.attempt import venvs
-from holdfast.node.attempt.venvs import VenvFailed, Venvs
+from holdfast.node.attempt.pip_settings import PipSettings
+from holdfast.node.attempt.venv_builder import BuildReport, BuildRequest
+from holdfast.node.attempt.venvs import Venvs
+from holdfast.node.core.order import Order
 from holdfast.testing.attempts import Attempts
 from holdfast.testing.processes import free_port, wait_for
 
 pytestmark = pytest.mark.spec("J1")
 
-
-def make_wheel(folder: Path, name: str, version: str, needs: str = "", padding: int = 0) -> None:
-    """A small package with a module that knows its version, and a command of the same name."""
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": f"VERSION = {version!r}\ndef main():\n    print('{name}', VERSION)\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": f"[console_scripts]\n{name}={name}:main\n",
-    }
-    if padding:
-        files[f"{name}_data.bin"] = os.urandom(padding // 2).hex()
-    record = "".join(f"{path},sha256={_digest(text)},{len(text)}\n" for path, text in files.items())
-    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        for path, text in files.items():
-            wheel.writestr(path, text)
-
-
-def _digest(text: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
-
-
-class Node:
-    """A node's folders, and an index of packages beside it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.wheels, self.home, self.attempts = folder / "wheels", folder / "venvs", folder / "attempts"
-        for made in (self.wheels, self.attempts):
-            made.mkdir()
-        make_wheel(self.wheels, "apple", "1.0", "Requires-Dist: pear>=2\n")
-        make_wheel(self.wheels, "apple", "1.1", "Requires-Dist: pear>=2\n")
-        make_wheel(self.wheels, "pear", "1.0")
-        make_wheel(self.wheels, "pear", "2.0")
-
-    def venvs(self, **limits: float) -> Venvs:
-        return Venvs(self.home, self.attempts, **limits)  # pyright: ignore[reportArgumentType]
-
-    def take(self, attempt: str, text: str, **limits: float) -> Path:
-        (self.attempts / attempt).mkdir(exist_ok=True)
-        return self.venvs(**limits).take(attempt, text)
-
-    def there(self) -> list[str]:
-        return sorted(place.parent.name for place in self.home.glob("*/made"))
-
-
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    (tmp_path / "node").mkdir()
-    node = Node(tmp_path / "node")
-    for key in [key for key in os.environ if key.startswith("PIP_")]:
-        monkeypatch.delenv(key)
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(node.wheels))
-    return node
+__all__ = ["node_fixture"]
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pip that takes no time, and makes environments of three mebibytes."""
+    """A builder that takes no time, and makes environments of three mebibytes."""
 
-    def run(_: Venvs, __: list[str], ___: list[str], ____: dict[str, str], new: Path) -> tuple[int, str]:
-        (new / "tree" / "pear.py").write_text("x")
-        (new / "tree" / "data").write_bytes(os.urandom(3 << 20))
-        return 0, ""
+    def run(_: Venvs, request: BuildRequest) -> BuildReport:
+        tree = Path(request.folder) / "venv" / "tree"
+        tree.mkdir()
+        (tree / "pear.py").write_text("x")
+        (tree / "data").write_bytes(os.urandom(3 << 20))
+        return BuildReport(exit_code=0)
 
     monkeypatch.setattr(Venvs, "_run", run)
-
-
-def failed(node: Node, text: str, **limits: float) -> VenvFailed:
-    with pytest.raises(VenvFailed) as wrong:
-        node.take("att_f", text, **limits)
-    assert node.there() == []
-    assert not [name for name in os.listdir(node.home) if name.startswith(("building", "dropped"))]
-    return wrong.value
+    monkeypatch.setattr(venvs, "read_settings", lambda *_: PipSettings())
 
 
 # --- what a job finds ---
@@ -169,9 +109,9 @@ def test_several_who_want_the_same_at_the_same_time_build_it_once(node: Node) ->
     built: list[str] = []
     whole = Venvs._build
 
-    def counting(self: Venvs, key: str, requirements: tuple[str, ...]) -> None:
-        built.append(key)
-        whole(self, key, requirements)
+    def counting(self: Venvs, order: Order, requirements: tuple[str, ...]) -> Path:
+        built.append(order.attempt)
+        return whole(self, order, requirements)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Venvs, "_build", counting)
@@ -191,6 +131,9 @@ BUILDER = """
 import os, signal, sys
 from pathlib import Path
 from holdfast.node.attempt import venvs
+from holdfast.node.attempt.pip_settings import PipSettings
+from holdfast.node.attempt.venv_builder import BuildReport
+from holdfast.node.core.order import Order
 at, seen = int(sys.argv[3]), set()
 def trace(frame, event, _):
     if frame.f_code.co_filename != venvs.__file__:
@@ -201,10 +144,17 @@ def trace(frame, event, _):
             os.kill(os.getpid(), signal.SIGKILL)
     return trace
 made = venvs.Venvs(Path(sys.argv[1]), Path(sys.argv[2]))
+order = Order("att_a", 7, "job_0a", ("true",), 150_000, 1, 0, 0, requirements=True)
+def run(self, request):
+    tree = Path(request.folder) / "venv" / "tree"
+    tree.mkdir(parents=True)
+    (tree / "pear.py").write_text("x")
+    return BuildReport(exit_code=0)
 if at:
-    venvs.Venvs._run = lambda self, shown, command, env, new: ((new / "tree" / "pear.py").write_text("x"), (0, ""))[1]
+    venvs.Venvs._run = run
+    venvs.read_settings = lambda *_: PipSettings()
     sys.settrace(trace)
-made.take("att_a", "pear")
+made.take(order, "pear")
 sys.settrace(None)
 print(len(seen))
 """
@@ -213,11 +163,11 @@ print(len(seen))
 @pytest.mark.usefixtures("quick")
 def test_a_builder_killed_at_any_line_leaves_nothing_that_could_be_taken_for_whole(node: Node, tmp_path: Path) -> None:
     def build(home: Path, at: int) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-c", BUILDER, str(home), str(node.attempts), str(at)]
+        words = [sys.executable, "-c", BUILDER, str(home), str(tmp_path / f"attempts{at}"), str(at)]
         return subprocess.run(words, capture_output=True, text=True, timeout=60)
 
     lines = int(build(tmp_path / "whole", -1).stdout)
-    assert lines > 60
+    assert lines > 50
     # when a builder is killed
     for at in range(2, lines, 4):
         home = tmp_path / f"killed{at}"
@@ -227,7 +177,7 @@ def test_a_builder_killed_at_any_line_leaves_nothing_that_could_be_taken_for_who
             assert (made.parent / "tree" / "pear.py").read_text() == "x"
         # and the next one who wants it gets it, and what was half is gone
         later = Venvs(home, node.attempts)
-        assert (later.take("att_b", "pear") / "pear.py").read_text() == "x"
+        assert (later.take(node.prepared(f"att_{at}"), "pear") / "pear.py").read_text() == "x"
         later.sweep()
         names = {name.partition("-")[0].partition(".")[0] for name in os.listdir(home)}
         assert names == {"lock", venvs.key_of(("pear",))}, f"killed at line {at}"
@@ -236,6 +186,7 @@ def test_a_builder_killed_at_any_line_leaves_nothing_that_could_be_taken_for_who
 @pytest.mark.spec("N9")
 def test_the_build_ends_with_its_builder(node: Node) -> None:
     # given a builder whose pip waits for an index that never answers
+    node.prepared("att_a")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         env = os.environ | {"PIP_INDEX_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/", "PIP_NO_INDEX": "0"}
         words = [sys.executable, "-c", BUILDER, str(node.home), str(node.attempts), "0"]
@@ -268,14 +219,15 @@ def test_those_not_in_use_are_dropped_when_there_are_too_many_the_oldest_first(n
     # given two environments, of which the first is in use
     used = node.take("att_a", "plum", mib_max=10)
     idle = node.take("att_b", "fig", mib_max=10)
-    (node.attempts / "att_b").rmdir()
+    node.end("att_b")
     # when more come than there is room for
     third = node.take("att_c", "kiwi", mib_max=10)
     # then the one that nobody uses went
     assert used.exists() and third.exists() and not idle.exists()
-    # and where all are in use, none goes
+    # and where all are in use, none goes, and the next one stays on the disk of its own attempt
     fourth = node.take("att_d", "lime", mib_max=10)
-    assert used.exists() and third.exists() and fourth.exists()
+    assert used.exists() and third.exists()
+    assert fourth == node.attempts / "att_d" / "venv" / "tree"
     assert not [name for name in os.listdir(node.home) if name.startswith("dropped")]
 
 
@@ -283,8 +235,7 @@ def test_those_not_in_use_are_dropped_when_there_are_too_many_the_oldest_first(n
 def test_one_that_is_wanted_again_counts_as_new(node: Node) -> None:
     first, second = node.take("att_a", "plum"), node.take("att_b", "fig")
     node.take("att_c", "plum")
-    for attempt in ("att_a", "att_b", "att_c"):
-        (node.attempts / attempt).rmdir()
+    node.end("att_a", "att_b", "att_c")
     node.take("att_d", "kiwi", mib_max=10)
     assert first.exists() and not second.exists()
 
@@ -329,58 +280,3 @@ def test_an_index_that_cannot_be_reached_is_the_networks_fault(node: Node, monke
     wrong = failed(node, "quince")
     assert wrong.failure.code is FailureCode.NETWORK, wrong.failure
     assert "could not be reached" in wrong.failure.detail
-
-
-@pytest.mark.spec("N5", "N13")
-@pytest.mark.parametrize(
-    "line",
-    [
-        "--index-url http://127.0.0.1/",
-        "-r /etc/passwd",
-        "-e .",
-        "./package",
-        "/etc/passwd",
-        "pear @ file:///etc/passwd",
-        "git+http://127.0.0.1/x",
-        "pear==2.0 --global-option=x",
-        "pear; python_version > '3' @ x",
-        "pear==2.0\x00",
-        "http://127.0.0.1/pear.whl",
-        "-",
-    ],
-)
-def test_lines_that_are_more_than_a_name_with_versions_are_refused(node: Node, line: str) -> None:
-    wrong = failed(node, f"apple\n{line}\n")
-    assert wrong.failure.code is FailureCode.BUILD
-    assert "cannot be used" in wrong.failure.detail
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["apple", "apple[red,green]==1.0", "apple >=1.0, <2", "apple~=1.0; python_version >= '3.8'", "Apple.T_x==1.0.post1",
-     "apple==1.0 --hash=sha256:" + "a" * 64, "apple==1.0 \\\n  --hash=sha256:" + "a" * 64, "apple===1.0+local"],
-)  # fmt: skip
-def test_every_usual_way_to_write_a_requirement_is_understood(line: str) -> None:
-    assert len(venvs.listed(line)) == 1
-
-
-@pytest.mark.spec("N13")
-@pytest.mark.parametrize(
-    ("limits", "words"), [({"build_mib_max": 8}, "over 8 MiB"), ({"build_s_max": 0.0}, "took over 0 s")]
-)
-@pytest.mark.parametrize("look_s", [venvs._LOOK_S, 60.0])
-def test_a_build_has_limits_of_size_and_time(
-    node: Node, limits: dict[str, float], words: str, look_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that is over before anybody looked at it."""
-    monkeypatch.setattr(venvs, "_LOOK_S", look_s)
-    for number in range(8):
-        make_wheel(node.wheels, f"big{number}", "1.0", padding=4 << 20)
-    wrong = failed(node, "".join(f"big{number}\n" for number in range(8)), **limits)
-    assert wrong.failure.code is FailureCode.BUILD
-    assert words in wrong.failure.detail
-
-
-def test_a_text_without_end_is_refused(node: Node) -> None:
-    assert "longer than" in failed(node, "apple\n" * 100_000).failure.detail
-    assert "more than" in failed(node, "a\n" * 3_000).failure.detail

@@ -101,3 +101,14 @@ def test_the_token_is_never_shown() -> None:
     config = load_config({"token": "hf1_secret"}, {"ORCHESTRATOR_ADDRESS": "a:1"})
     assert config.token == "hf1_secret"
     assert "hf1_secret" not in repr(config) and "hf1_secret" not in str(config.origins)
+
+
+@pytest.mark.spec("N3", "N5")
+def test_hosts_of_packages_are_listed_in_a_variable_or_a_file(tmp_path: Path) -> None:
+    environ = {"ORCHESTRATOR_ADDRESS": "a:1", "HOLDFAST_NODE_INDEX_HOSTS": "Files.example, b.example:8443"}
+    assert load_config({}, environ).index_hosts == (("files.example", 443), ("b.example", 8443))
+    file = written(tmp_path / "any.toml", 'orchestrator = "a:1"\nindex_hosts = ["c.example"]\n')
+    assert load_config({}, {}, file).index_hosts == (("c.example", 443),)
+    for bad in ("a.example/x", "a:0", "a:65536", "http://a.example", "a,,b", "-a"):
+        with pytest.raises(Misconfigured):
+            load_config({}, environ | {"HOLDFAST_NODE_INDEX_HOSTS": bad})

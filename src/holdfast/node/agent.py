@@ -128,7 +128,8 @@ class Agent:
         self.courier = Courier(self._logs_delivered)
         self.door = NodeFilesClient()
         carrier = ContentTransfer(self.door, BlobCache(home.path / "cache", CACHE_BYTES_MAX))
-        venvs = Venvs(home.path / "venvs", home.attempts, in_place=isolation == "none")
+        hosts = frozenset(config.index_hosts)
+        venvs = Venvs(home.path / "venvs", home.attempts, in_place=isolation == "none", hosts=hosts)
         venvs.sweep()
         images = Images(means.engine, home.path, private=config.private_inputs) if means.engine else None
         preparer = Preparer(carrier, venvs, images, private_inputs=config.private_inputs)

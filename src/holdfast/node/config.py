@@ -48,6 +48,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether jobs may name addresses and registries inside the node's own network."""
     network: bool = True
     """Whether jobs that ask for it may use the network, through a router of their own."""
+    index_hosts: tuple[tuple[str, int], ...] = ()
+    """Hosts and ports that Python packages may come from, beside those of the indexes that pip is configured with."""
     hours: str = ""
     """When the node offers itself, in the syntax of `hours`; empty: always."""
     grace_ms: int = 60_000
@@ -122,6 +124,19 @@ def _path(value: object) -> Path:
     return Path(_text(value)).expanduser().absolute()
 
 
+def _hosts(value: object) -> tuple[tuple[str, int], ...]:
+    """Text with commas between hosts, or a list in a file."""
+    names = [_text(word) for word in value] if isinstance(value, list | tuple) else _text(value).split(",")
+    found: list[tuple[str, int]] = []
+    for name in (name.strip() for name in names):
+        match = re.fullmatch(r"([A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?)(?::([0-9]{1,5}))?", name)
+        port = int(match[2] or 443) if match else 0
+        if match is None or not 0 < port < 65_536:
+            raise ValueError("it takes HOST or HOST:PORT, with commas between several")
+        found.append((match[1].lower(), port))
+    return tuple(found)
+
+
 def _hours(value: object) -> str:
     """Text, or a list of windows in a file."""
     text = "; ".join(map(_text, value)) if isinstance(value, list | tuple) else _text(value)
@@ -150,6 +165,7 @@ SETTINGS: dict[str, Setting] = {
     "engine": Setting("HOLDFAST_NODE_ENGINE", _text),
     "private_inputs": Setting("HOLDFAST_NODE_PRIVATE_INPUTS", _flag),
     "network": Setting("HOLDFAST_NODE_NETWORK", _flag),
+    "index_hosts": Setting("HOLDFAST_NODE_INDEX_HOSTS", _hosts),
     "hours": Setting("HOLDFAST_NODE_HOURS", _hours),
     "grace_ms": Setting("HOLDFAST_NODE_GRACE_MS", _number(0, 7 * 24 * 3_600_000)),
 }

@@ -135,6 +135,20 @@ def _stat_if_readable(pid: int | str) -> list[str] | None:
     return None
 
 
+def boot_id() -> str:
+    """Names this run of the kernel: pids and ticks mean nothing in another one. Empty: the kernel does not say."""
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read(64).strip()
+    return ""
+
+
+def is_in(pid: int, folder: str) -> bool:
+    """Whether the current folder of this process is this one, as far as can be seen."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), os.stat(folder))
+    return False
+
+
 def start_ticks(pid: int) -> int | None:
     """The start time in ticks since boot, which together with the pid identifies a process. None: no such process."""
     stat = _stat(pid)

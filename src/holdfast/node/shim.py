@@ -65,7 +65,7 @@ def claim(home: str) -> None:
         os.setsid()
     os.chdir(home)
     me = os.getpid()
-    identity = json.dumps({"pid": me, "start_ticks": linux.start_ticks(me)}).encode()
+    identity = json.dumps({"pid": me, "start_ticks": linux.start_ticks(me), "boot": linux.boot_id()}).encode()
     # The content is synced before the name exists: an empty shim.json would claim the attempt for no process. The
     # folder is not synced, because no shim survives a power cut.
     durable_create("shim.json", identity, draft=f"shim.json.{me}", folder=False)

@@ -3,7 +3,6 @@
 Knows files and processes (described in docs/architecture.md), not what they mean for a job.
 """
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -11,8 +10,6 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +22,7 @@ from holdfast.node.core.events import AttemptInputs, ShimStatus
 from holdfast.node.core.order import Order
 from holdfast.node.runtimes import child, owners, scratch
 from holdfast.node.runtimes import runtime as runtimes
+from holdfast.tasks import in_own_thread
 
 FILE_BYTES_MAX = 1 << 20
 SWEEP_S = 0.02
@@ -95,14 +93,25 @@ def _bring_back(folder: Path, order: Order) -> None:
                 words.write(f"{wrong}\n")
 
 
+DEAD = (1, -1)
+"""The identity of a process that cannot live: no process starts before the machine."""
+
+
 def read_identity(folder: Path) -> tuple[int, int] | None:
-    """Pid and start time of the attempt's shim; None if it never had one."""
+    """Pid and start time of the attempt's shim; None if it never had one.
+
+    After a reboot another process may have both, and would be taken for the shim, and killed. So a shim of another boot
+    is dead. One that does not say its boot (of an earlier version, or a kernel that does not tell) is known by its
+    current folder, which it never leaves."""
     try:
         raw = _read_json(folder / "shim.json")
     except (OSError, ValueError):
         return None
-    pid, ticks = raw.get("pid"), raw.get("start_ticks")
-    return (pid, ticks) if type(pid) is int and type(ticks) is int and pid > 0 else None
+    pid, ticks, boot = raw.get("pid"), raw.get("start_ticks"), raw.get("boot")
+    if type(pid) is not int or type(ticks) is not int or pid <= 0:
+        return None
+    here = boot == linux.boot_id() if boot else linux.is_in(pid, str(folder))
+    return (pid, ticks) if here else DEAD
 
 
 def claim(folder: Path) -> bool:
@@ -232,24 +241,14 @@ def end_processes(folder: Path) -> None:
 
 
 async def until_ended(folder: Path) -> None:
-    await _alone(end_processes, folder)
+    await in_own_thread(end_processes, folder)
 
 
 async def until_removed(folder: Path) -> None:
     """End its processes, clean up the machine, and delete the folder."""
-    await _alone(end_processes, folder)
-    await _alone(clean, folder)
-    await _alone(remove, folder)
-
-
-async def _alone(chore: Callable[[Path], None], folder: Path) -> None:
-    """Run it in a thread of its own: a process that is stuck in the kernel, or a scratch folder of a million files,
-    delays only its own attempt. In the shared thread pool it would soon block everything."""
-    own = ThreadPoolExecutor(1)
-    try:
-        await asyncio.get_running_loop().run_in_executor(own, chore, folder)
-    finally:
-        own.shutdown(wait=False)
+    await in_own_thread(end_processes, folder)
+    await in_own_thread(clean, folder)
+    await in_own_thread(remove, folder)
 
 
 def _is_dead(pid: int) -> bool:

@@ -15,8 +15,9 @@ from holdfast.durable import durable_write
 from holdfast.model import Failure, FailureCode, Input
 from holdfast.model.messages import Progress
 from holdfast.node.attempt import web_inputs
+from holdfast.node.attempt.requirements_file import TEXT_BYTES_MAX
 from holdfast.node.attempt.transfer import ContentTransfer
-from holdfast.node.attempt.venvs import TEXT_BYTES_MAX, VenvFailed, Venvs
+from holdfast.node.attempt.venvs import VenvFailed, Venvs
 from holdfast.node.core.events import AttemptInputs
 from holdfast.node.core.order import Order
 from holdfast.node.core.verdicts import spawn_failure
@@ -24,6 +25,7 @@ from holdfast.node.images.image_cache import Images
 from holdfast.node.images.image_names import NoImage
 from holdfast.node.node_files_client import AttemptAccess, NodeFilesRefused
 from holdfast.node.runtimes.runtime import runtime_named
+from holdfast.tasks import in_own_thread
 
 PACKAGE_FILE = "package.manifest"
 INDEX_FILE = "package.index"
@@ -59,6 +61,7 @@ class Preparer:
     ) -> Order:
         """Returns the order, completed for the shim. Raises Unprepared if that fails; the folder may then be partly
         filled."""
+        order = replace(order, requirements=bool(attempt_inputs.requirements))
         try:
             await asyncio.to_thread(runtime_named(order.runtime).prepare, order, str(folder))
             await self._furnish(folder, order, attempt_inputs, told)
@@ -101,7 +104,7 @@ class Preparer:
         if attempt_inputs.requirements:
             told(Progress("build"))
             text = await asyncio.to_thread(_text_in, work, attempt_inputs.requirements)
-            return replace(order, venv=str(await asyncio.to_thread(self._venvs.take, order.attempt, text)))
+            return replace(order, venv=str(await in_own_thread(self._venvs.take, order, text)))
         if not attempt_inputs.image and not attempt_inputs.dockerfile:
             return order
         if self._images is None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -19,10 +18,10 @@ from holdfast.node.attempt.transfer import ContentTransfer
 from holdfast.node.core.events import DeliveredFiles
 from holdfast.node.core.verdicts import spawn_failure
 from holdfast.node.node_files_client import AttemptAccess, NodeFilesClient, NodeFilesRefused
+from holdfast.node.runtimes import child, scratch
 
-STASH = "checkpoint.stash"
-"""What a capture read, stored beside the folder: the body may overwrite it before it is sent."""
-STASH_BYTES_MAX = 1 << 40
+STASH = child.STASH
+"""What a capture read, on the job's own disk: the body may overwrite it before it is sent."""
 UNSTEADY_S = 0.5
 """Delay before a folder that was being written to is scanned again."""
 
@@ -102,7 +101,7 @@ class ResultUploader:
                 name = await asyncio.to_thread(lambda: found.manifest.name)
                 if name == self._kept or not found.manifest.entries:
                     return True
-                stash = BlobCache(self._folder / STASH, STASH_BYTES_MAX)
+                stash = BlobCache(self._folder / STASH, self._limits.total_bytes)
                 self._there = frozenset()  # if this fails, the next capture stashes everything
                 carried = await self._carrier.send(self._at, folder, found, stash)
                 await self._door.save(self._at, carried.manifest)
@@ -119,7 +118,7 @@ class ResultUploader:
             except (BlobError, OSError) as wrong:
                 log.warning("%s: the checkpoint could not be kept: %s", self._at.attempt, wrong)
             finally:
-                await asyncio.to_thread(shutil.rmtree, self._folder / STASH, True)
+                await asyncio.to_thread(_empty, self._folder / STASH)
             return True
 
     async def _still(self, folder: Path) -> Scan:
@@ -128,7 +127,7 @@ class ResultUploader:
             await asyncio.sleep(UNSTEADY_S)
         if busy := await asyncio.to_thread(_open_for_writing, folder):
             raise FolderChanged(f"{busy} is being written to")
-        stash = _Aside(BlobCache(self._folder / STASH, STASH_BYTES_MAX), self._there)
+        stash = await asyncio.to_thread(self._new_stash)
         found = await asyncio.to_thread(
             scan, folder, index=self._index, steady=True, stash=stash, limits=self._limits, ignore=_UNFINISHED
         )
@@ -136,18 +135,47 @@ class ResultUploader:
             raise FolderChanged(f"{busy} is being written to")
         return found
 
+    def _new_stash(self) -> "_Aside":
+        place = self._folder / STASH
+        kept = BlobCache(place, self._limits.total_bytes)
+        if scratch.is_own(str(self._folder), STASH):
+            disk = os.statvfs(place)
+            free = disk.f_bavail * disk.f_frsize
+        else:
+            folders = [str(self._folder / name) for name in ("work", "checkpoint", child.BUILD)]
+            free = self._limits.total_bytes - (scratch.measured_mib(*folders) << 20)
+        return _Aside(kept, self._there, max(0, free) // STASH_SHARE)
+
+
+STASH_SHARE = 2
+"""A capture takes at most one part in this many of what is free on the job's disk."""
+
 
 class _Aside:
     """Stashes what a capture reads, except blobs that the network has: a large state with few changes is read again and
-    again, but only its new parts will be sent."""
+    again, but only its new parts will be sent.
 
-    def __init__(self, kept: BlobCache, there: Collection[str]) -> None:
+    The job pays for it with its own disk. What does not fit is not stashed but read again from the folder when it is
+    sent; if the body has changed it by then, the capture is given up and the next one tries again."""
+
+    def __init__(self, kept: BlobCache, there: Collection[str], bytes_max: int) -> None:
         self._kept = kept
         self._there = there
+        self._room = bytes_max
 
     def put(self, sha: str, data: bytes | bytearray | memoryview) -> None:
-        if sha not in self._there:
-            self._kept.put(sha, data)
+        if sha in self._there or len(data) > self._room:
+            return
+        self._room -= len(data)
+        self._kept.put(sha, data)
+
+
+def _empty(stash: Path) -> None:
+    """The folder itself is a mount point and stays."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(stash):
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
 
 
 _UNFINISHED = Ignore(["*.tmp", "*.part", "*.partial", ".*.new"])

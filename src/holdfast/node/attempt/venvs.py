@@ -7,9 +7,10 @@
     venvs/KEY.lock     held during a build; `lock` is held while an environment is assigned or dropped
     venvs/building-*, venvs/dropped-*    incomplete: removed at the next start
 
-A key that exists is complete: it is built under another name, and renamed. Requirements are untrusted: only names and
-versions, and only wheels, so that none of their code runs before the job does. Pip fetches them with this node's own
-configuration and installs them without a network. Knows no job and no orchestrator.
+An environment is built on the disk of the attempt that needs it first, by pip in that attempt's sandbox
+(`venv_builder.py`). Then everything that ran there is dead, and the node copies what it finds into files of its own: no
+job owns a file that another one runs. If the cache has no room, the environment stays on the attempt's disk and is not
+shared. A key that exists is complete: it is copied under another name, and renamed. Knows no orchestrator.
 """
 
 import contextlib
@@ -20,39 +21,38 @@ import platform
 import re
 import secrets
 import shutil
-import signal
+import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 from holdfast.model import Failure, FailureCode
-from holdfast.node.runtimes import scratch
-from holdfast.node.runtimes.child import VENV
+from holdfast.node.attempt import requirements_file
+from holdfast.node.attempt.index_proxy import Target
+from holdfast.node.attempt.pip_settings import PipUnusable, read_settings
+from holdfast.node.attempt.requirements_file import RequirementsRefused
+from holdfast.node.attempt.venv_builder import BuildReport, BuildRequest
+from holdfast.node.core.order import Order
+from holdfast.node.core.resource_usage import words
+from holdfast.node.runtimes import child, scratch
 
-TEXT_BYTES_MAX = 256 * 1024
-LINES_MAX = 2_000
 _WORDS_MAX = 1_500
 """How much of the end of pip's output the owner gets."""
-_LOOK_S = 0.2
-_VERSION = r"(===|==|~=|!=|<=|>=|<|>)\s*[A-Za-z0-9][A-Za-z0-9.*+!_-]*"
-_HASH = r"--hash=sha(256|384|512):[0-9a-f]{64,128}"
-_REQUIREMENT = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\s*(\[[A-Za-z0-9._,\s-]{0,200}\])?\s*"
-    rf"({_VERSION}(\s*,\s*{_VERSION}){{0,20}})?\s*(;[A-Za-z0-9_.<>=!~'\"(),+*\s-]{{1,300}}?)?(\s+{_HASH}){{0,200}}"
-)
+_FREE_PERCENT = 5
+"""How much of the machine's disk the cache leaves free."""
+_LATE_S = 30.0
+"""A builder that is this late does not end by itself any more."""
 _UNREACHABLE = re.compile(
     r"connection broken by|NewConnectionError|ConnectTimeout|Read timed out|Name or service not known|"
     r"name resolution|Could not fetch URL|Max retries exceeded|5\d\d (Server|Bad|Service|Gateway)|ProxyError|SSLError",
     re.IGNORECASE,
 )
-_ENVIRONMENT = ("PIP_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "HOME", "LANG")
-_PIP = ("-m", "pip", "--no-input", "--disable-pip-version-check", "--no-cache-dir")
-_PIP_SEEN = "/.pip"
-_NOT_SHOWN = ("proc", "dev", "sys", "lost+found")
+_LIMITS = (FailureCode.OOM_JOB, FailureCode.OOM_NODE, FailureCode.DISK_QUOTA, FailureCode.NODE_DISK_FULL)
+_LIMITS += (FailureCode.TIME_LIMIT,)
 
 
 class VenvFailed(Exception):
@@ -63,27 +63,10 @@ class VenvFailed(Exception):
         self.failure = Failure(code, detail)
 
 
-def listed(text: str) -> tuple[str, ...]:
-    """The requirements in this text, without comments. Raises VenvFailed if one is more than a name with versions:
-    options, URLs and paths could make the node fetch, or reveal, its own files."""
-    if len(text.encode(errors="replace")) > TEXT_BYTES_MAX:
-        raise VenvFailed(FailureCode.BUILD, f"the requirements are longer than {TEXT_BYTES_MAX >> 10} KiB")
-    lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in text.replace("\\\n", " ").splitlines()]
-    found = tuple(" ".join(line.split()) for line in lines if line)
-    if len(found) > LINES_MAX:
-        raise VenvFailed(FailureCode.BUILD, f"there are more than {LINES_MAX} requirements")
-    for line in found:
-        options = [word for word in line.split() if word.startswith("-") and not re.fullmatch(_HASH, word)]
-        if options or not _REQUIREMENT.fullmatch(line):
-            takes = "it takes names and versions; no options, addresses or paths"
-            raise VenvFailed(FailureCode.BUILD, f"the requirement {line[:100]!r} cannot be used: {takes}")
-    return found
-
-
 def key_of(requirements: Sequence[str], place: Path | None = None) -> str:
     """The name of the environment: a hash of the requirements, the Python, and the path if it is built for one."""
     python = [sys.implementation.cache_tag, platform.python_version(), platform.machine(), _python()]
-    whole = [1, python, list(requirements), *([str(place)] if place else [])]
+    whole = [2, python, list(requirements), *([str(place)] if place else [])]
     return sha256(json.dumps(whole).encode()).hexdigest()[:40]
 
 
@@ -95,18 +78,21 @@ def _python() -> str:
 
 
 @cache
-def _pip_folder() -> str:
-    """The folder of a pip on this machine. It is run by the Python it installs for, isolated from other packages."""
+def _pip() -> tuple[str, str]:
+    """The folder of a pip on this machine, and the Python that has it. Pip is run by the Python it installs for,
+    isolated from other packages."""
     for python in (_python(), sys.executable):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             ask = [python, "-c", "import os, pip; print(os.path.dirname(pip.__file__))"]
-            return subprocess.run(ask, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+            found = subprocess.run(ask, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+            return found, python
     raise VenvFailed(FailureCode.RUNTIME_FAULT, "this node has no pip to install requirements with")
 
 
 class Venvs:
     """`attempts`: the folder that holds a folder for each attempt of this node. `in_place`: bodies are not sandboxed
-    and see an environment at its real path; such a node has no working bubblewrap to build with either."""
+    and see an environment at its real path. `hosts`: what pip may connect to beside the indexes it is configured
+    with."""
 
     def __init__(
         self,
@@ -114,32 +100,39 @@ class Venvs:
         attempts: Path,
         *,
         mib_max: int = 20 * 1024,
-        build_mib_max: int = 8 * 1024,
         build_s_max: float = 600.0,
         in_place: bool = False,
+        hosts: frozenset[Target] = frozenset(),
     ) -> None:
         self._folder = folder
         self._attempts = attempts
         self._mib_max = mib_max
-        self._build_mib_max = build_mib_max
         self._build_s_max = build_s_max
         self._in_place = in_place
+        self._hosts = hosts
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def take(self, attempt: str, text: str) -> Path:
+    def take(self, order: Order, text: str) -> Path:
         """The environment for these requirements, for `Order.venv`; built if it does not exist. It is kept as long as
-        the attempt's folder, which must exist already. Blocking. Raises VenvFailed, or OSError of the disk."""
-        requirements = listed(text)
+        the attempt's folder, which the runtime has prepared. Blocking. Raises VenvFailed, or OSError of the disk."""
+        try:
+            requirements = requirements_file.listed(text)
+        except RequirementsRefused as wrong:
+            raise VenvFailed(FailureCode.BUILD, str(wrong)) from None
         key = key_of(requirements, self._folder if self._in_place else None)
         with self._alone(f"{key}.lock"):
-            if (found := self._give(key, attempt)) is not None:
+            if (found := self._give(key, order.attempt)) is not None:
                 return found
             for litter in self._folder.glob(f"building-{key}-*"):  # not in use: we hold the lock
                 shutil.rmtree(litter, ignore_errors=True)
-            self._build(key, requirements)
-            found = self._give(key, attempt)
+            tree = self._build(order, requirements)
+            if not self._make_room(scratch.measured_mib(str(tree)) + 1):
+                _freeze(tree)
+                return tree
+            self._keep(key, requirements, tree)
+            found = self._give(key, order.attempt)
         assert found is not None
-        self._make_room(key)
+        _empty(tree.parent)
         return found
 
     def sweep(self) -> None:
@@ -170,35 +163,37 @@ class Venvs:
     def _in_use(self, place: Path) -> bool:
         return any((self._attempts / user.name).exists() for user in (place / "users").iterdir())
 
-    def _make_room(self, but: str) -> None:
-        """Drop the least recently used ones until the rest is small enough."""
+    def _make_room(self, wanted_mib: int) -> bool:
+        """Drop the least recently used ones until there is room for this much. False: there is not, because the others
+        are in use or the machine's disk is nearly full."""
+        dropped: list[Path] = []
         with self._alone("lock"):
-            there = [place.parent for place in self._folder.glob("*/made") if place.parent.name != but]
+            there = [place.parent for place in self._folder.glob("*/made")]
             sizes = {place: int(json.loads((place / "made").read_text())["mib"]) for place in there}
-            kept_mib = int(json.loads((self._folder / but / "made").read_text())["mib"])
-            total = sum(sizes.values()) + kept_mib
-            dropped: list[Path] = []
+            total = sum(sizes.values()) + wanted_mib
+            short = wanted_mib - self._free_mib()
             for place in sorted(there, key=lambda place: place.stat().st_mtime_ns):
-                if total > self._mib_max and not self._in_use(place):
+                if (total > self._mib_max or short > 0) and not self._in_use(place):
                     dropped.append(place.rename(self._folder / f"dropped-{place.name}-{secrets.token_hex(4)}"))
                     total -= sizes[place]
+                    short -= sizes[place]
         for place in dropped:
             shutil.rmtree(place, ignore_errors=True)
+        return total <= self._mib_max and short <= 0
 
-    # --- building ---
+    def _free_mib(self) -> int:
+        """How much of the machine's disk the cache may still take."""
+        disk = os.statvfs(self._folder)
+        return (disk.f_bavail - disk.f_blocks * _FREE_PERCENT // 100) * disk.f_frsize >> 20
 
-    def _build(self, key: str, requirements: Sequence[str]) -> None:
+    def _keep(self, key: str, requirements: Sequence[str], tree: Path) -> None:
         new = self._folder / f"building-{key}-{secrets.token_hex(4)}"
         try:
-            for name in ("tree", "wheels", "users", "tmp"):
-                (new / name).mkdir(mode=0o755, parents=True)
+            (new / "users").mkdir(mode=0o755, parents=True)
             new.chmod(0o755)
-            (new / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements))
-            if requirements:
-                self._fetch(new)
-            self._install(new, str(self._folder / key / "tree"))
-            for name in ("wheels", "tmp"):
-                shutil.rmtree(new / name)
+            _copy(tree, new / "tree")
+            if self._in_place:
+                _rename_in_scripts(new / "tree" / "bin", str(tree), str(self._folder / key / "tree"))
             made = {"requirements": list(requirements), "mib": scratch.measured_mib(str(new)) + 1}
             with (new / "made").open("w") as file:
                 json.dump(made, file)
@@ -210,79 +205,131 @@ class Venvs:
             shutil.rmtree(new, ignore_errors=True)
             raise
 
-    def _fetch(self, new: Path) -> None:
-        """Fetch the wheels with the node's network and pip configuration; only the folder of wheels is writable."""
-        wheels = str(new / "wheels")
-        words = ("download", "--only-binary", ":all:", "--dest", wheels, "-r", str(new / "requirements.txt"))
-        words += ("--progress-bar", "off", "--retries", "2", "--timeout", "20")
-        env = {key: word for key, word in os.environ.items() if key.upper().startswith(_ENVIRONMENT)}
-        shown = [*_machine(), "--bind", wheels, wheels]
-        code, said = self._run(["--share-net", *shown], [_python(), *_PIP, *words], env, new)
-        if code == 0:
-            return
-        if _UNREACHABLE.search(said):
-            raise VenvFailed(FailureCode.NETWORK, f"the package index could not be reached: {_last(said)}")
-        raise VenvFailed(FailureCode.BUILD, f"the requirements cannot be met: {_last(said)}")
+    # --- building ---
 
-    def _install(self, new: Path, place: str) -> None:
-        """Install without a network, into a folder that has the same path as it will have for the job."""
-        wheels = sorted(str(wheel) for wheel in (new / "wheels").iterdir())
-        shown = [*_machine(), "--dir", VENV, "--bind", str(new / "tree"), VENV]
-        called = str(new / "tree") if self._in_place else VENV
-        make = [_python(), "-m", "venv", "--without-pip", called]
-        words = ("install", "--no-index", "--no-deps", "--no-warn-script-location")
-        install = [f"{called}/bin/python", *_PIP, *words, *wheels]
-        for step in (make, install) if wheels else (make,):
-            code, said = self._run(shown, step, {"LANG": "C.UTF-8"}, new)
-            if code:
-                raise VenvFailed(FailureCode.BUILD, f"the requirements could not be installed: {_last(said)}")
-        if self._in_place:
-            _rename_in_scripts(new / "tree" / "bin", called, place)
+    def _build(self, order: Order, requirements: Sequence[str]) -> Path:
+        """Have it built on the attempt's disk. Returns its folder; nothing that ran there is left."""
+        pip_folder, pip_python = _pip()
+        private = (str(self._folder), os.path.expanduser("~"))
+        try:
+            settings = read_settings(pip_python, self._hosts, private)
+        except PipUnusable as wrong:
+            raise VenvFailed(FailureCode.RUNTIME_FAULT, str(wrong)) from None
+        folder = self._attempts / order.attempt
+        seconds = min(self._build_s_max, order.time_limit_ms / 1000)
+        raw = order.to_dict()
+        request = BuildRequest(str(folder), raw, tuple(requirements), _python(), pip_folder, settings, seconds)
+        report = self._run(request)
+        if (failure := failure_of(order, report, self._build_s_max)) is not None:
+            raise VenvFailed(failure.code, failure.detail)
+        return folder / child.BUILD / "tree"
 
-    def _run(self, shown: list[str], command: list[str], env: dict[str, str], new: Path) -> tuple[int, str]:
-        """Run a command within the limits of a build. Returns its exit code and its output."""
-        deadline = time.monotonic() + self._build_s_max
-        tmp = str(new / "tmp")
-        env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "TMPDIR": tmp, "PYTHONPATH": _PIP_SEEN} | env
-        argv = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
-        argv += [*shown, "--bind", tmp, tmp, "--ro-bind", _pip_folder(), f"{_PIP_SEEN}/pip", "--chdir", "/"]
-        argv += ["--", *command]
-        if self._in_place:
-            # Only wheels are installed, so no untrusted code runs here either.
-            alone = new / "tmp" / "pip-alone"
-            alone.mkdir(exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                (alone / "pip").symlink_to(_pip_folder())
-            argv, env = command, env | {"PYTHONPATH": str(alone)}
-        log = new / "log"
-        with log.open("ab") as out, contextlib.ExitStack() as at_end:
-            began = out.tell()
-            process = subprocess.Popen(
-                argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-            )
-            at_end.callback(_ended(process))
-            code: int | None = None
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = process.wait(_LOOK_S)
-                # Checked after the end as well: the command may end before the first check.
-                if time.monotonic() > deadline:
-                    raise VenvFailed(
-                        FailureCode.BUILD, f"installing the requirements took over {self._build_s_max:g} s"
-                    )
-                if scratch.measured_mib(str(new)) > self._build_mib_max:
-                    raise VenvFailed(FailureCode.BUILD, f"the requirements take over {self._build_mib_max} MiB")
-                if code is not None:
-                    return code, log.read_bytes()[began:].decode(errors="replace")
+    def _run(self, request: BuildRequest) -> BuildReport:
+        """Run a builder. Its marker lets the removal of the attempt find it."""
+        env = os.environ | {child.WORK_DIR: f"{os.path.realpath(request.folder)}/work"}
+        command = [sys.executable, "-m", "holdfast.node.attempt.venv_builder"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as builder:
+            assert builder.stdin is not None and builder.stdout is not None
+            try:
+                builder.stdin.write(request.to_json() + b"\n")
+                builder.stdin.flush()  # it stays open: its end is the end of the build
+                said = builder.stdout.read()
+            except OSError:
+                said = b""
+            finally:
+                builder.kill()
+        try:
+            return BuildReport(**json.loads(said))
+        except (ValueError, TypeError):
+            return BuildReport(fault="the builder of the environment ended without a report")
 
 
-def _ended(process: "subprocess.Popen[bytes]") -> Callable[[], None]:
-    def end() -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def failure_of(order: Order, report: BuildReport, build_s_max: float) -> Failure | None:
+    """Decide who is to blame for how a build ended; None: it is complete."""
+    if report.late:
+        if order.time_limit_ms <= build_s_max * 1000:
+            return Failure(FailureCode.TIME_LIMIT, "installing the requirements took longer than the job's time limit")
+        return Failure(FailureCode.BUILD, f"installing the requirements took over {build_s_max:g} s")
+    for code in _LIMITS:
+        if report.code == code.value:
+            return Failure(code, f"while its requirements were installed, {words(order, code.value)}")
+    if report.fault or report.exit_code is None:
+        why = report.fault or _last(report.said)
+        return Failure(FailureCode.RUNTIME_FAULT, f"the requirements could not be installed: {why}")
+    if report.exit_code == 0:
+        return None
+    said = _last(report.said)
+    if report.guard:
+        why = "a package asks for something that is not a wheel, and nothing is built"
+        return Failure(FailureCode.BUILD, f"the requirements cannot be met: {why}: {said}")
+    if report.refused:
+        hosts = ", ".join(report.refused)
+        why = f"a package asks for {hosts}, which is none of this node's indexes"
+        return Failure(FailureCode.BUILD, f"the requirements cannot be met: {why}: {said}")
+    if report.unreachable or _UNREACHABLE.search(report.said):
+        return Failure(FailureCode.NETWORK, f"the package index could not be reached: {said}")
+    return Failure(FailureCode.BUILD, f"the requirements cannot be met: {said}")
 
-    return end
+
+def _last(said: str) -> str:
+    """The end of pip's output, without its notices about itself."""
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("[notice]", "Looking in"))]
+    return "\n".join(lines)[-_WORDS_MAX:]
+
+
+# --- from a job's disk to the node's ---
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy folders, plain files and the links of a virtual environment into files of the node's own, which others may
+    only read. No link is followed. Raises VenvFailed if there is anything else, and OSError."""
+    target.mkdir(mode=0o755)
+    for here, folders, files, at in os.fwalk(source, follow_symlinks=False):
+        place = target / os.path.relpath(here, source)
+        for name in (*folders, *files):
+            found = os.stat(name, dir_fd=at, follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode):
+                (place / name).mkdir(mode=0o755)
+            elif stat.S_ISREG(found.st_mode):
+                _copy_file(name, at, place / name, 0o755 if found.st_mode & 0o100 else 0o644)
+            elif stat.S_ISLNK(found.st_mode) and _is_usual(to := os.readlink(name, dir_fd=at)):
+                (place / name).symlink_to(to)
+            else:
+                said = f"the requirements could not be installed: {name[:100]!r} is neither a file nor a folder"
+                raise VenvFailed(FailureCode.BUILD, said)
+
+
+def _copy_file(name: str, at: int, target: Path, mode: int) -> None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(name, flags, dir_fd=at), "rb") as source, target.open("xb") as file:
+        shutil.copyfileobj(source, file, 1 << 20)
+        os.fchmod(file.fileno(), mode)
+
+
+def _is_usual(to: str) -> bool:
+    """Whether a virtual environment has such links: `lib64`, and its names for the interpreter."""
+    return to in ("lib", _python()) or re.fullmatch(r"python(3(\.\d+)?)?", to) is not None
+
+
+def _freeze(tree: Path) -> None:
+    """An environment that stays on the attempt's disk: its user may read it only."""
+    for _, folders, files, at in os.fwalk(tree, follow_symlinks=False):
+        for name in (*folders, *files):
+            found = os.stat(name, dir_fd=at, follow_symlinks=False)
+            os.chown(name, os.geteuid(), os.getegid(), dir_fd=at, follow_symlinks=False)
+            if not stat.S_ISLNK(found.st_mode):
+                os.chmod(name, 0o755 if found.st_mode & 0o100 else 0o644, dir_fd=at)
+    os.chown(tree, os.geteuid(), os.getegid())
+    tree.chmod(0o755)
+
+
+def _empty(folder: Path) -> None:
+    """Give the space back to the job."""
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
 
 
 def _rename_in_scripts(folder: Path, called: str, place: str) -> None:
@@ -294,20 +341,3 @@ def _rename_in_scripts(folder: Path, called: str, place: str) -> None:
         head, rest = content[:1024], content[1024:]
         if head.startswith(b"#!") and called.encode() in head:
             script.write_bytes(head.replace(called.encode(), place.encode(), 2) + rest)
-
-
-def _machine() -> list[str]:
-    """The whole machine, read-only, in a root that further folders can be mounted into."""
-    words: list[str] = []
-    for name in sorted(os.listdir("/")):
-        path = f"/{name}"
-        if name in _NOT_SHOWN or path == VENV:
-            continue
-        words += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
-    return words
-
-
-def _last(said: str) -> str:
-    """The end of pip's output, without its notices about itself."""
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("[notice]", "Looking in"))]
-    return "\n".join(lines)[-_WORDS_MAX:]

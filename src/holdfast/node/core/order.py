@@ -51,6 +51,8 @@ class Order:
     """Runtime `container`: the socket of the engine."""
     venv: str = ""
     """A prepared virtual environment, which the body sees read-only as /venv."""
+    requirements: bool = False
+    """Its environment is built on its own disk first."""
     checkpoint: bool = False
     """The body gets a checkpoint folder."""
     gpu_ids: tuple[str, ...] = ()

@@ -4,20 +4,18 @@ import os
 import time
 
 from holdfast.node.core.order import Order
-from holdfast.node.runtimes import scratch
+from holdfast.node.runtimes import child, scratch
 
 _REST = 20
 """Counting every file takes at most this fraction of the shim's time."""
 
 
 class Folders:
-    """`work/` and, if requested, `checkpoint/` of one attempt."""
+    """The folders of one attempt that its disk limit is for."""
 
     def __init__(self, order: Order, folder: str) -> None:
         self._folder = folder
-        self._places = [os.path.join(folder, "work")] + (
-            [os.path.join(folder, "checkpoint")] if order.checkpoint else []
-        )
+        self._places = [os.path.join(folder, name) for name in child.folder_names(order)]
         self._own = scratch.is_own(folder)
         self._limit_mib = order.resources.get("disk_mib", 0)
         self._was_full = False

@@ -11,13 +11,14 @@ import errno
 import os
 import resource
 import signal
+from collections.abc import Collection
 from functools import cache
 
 from holdfast.node import linux
 from holdfast.node.core.order import Order
 from holdfast.node.runtimes import cgroups, child, gpus, lent, netns, owners, scratch, seccomp, trials
 from holdfast.node.runtimes.body_folders import Folders
-from holdfast.node.runtimes.runtime import Ended, Usage
+from holdfast.node.runtimes.runtime import BodyView, Ended, Usage
 
 MEMORY_MIB = 512
 """For /tmp and /dev/shm if an order sets no memory limit."""
@@ -68,9 +69,15 @@ def _knows() -> str:
 # --- options of bwrap ---
 
 
-def options(order: Order, seen: dict[str, str], files: dict[str, int], env: dict[str, str]) -> list[str]:
+def options(
+    order: Order,
+    seen: dict[str, str],
+    files: dict[str, int],
+    env: dict[str, str],
+    writable: Collection[str] = ("/work", "/checkpoint"),
+) -> list[str]:
     """The order matters: later mounts cover earlier ones, and the last option closes the root. `seen`: path in the
-    sandbox -> folder of the machine; `files`: path in the sandbox -> open descriptor."""
+    sandbox -> folder of the machine; `files`: path in the sandbox -> open descriptor; `writable`: those of `seen`."""
     words = ["--unshare-all", "--unshare-user", "--uid", str(_UID), "--gid", str(_UID), "--cap-drop", "ALL"]
     words += ["--share-net"] if order.network else []
     words += ["--die-with-parent", "--new-session", "--hostname", "holdfast"]
@@ -90,7 +97,7 @@ def options(order: Order, seen: dict[str, str], files: dict[str, int], env: dict
     for path, fd in files.items():
         words += ["--ro-bind-data", str(fd), path]
     for inside, outside in seen.items():
-        words += ["--bind" if inside in ("/work", "/checkpoint") else "--ro-bind", outside, inside]
+        words += ["--bind" if inside in writable else "--ro-bind", outside, inside]
     words += ["--chdir", "/work", "--remount-ro", "/", "--clearenv"]
     for key, value in env.items():
         words += ["--setenv", key, value]
@@ -112,11 +119,12 @@ class _Plan:
     path without such parents, in a mount namespace that only bwrap uses.
     """
 
-    def __init__(self, order: Order, folder: str, uid: int) -> None:
+    def __init__(self, order: Order, folder: str, uid: int, view: BodyView | None = None) -> None:
         program = _program()
         if program is None:
             raise FileNotFoundError(2, "bwrap is not installed (package bubblewrap)")
-        self.seen = self._what_is_seen(order, os.path.realpath(folder))
+        view = view or self._view_of_body(order, os.path.realpath(folder))
+        self.seen = view.writable | view.readable
         self.stage = _stage_for(list(self.seen.values())) if uid else ""
         shown = {inside: self._staged(inside) for inside in self.seen} if uid else self.seen
         texts = {"/etc/passwd": _PASSWD, "/etc/group": _GROUP, "/etc/hosts": _HOSTS}
@@ -127,7 +135,7 @@ class _Plan:
         self.read_only = (*files.values(), *filters)
         try:
             env = child.environment(order, "/work", "/checkpoint", child.python_prefix())
-            words = options(order, shown, files, env)
+            words = options(order, shown, files, env, view.writable)
             words += [word for fd in filters for word in ("--seccomp", str(fd))]
         except OSError:
             self.close()
@@ -136,7 +144,7 @@ class _Plan:
         told = _in_memory("options", "".join(word + "\0" for word in words))
         self.status = _in_memory("status")
         self.read_only = (*self.read_only, told)
-        self.keep = (*self.read_only, self.status)
+        self.keep = (*self.read_only, self.status, *view.keep)
         by_fd = ("--args", str(told), "--json-status-fd", str(self.status))
         self.argv = (program, *by_fd, "--", *child.SHELL, *order.argv)
 
@@ -145,17 +153,18 @@ class _Plan:
             os.close(fd)
 
     @staticmethod
-    def _what_is_seen(order: Order, folder: str) -> dict[str, str]:
-        seen = {"/work": f"{folder}/work"}
-        if os.path.isdir(lent.place(folder)):
-            seen[lent.SEEN_AS] = lent.place(folder)
+    def _view_of_body(order: Order, folder: str) -> BodyView:
+        writable = {"/work": f"{folder}/work"}
         if order.checkpoint:
-            seen["/checkpoint"] = f"{folder}/checkpoint"
+            writable["/checkpoint"] = f"{folder}/checkpoint"
+        readable: dict[str, str] = {}
+        if os.path.isdir(lent.place(folder)):
+            readable[lent.SEEN_AS] = lent.place(folder)
         if order.venv:
-            seen[child.VENV] = order.venv
+            readable[child.VENV] = order.venv
         if prefix := child.python_prefix():
-            seen[prefix] = prefix
-        return seen
+            readable[prefix] = prefix
+        return BodyView(writable, readable)
 
     def _staged(self, inside: str) -> str:
         return f"{self.stage}/{inside.strip('/').replace('/', '-')}"
@@ -327,8 +336,14 @@ class BubblewrapRuntime:
         child.make_folders(order, folder, uid)
 
     def start(self, order: Order, folder: str, stdout: int, stderr: int) -> SandboxedBody:
+        return self._start(order, folder, None, stdout, stderr)
+
+    def start_build(self, order: Order, folder: str, view: BodyView, stdout: int, stderr: int) -> SandboxedBody:
+        return self._start(order, folder, view, stdout, stderr)
+
+    def _start(self, order: Order, folder: str, view: BodyView | None, stdout: int, stderr: int) -> SandboxedBody:
         uid = owners.take(folder) if not owners.hindrance() else 0
-        plan = _Plan(order, folder, uid)
+        plan = _Plan(order, folder, uid, view)
         confinement = _Confinement(order, plan, uid)
         # For bwrap itself, not for the body. If the shim dies while a sandbox is being set up, bwrap's second process
         # lives on outside of the sandbox without a parent to die with; the removal of the attempt finds it by this

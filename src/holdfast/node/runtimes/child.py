@@ -25,6 +25,10 @@ WORK_DIR = "HOLDFAST_WORK_DIR"
 belongs to."""
 VENV = "/venv"
 """Where a body sees its virtual environment, if it has one."""
+BUILD = "venv"
+"""Folder of an attempt in which its environment is built."""
+STASH = "checkpoint.stash"
+"""Folder of an attempt for what a capture has read: the body may overwrite it before it is sent."""
 
 
 def spawn(
@@ -79,10 +83,19 @@ def _prepare(parent: int, cwd: str, stdout: int, stderr: int, keep: Sequence[int
     os.chdir(cwd)
 
 
+def folder_names(order: Order) -> tuple[str, ...]:
+    """Everything that grows with what a job does is on its own disk: the folders that it sees, the environment that is
+    built for it, and what a capture of its checkpoint reads."""
+    names = ["work"]
+    names += ["checkpoint", STASH] if order.checkpoint else []
+    names += [BUILD] if order.requirements else []
+    return tuple(names)
+
+
 def make_folders(order: Order, folder: str, uid: int = 0) -> None:
-    """Create the folders for work and checkpoints, for user `uid` (0: the node's own), within the disk limit if this
-    machine can enforce it; and beside them what the body may import."""
-    names = ("work", "checkpoint") if order.checkpoint else ("work",)
+    """Create the folders of the attempt, for user `uid` (0: the node's own), within the disk limit if this machine can
+    enforce it; and beside them what the body may import."""
+    names = folder_names(order)
     lent.lay_out(folder)
     disk_mib = order.resources.get("disk_mib", 0)
     # Agent and shim both call this, and one of them may have found that this machine cannot mount a file: the first

@@ -25,7 +25,7 @@ from holdfast.node.runtimes.container_request import GATE, INIT, INSIDE, LABEL_F
 from holdfast.node.runtimes.container_supervisor import KILL, ContainerSupervisor, Task
 from holdfast.node.runtimes.engine_api import Engine, EngineError, find_engine
 from holdfast.node.runtimes.engine_cgroup import hold_back
-from holdfast.node.runtimes.runtime import Ended, Usage
+from holdfast.node.runtimes.runtime import BodyView, Ended, Usage
 
 NOTE = "container.json"
 """Written before the engine is asked for a container, so that the remains of the attempt can be found."""
@@ -136,6 +136,9 @@ class ContainerRuntime:
 
     def prepare(self, order: Order, folder: str) -> None:
         child.make_folders(order, folder, owners.take(folder) if not owners.hindrance() else 0)
+
+    def start_build(self, order: Order, folder: str, view: BodyView, stdout: int, stderr: int) -> ContainerBody:
+        raise OSError(95, "a job with an image has no Python requirements")
 
     def start(self, order: Order, folder: str, stdout: int, stderr: int) -> ContainerBody:
         folder = os.path.realpath(folder)

@@ -10,7 +10,7 @@ from holdfast.node import linux
 from holdfast.node.core.order import Order
 from holdfast.node.runtimes import child, lent, scratch
 from holdfast.node.runtimes.body_folders import Folders
-from holdfast.node.runtimes.runtime import Ended, Usage
+from holdfast.node.runtimes.runtime import BodyView, Ended, Usage
 
 
 class ProcessBody:
@@ -70,6 +70,12 @@ class ProcessRuntime:
 
     def clean(self, folder: str) -> None:
         scratch.detach(folder)
+
+    def start_build(self, order: Order, folder: str, view: BodyView, stdout: int, stderr: int) -> ProcessBody:
+        place = view.writable["/work"]
+        env = child.environment(order, place)
+        pid = child.spawn(order.argv, env, place, stdout, stderr, keep=view.keep)
+        return ProcessBody(pid, Folders(order, folder))
 
     def start(self, order: Order, folder: str, stdout: int, stderr: int) -> ProcessBody:
         argv = (*child.SHELL, *order.argv)

@@ -44,6 +44,18 @@ class Usage:
     """How many of its processes the kernel ended because the body's own memory limit was exceeded."""
 
 
+@dataclass(frozen=True)
+class BodyView:
+    """What a program sees beside the system: path it sees -> folder of the machine. A runtime without a sandbox shows
+    the machine as it is."""
+
+    writable: dict[str, str]
+    """Has `/work`, where the program starts."""
+    readable: dict[str, str]
+    keep: tuple[int, ...] = ()
+    """Descriptors that it inherits."""
+
+
 class Body(Protocol):
     """A started body."""
 
@@ -89,6 +101,11 @@ class Runtime(Protocol):
     def start(self, order: Order, folder: str, stdout: int, stderr: int) -> Body:
         """Start the body in `work/` of the attempt's folder. Raises OSError if that fails. The caller keeps the
         descriptors."""
+        ...
+
+    def start_build(self, order: Order, folder: str, view: BodyView, stdout: int, stderr: int) -> Body:
+        """Start the program that prepares the attempt's environment: as the body's user and within the body's limits,
+        but with another view. `order`: that of the body, with the program's argv and env. Raises OSError."""
         ...
 
     def end(self, folder: str) -> None:
