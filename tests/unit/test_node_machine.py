@@ -1,6 +1,7 @@
 """What a node finds out about its machine, and the folder it lives in."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -9,7 +10,7 @@ import pytest
 
 from holdfast.errors import Misconfigured
 from holdfast.model import Gpu
-from holdfast.node import hardware
+from holdfast.node import hardware, linux
 from holdfast.node.attempt import attempt_folders
 from holdfast.node.core.attempt_lifecycle import Phase
 from holdfast.node.core.events import AttemptInputs
@@ -134,6 +135,28 @@ def test_a_scan_tells_attempts_from_litter(tmp_path: Path) -> None:
 def test_a_status_that_makes_no_sense_is_no_status(raw: object) -> None:
     with pytest.raises(ValueError):
         attempt_folders.status_from(raw)
+
+
+@pytest.mark.spec("N9")
+def test_a_process_of_another_boot_is_not_taken_for_a_shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a shim that the machine took down with it, when a process has its pid and its start time after the reboot,
+    then it is not the shim, and is left alone."""
+    me = os.getpid()
+    identity = {"pid": me, "start_ticks": linux.start_ticks(me)}
+
+    def alive(**more: str) -> bool:
+        (tmp_path / "shim.json").write_text(json.dumps(identity | more))
+        found = attempt_folders.read_identity(tmp_path)
+        assert found is not None
+        return linux.is_alive(*found)
+
+    assert linux.boot_id() and alive(boot=linux.boot_id())
+    assert not alive(boot="another")
+    assert me not in attempt_folders.processes_of(tmp_path)
+    # and one that does not say its boot is known by its current folder
+    assert not alive() and not alive(boot="")
+    monkeypatch.chdir(tmp_path)
+    assert alive() and alive(boot="") and not alive(boot="another")
 
 
 @pytest.mark.spec("J5")
