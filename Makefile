@@ -18,7 +18,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYTHONUTF8 := 1
 
 .PHONY: help install system test unit lint types contracts fmt proto docs site pages pictures \
-        mutants mutants-quick fault-sites mutation mutation-changed shake demo fuzz bench constraints \
+        mutants mutants-quick fault-sites attacks mutation mutation-changed shake demo fuzz bench constraints \
         wheel release-check fresh-machine clean
 .DEFAULT_GOAL := help
 
@@ -32,6 +32,7 @@ help:
 	@echo "make contracts  who may import whom"
 	@echo "make mutants    every mutant must be killed; mutants-quick: only by the tests that it names"
 	@echo "make fault-sites  every fsync, rename, send and spawn fails, or is the last thing that happens, in every way"
+	@echo "make attacks    strangers attack every listener, for half a minute each"
 	@echo "make mutation   every small change of the pure cores must be noticed (ROOMS=\"kernel policy\": only these)"
 	@echo "make mutation-changed  the same for changed functions, for two minutes"
 	@echo "make shake      TESTS=tests/…: run them while their processes stand still now and then (ROUNDS=5 SEED=…)"
@@ -135,6 +136,9 @@ mutants-quick: install
 
 fault-sites: install
 	@HOLDFAST_TEST_ALL_FAULTS=1 $(BIN)/python -m pytest -v -p no:faker tests/faults/test_fault_sites.py
+
+attacks: install
+	@HOLDFAST_ATTACK_S=30 $(BIN)/python -m pytest -v -p no:faker tests/faults/test_attacks.py
 
 # Resumable: what has a verdict for its code and its tests is not tried again.
 mutation: install

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 import msgspec
@@ -23,6 +24,8 @@ from docs_text import NOTE, reasons, table
 
 from holdfast.model import MEANINGS, AttemptPhase, FailureCode, JobPhase, NodeState, Settings
 from holdfast.model import settings as settings_module
+from holdfast.orchestrator import connection_limits as limits_module
+from holdfast.orchestrator.connection_limits import ConnectionLimits
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -67,15 +70,31 @@ def settings_page() -> str:
             shown += ["" if values[p] == values["lan"] else quantity(name, values[p]) for p in ("wan", "test")]
             rows.append([f"`{name}`", *shown, why.get(name, "")])
         lines += [f"## {title.capitalize()}", "", table(["setting", "lan", "wan", "test", "why"], rows)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *limits_section()])
 
 
-def setting_sections() -> dict[str, list[str]]:
+def limits_section() -> list[str]:
+    why = reasons(ConnectionLimits)
+    lines = [
+        "## Limits on connections and requests",
+        "",
+        "Of an orchestrator's listeners. `holdfast up --limit NAME=NUMBER` sets one; `0` is no limit. A stranger is a "
+        "connection that has not shown a valid token, key or signature "
+        "([why](decisions/0026-strangers-at-the-listeners.md)).",
+        "",
+    ]
+    for title, names in setting_sections(ConnectionLimits, limits_module).items():
+        rows = [[f"`{name}`", quantity(name, getattr(ConnectionLimits(), name)), why.get(name, "")] for name in names]
+        lines += [f"### {title.capitalize()}", "", table(["limit", "default", "why"], rows)]
+    return lines
+
+
+def setting_sections(of: type = Settings, module: ModuleType = settings_module) -> dict[str, list[str]]:
     """Settings grouped by the comment lines in the source."""
-    names = {f.name for f in msgspec.structs.fields(Settings)}
+    names = {f.name for f in msgspec.structs.fields(of)}
     sections: dict[str, list[str]] = {}
     title = "general"
-    for line in inspect.getsource(settings_module).splitlines():
+    for line in inspect.getsource(module).splitlines():
         if line.startswith("    # "):
             title = line.removeprefix("    # ")
         name = line.strip().partition(":")[0]

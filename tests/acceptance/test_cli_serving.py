@@ -354,3 +354,25 @@ def test_files_can_be_kept_in_an_object_store(network: LocalNetwork, tmp_path: P
         client.content.fetch(job.files.manifest, tmp_path / "results")
         assert (tmp_path / "results" / "made").read_text() == "given\ngiven\n"
         assert any((tmp_path / "s3").rglob("owned/*/*/*")), "it lies in the bucket"
+
+
+@pytest.mark.spec("A12", "J3")
+def test_limits_on_connections_can_be_chosen(network: LocalNetwork) -> None:
+    # given an orchestrator that lets a stranger have two connections
+    network.start_orchestrator(flags=["--limit", "strangers_per_address_max=2", "--limit", "head_ms_max=0"])
+    up = network.orchestrator
+    assert up is not None
+    host, _, port = up.url.removeprefix("http://").rpartition(":")
+    with contextlib.ExitStack() as open_ones:
+        # when it opens a third one, then the first is closed
+        lines = [open_ones.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(3)]
+        assert lines[0].recv(1) == b""
+    # and people are served
+    assert network.client().doctor().ok
+
+
+@pytest.mark.spec("A12", "J3")
+def test_a_limit_that_does_not_exist_is_named(network: LocalNetwork) -> None:
+    done = network.cli("up", "--limit", "strangers=1")
+    assert done.returncode == 78
+    assert "'strangers'" in done.stderr and "strangers_max" in done.stderr

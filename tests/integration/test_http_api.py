@@ -144,6 +144,20 @@ def test_a_body_that_is_not_json_or_too_large_is_refused(http: httpx.Client) -> 
     assert (large.status_code, large.json()["code"]) == (413, "too_large")
 
 
+@pytest.mark.spec("A12", "J13")
+@pytest.mark.parametrize("opened", [b"[", b'{"argv":', b'{"argv":["x"],"env":{"a":'])
+def test_a_body_that_is_nested_too_deeply_is_refused_and_not_logged(
+    orchestrator: OrchestratorProcess, http: httpx.Client, node: WireNode, opened: bytes
+) -> None:
+    logged = orchestrator.log.stat().st_size
+    deep = opened * 100_000
+    for path in ("/v1/jobs", "/v1/jobs/batch", "/v1/check"):
+        answer = http.post(path, content=deep, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+        assert len(answer.content) < 1_000
+    assert orchestrator.log.stat().st_size - logged < 1_000
+
+
 @pytest.mark.spec("J13")
 def test_a_job_that_can_never_fit_is_refused_with_the_nearest_miss(http: httpx.Client, client: Client) -> None:
     answer = http.post("/v1/jobs", json={"argv": ["x"], "gpus": 8})

@@ -184,7 +184,7 @@ def test_the_answer_to_a_probe_is_none_of_the_kernels_business():
         unused: Any = None
         session = Session(7, "node_a")
         session.answered.set()
-        nodes = NodeLinkService(leader, sessions, Fleet(), unused, unused)
+        nodes = NodeLinkService(leader, sessions, Fleet(), unused, unused, unused)
         await nodes._read(session, NodeId("node_a"), SimpleNamespace(read=read))
         return leader, heard
 

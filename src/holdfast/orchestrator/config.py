@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.errors import Misconfigured
 from holdfast.model import Settings
+from holdfast.orchestrator.connection_limits import ConnectionLimits
 
 HTTP_DEFAULT = "127.0.0.1:7420"
 NODES_DEFAULT = "127.0.0.1:7421"
@@ -38,6 +39,8 @@ class OrchestratorConfig(msgspec.Struct, frozen=True):
     preset: str = "lan"
     settings: Settings | None = None
     """Replaces the preset, for tests and measurements."""
+    limits: ConnectionLimits = ConnectionLimits()
+    """On connections and requests."""
     log_level: str = "info"
 
     def store_url(self) -> str:

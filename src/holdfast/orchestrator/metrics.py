@@ -30,6 +30,12 @@ class Metrics:
         self.handshakes_refused = Counter(
             "holdfast_handshakes_refused_total", "Node handshakes that failed", ["code"], registry=into
         )
+        self.connections_closed = Counter(
+            "holdfast_connections_closed_total",
+            "Connections closed because they were too many or too slow, or sent no valid request",
+            ["listener", "why"],
+            registry=into,
+        )
         self.log_bytes = Counter("holdfast_log_bytes_total", "Log bytes made durable", registry=into)
         self.jobs_ended = Counter("holdfast_jobs_ended_total", "Jobs ended", ["verdict", "failure"], registry=into)
         self.attempts_ended = Counter("holdfast_attempts_ended_total", "Attempts ended", ["failure"], registry=into)

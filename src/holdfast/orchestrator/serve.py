@@ -15,10 +15,8 @@ from typing import IO, Any, NamedTuple
 
 import grpc.aio
 import msgspec
-import uvicorn
 import uvloop
 from litestar.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import holdfast
 from holdfast.durable import atomic_write
@@ -33,6 +31,9 @@ from holdfast.orchestrator.api.submissions import Submissions
 from holdfast.orchestrator.api.tokens import TokenService
 from holdfast.orchestrator.backup import begin_from
 from holdfast.orchestrator.config import OrchestratorConfig, host_and_port, joined
+from holdfast.orchestrator.connections.bodies import BodyBudget
+from holdfast.orchestrator.connections.http_server import HttpServer
+from holdfast.orchestrator.connections.node_port import NodePort
 from holdfast.orchestrator.content.blob_store import open_content, try_out
 from holdfast.orchestrator.content.sweep import Sweeper
 from holdfast.orchestrator.content.verify import Verifier
@@ -56,15 +57,10 @@ from holdfast.wire.node_pb2_grpc import add_NodeLinkServicer_to_server
 
 log = logging.getLogger("holdfast.serve")
 
-CONNECTIONS_MAX = 4_000
-KEEP_ALIVE_S = 15
-"""How long an idle connection is kept, in seconds: longer than clients keep theirs (httpx: 5 s). Otherwise one may be
-closed just as a request is sent, and the client cannot know whether the request was carried out."""
-STOP_S = 3
 ANNOUNCED_AGAIN_S = 1.0
 OPEN_S_MAX = 1.0
-ASK_S_MAX = 10.0
-"""Limit from a new connection to its first complete request head, in seconds."""
+BACKLOG = 4_096
+"""Connections that wait to be accepted: beyond this, a caller tries again only after a second."""
 
 
 def run_orchestrator(config: OrchestratorConfig) -> int:
@@ -148,6 +144,7 @@ class _Parts(NamedTuple):
     moving: asyncio.Task[Any]
     sweeping: asyncio.Task[Any]
     clearing: asyncio.Task[Any]
+    watching: asyncio.Task[Any]
 
 
 class Orchestrator:
@@ -155,6 +152,7 @@ class Orchestrator:
         self._config = config
         self._store = store
         self._settings = config.chosen_settings()
+        self._limits = config.limits.fitted(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._http_host, self._http_port = host_and_port(config.http, "HTTP")
         self._nodes_host, self._nodes_port = host_and_port(config.nodes, "node")
         self._token = AdminToken.load_or_make(config.data / "admin.token")
@@ -194,6 +192,7 @@ class Orchestrator:
                 tasks.start("serve files", files.serve(sockets=[self._files_socket])),
                 tasks.start("sweep content", Sweeper(self._content, self._store, self._leader).run()),
                 tasks.start("clear logs", self._log_retention.run(lambda: not self._leader.trouble)),
+                tasks.start("watch the node port", self._node_port.run()),
             )
             await server.start()
             try:
@@ -212,6 +211,7 @@ class Orchestrator:
         self._content, self._with_blobs = open_content(self._config, lambda: self._leader.served_ms() / 1000)
         self._verifier = Verifier(self._logs, self._content)
         self._sessions = Sessions(self._fleet, self._metrics)
+        self._node_port = NodePort(self._limits, self._metrics)
         self._queries = Queries(self._store)
         self._log_retention = LogRetention(self._logs, self._store, self._wakeups, self._settings.logs_keep_ms)
         self._intake = LogIntake(self._logs, self._wakeups, self._metrics)
@@ -224,10 +224,12 @@ class Orchestrator:
         self._leader.begin(self._store.meta(), self._store.wall_times())
 
     def _node_server(self) -> grpc.aio.Server:
-        server = grpc.aio.server(options=server_options())
+        server = grpc.aio.server(options=server_options(self._limits.node_connections_max))
         certificate = self._nodes_certificate
         pin = certificate.pin if certificate else ""
-        nodes = NodeLinkService(self._leader, self._sessions, self._fleet, self._intake, self._metrics, pin)
+        nodes = NodeLinkService(
+            self._leader, self._sessions, self._fleet, self._intake, self._metrics, self._node_port, pin
+        )
         self._leader.crowded = nodes.crowded
         add_NodeLinkServicer_to_server(nodes, server)
         address = joined(self._nodes_host, self._nodes_port)
@@ -238,9 +240,10 @@ class Orchestrator:
                 self._nodes_port = server.add_secure_port(address, server_credentials(certificate))
         except RuntimeError:
             raise _taken(address, "--listen") from None
+        self._node_port.listens(self._nodes_port)
         return server
 
-    def _files_server(self) -> "_HttpServer":
+    def _files_server(self) -> HttpServer:
         self._files_socket = _listening(self._files_host, self._files_port, "--files")
         self._files_port = self._files_socket.getsockname()[1]
         scheme = "https" if self._files_certificate else "http"
@@ -248,9 +251,9 @@ class Orchestrator:
         host = "" if self._files_host == self._nodes_host else self._files_host
         self._sessions.data_url = f"{scheme}://{joined(host, self._files_port)}"
         app = make_data_app(NodeFilesApi(self._leader, self._sessions, self._queries, self._content))
-        return _HttpServer(_http_config(self._with_blobs(app), self._files_certificate))
+        return self._http_server("files", app, self._files_certificate)
 
-    def _api_server(self) -> "_HttpServer":
+    def _api_server(self) -> HttpServer:
         self._socket = _listening(self._http_host, self._http_port, "--http")
         self._http_port = self._socket.getsockname()[1]
         context = ApiContext(
@@ -270,7 +273,11 @@ class Orchestrator:
             stopping=lambda: self._stopping,
             time=RealTime(),
         )
-        return _HttpServer(_http_config(self._with_blobs(make_app(context, self._token)), self._http_certificate))
+        return self._http_server("people", make_app(context, self._token), self._http_certificate)
+
+    def _http_server(self, name: str, app: ASGIApp, certificate: Certificate | None) -> HttpServer:
+        bounded = BodyBudget(app, self._limits.bodies_bytes_max)
+        return HttpServer(name, self._with_blobs(bounded), certificate, self._limits, self._metrics)
 
     async def _announce(self) -> None:
         """Write endpoint.json once requests can be served. It holds no secret, only the path of the file with the
@@ -299,14 +306,14 @@ class Orchestrator:
                 await asyncio.sleep(ANNOUNCED_AGAIN_S)
         log.info("ready: people at %s, nodes at %s", endpoint["url"], endpoint["nodes"])
 
-    async def _close(self, server: grpc.aio.Server, http: "tuple[_HttpServer, ...]", parts: "_Parts") -> None:
+    async def _close(self, server: grpc.aio.Server, http: tuple[HttpServer, ...], parts: "_Parts") -> None:
         log.info("stopping")
         self._stopping = True
         (self._config.data / "endpoint.json").unlink(missing_ok=True)
         self._wakeups.wake_all()
         for one in http:
             one.should_exit = True
-        for part in (parts.sweeping, parts.clearing, parts.announcing, parts.waiting, parts.leading):
+        for part in (parts.sweeping, parts.clearing, parts.watching, parts.announcing, parts.waiting, parts.leading):
             part.cancel()
         await self._leader.stop()
         await server.stop(grace=1.0)
@@ -323,49 +330,12 @@ class Orchestrator:
             self._recorder.close()
 
 
-def _http_config(app: ASGIApp, certificate: Certificate | None) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,  # pyright: ignore[reportArgumentType]
-        log_config=None,
-        access_log=False,
-        lifespan="on",
-        http=_Impatient,
-        proxy_headers=False,
-        ws="none",
-        limit_concurrency=CONNECTIONS_MAX,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=STOP_S,
-        server_header=False,
-        ssl_certfile=str(certificate.cert_path) if certificate else None,
-        ssl_keyfile=str(certificate.key_path) if certificate else None,
-    )
-
-
 def _listening(host: str, port: int, flag: str) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(found[4][:2], family=found[0], backlog=1024)
+        return socket.create_server(found[4][:2], family=found[0], backlog=BACKLOG)
     except OSError:
         raise _taken(joined(host, port), flag) from None
-
-
-class _Impatient(HttpToolsProtocol):
-    """Closes connections that send no request in time: strangers must not use up all connections."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.loop.call_later(ASK_S_MAX, self._hang_up)
-
-    def _hang_up(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.abort()
-
-
-class _HttpServer(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """The process handles signals, not the HTTP server."""
-        yield
 
 
 def _reachable(host: str) -> str:

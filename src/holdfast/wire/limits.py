@@ -82,9 +82,11 @@ def client_options(server_name: str | None = None) -> Options:
     return options
 
 
-def server_options() -> Options:
-    """Server options of the orchestrator."""
+def server_options(connections_max: int = 0) -> Options:
+    """Server options of the orchestrator. `connections_max`: further connections are refused; 0: no limit."""
+    bounded: Options = [("grpc.max_allowed_incoming_connections", connections_max)] if connections_max else []
     return [
+        *bounded,
         ("grpc.max_send_message_length", CONTROL_BYTES_MAX),
         ("grpc.max_receive_message_length", TRANSPORT_BYTES_MAX),
         # Nodes ping every 20 s; without this, gRPC treats anything below five minutes as an attack.

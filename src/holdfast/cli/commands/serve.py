@@ -53,6 +53,10 @@ def up(
             help="Timing for a kind of network: lan, wan or test.", autocompletion=one_of("lan", "wan", "test")
         ),
     ] = "lan",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="A limit on connections and requests, 0 for none; repeatable."),
+    ] = None,
 ) -> None:
     """Start an orchestrator here, in the foreground.
 
@@ -67,6 +71,7 @@ def up(
     from pathlib import Path
 
     from holdfast.orchestrator.config import OrchestratorConfig, default_data
+    from holdfast.orchestrator.connection_limits import ConnectionLimits
     from holdfast.orchestrator.serve import run_orchestrator
 
     data = Path(data_dir).expanduser().absolute() if data_dir else default_data()
@@ -80,6 +85,7 @@ def up(
         s3_inputs=tuple(s3_inputs or ()),
         open_join=open_join,
         preset=preset,
+        limits=ConnectionLimits.read(tuple(limit or ())),
     )
     threading.Thread(target=_announce, args=(data, listen), daemon=True).start()
     raise typer.Exit(run_orchestrator(config))

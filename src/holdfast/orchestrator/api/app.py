@@ -31,12 +31,13 @@ import holdfast
 from holdfast import codes
 from holdfast.identity.admin import AdminToken
 from holdfast.identity.tokens import redacted
-from holdfast.orchestrator.api.authentication import Authentication, Unauthenticated
+from holdfast.orchestrator.api.authentication import Authentication
 from holdfast.orchestrator.api.call import STREAM_HEADERS, ApiCall, EventStream, Principal, Reply
 from holdfast.orchestrator.api.context import ApiContext
-from holdfast.orchestrator.api.dispatch import JSON_TYPE, allowed, body_too_large, refused, response_to
+from holdfast.orchestrator.api.dispatch import JSON_TYPE, TOO_DEEP, allowed, body_too_large, refused, response_to
 from holdfast.orchestrator.api.routes import BODY_BYTES_MAX, ROUTES, Route
 from holdfast.orchestrator.api_error import ApiError
+from holdfast.orchestrator.connections.recognition import recognized
 from holdfast.state import StoreError
 from holdfast.wire.errors import ErrorView
 
@@ -118,6 +119,16 @@ def raw(reply: Reply) -> Response[bytes]:
     return Response(reply.content, status_code=reply.status, media_type=reply.media_type, headers=dict(reply.headers))
 
 
+class JsonRequest(Request[Any, Any, Any]):
+    """A request whose body may be nested more deeply than the decoder can follow."""
+
+    async def json(self) -> Any:
+        try:
+            return await super().json()
+        except RecursionError:
+            raise ApiError("bad_request", TOO_DEEP) from None
+
+
 # --- errors ---
 
 
@@ -179,19 +190,23 @@ class Guard:
         if scope["type"] == "http":
             try:
                 principal = self._authentication.principal(scope["path"], Headers.from_scope(scope), ROUTES)
-            except Unauthenticated as wrong:
-                await self._turn_away(wrong, send)
+                if principal.scopes:
+                    recognized(scope)
+            except ApiError as wrong:
+                await turn_away(wrong, send)
                 return
             scope[PRINCIPAL] = principal  # pyright: ignore[reportGeneralTypeIssues]
         await self._app(scope, receive, send)
 
-    async def _turn_away(self, wrong: Unauthenticated, send: Send) -> None:
-        answer = response_to(wrong)
-        assert isinstance(answer.body, bytes)
-        told = {"content-type": answer.content_type, "content-length": str(len(answer.body)), **answer.headers}
-        headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})  # pyright: ignore
-        await send({"type": "http.response.body", "body": answer.body, "more_body": False})
+
+async def turn_away(wrong: ApiError, send: Send) -> None:
+    """Answer without having read the body."""
+    answer = response_to(wrong)
+    assert isinstance(answer.body, bytes)
+    told = {"content-type": answer.content_type, "content-length": str(len(answer.body)), **answer.headers}
+    headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})  # pyright: ignore
+    await send({"type": "http.response.body", "body": answer.body, "more_body": False})
 
 
 def make_app(context: ApiContext, token: AdminToken) -> Guard:
@@ -199,6 +214,7 @@ def make_app(context: ApiContext, token: AdminToken) -> Guard:
         route_handlers=[mounted(one, context) for one in ROUTES],
         state=State({"context": context}),
         exception_handlers={Exception: worded},
+        request_class=JsonRequest,
         request_max_body_size=BODY_BYTES_MAX,
         openapi_config=OpenAPIConfig(
             title="Holdfast",

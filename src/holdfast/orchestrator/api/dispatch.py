@@ -17,6 +17,7 @@ from holdfast.orchestrator.api.routes import ROUTES, Route
 from holdfast.orchestrator.api_error import ApiError
 
 JSON_TYPE = "application/json"
+TOO_DEEP = "data: the body is nested too deeply"
 _AT = re.compile(r"`\$\.(.+)`$")
 """The place in the body where msgspec found a fault."""
 
@@ -150,6 +151,8 @@ def _body(route: Route, body: bytes) -> Any:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as wrong:
         raise ApiError("bad_request", str(wrong)) from None
+    except RecursionError:
+        raise ApiError("bad_request", TOO_DEEP) from None
 
 
 def _fault(name: str, says: str) -> str:

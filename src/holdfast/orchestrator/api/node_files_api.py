@@ -16,22 +16,29 @@ from typing import Any
 
 import msgspec
 from litestar import Litestar, Request, Response, get, post
-from litestar.datastructures import State
+from litestar.connection import ASGIConnection
+from litestar.datastructures import Headers, State
+from litestar.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.blobs.manifest import ManifestLimits
 from holdfast.kernel.decision import Rejected
 from holdfast.kernel.events import Checkpointed
 from holdfast.model import Attempt, AttemptId, Job, job_of
-from holdfast.orchestrator.api.app import raw, worded
+from holdfast.orchestrator.api.app import JsonRequest, raw, turn_away, worded
 from holdfast.orchestrator.api.content import blobs_of, manifest_answer, name_of, taken_view
-from holdfast.orchestrator.api.routes import BODY_BYTES_MAX
 from holdfast.orchestrator.api_error import ApiError, Unavailable
+from holdfast.orchestrator.connections.recognition import recognized
 from holdfast.orchestrator.content.s3_inputs import SCHEME
 from holdfast.orchestrator.content.service import ContentService
 from holdfast.orchestrator.leader.loop import Leader
 from holdfast.orchestrator.nodes.sessions import Session, Sessions
 from holdfast.orchestrator.queries import Queries
 from holdfast.wire.files import BlobsRequest, LinksRequest, ManifestView, Missing, SavedView, TakeRequest, Urls
+
+NODE_BODY_BYTES_MAX = 1024 * 1024
+"""Size limit of a request body: more than twice what a full list of blobs takes."""
+SESSION, VISIT = "holdfast.session", "holdfast.visit"
+"""Keys in the ASGI scope."""
 
 
 class NodeFilesApi(msgspec.Struct):
@@ -62,20 +69,49 @@ class Visit(msgspec.Struct, frozen=True):
         return name in given or (resumed is not None and name == resumed.manifest)
 
 
-async def visit(request: Request[Any, Any, Any], attempt: str) -> Visit:
-    """Checks that the session's key, the attempt and its fence match. Raises ApiError if they do not."""
-    door: NodeFilesApi = request.app.state.door
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    session = door.sessions.of_bulk_key(key.strip()) if scheme.lower() == "bearer" else None
-    if session is None or not session.welcome:
-        raise ApiError("not_allowed", "no session has this key", "The next session brings another.")
-    fence = request.query_params.get("fence", "")
+class SessionGuard:
+    """Rejects a request without the key of a session, whatever its path. Reads no body."""
+
+    def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
+        self._app = app
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                scope[SESSION] = self._session(Headers.from_scope(scope))  # pyright: ignore[reportGeneralTypeIssues]
+                recognized(scope)
+            except ApiError as wrong:
+                await turn_away(wrong, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _session(self, headers: Headers) -> Session:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        session = self._sessions.of_bulk_key(key.strip()) if scheme.lower() == "bearer" else None
+        if session is None or not session.welcome:
+            raise ApiError("not_allowed", "no session has this key", "The next session brings another.")
+        return session
+
+
+async def authorize(connection: ASGIConnection[Any, Any, Any, Any], _: object) -> None:
+    """Checks that the session, the attempt and its fence match, before the body is read. Raises ApiError if they do
+    not."""
+    door: NodeFilesApi = connection.app.state.door
+    session: Session = connection.scope[SESSION]  # pyright: ignore[reportGeneralTypeIssues]
+    attempt = str(connection.path_params["attempt"])
+    fence = connection.query_params.get("fence", "")
     found, job = await door.queries.ask(_held, door.queries, attempt)
     if found is None or job is None or str(found.fence) != fence or found.node != session.node or not found.live:
         raise ApiError("not_found", f"{attempt[:64]} is not held by this node under fence {fence[:32]}")
     if found.revoked is not None:
         raise ApiError("revoked", f"{attempt} was revoked: {found.revoked.detail}")
-    return Visit(door, session, found, job)
+    visit = Visit(door, session, found, job)
+    connection.scope[VISIT] = visit  # pyright: ignore[reportGeneralTypeIssues]
+
+
+def visit(request: Request[Any, Any, Any]) -> Visit:
+    return request.scope[VISIT]  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def _held(queries: Queries, attempt: str) -> tuple[Attempt | None, Job | None]:
@@ -88,40 +124,40 @@ def _held(queries: Queries, attempt: str) -> tuple[Attempt | None, Job | None]:
 
 @post("/node/v1/attempts/{attempt:str}/missing", status_code=200)
 async def missing(attempt: str, data: BlobsRequest, request: Request) -> Missing:
-    guest = await visit(request, attempt)
+    guest = visit(request)
     return Missing(await guest.door.content.missing(guest.job.owner, attempt, blobs_of(data.blobs)))
 
 
 @post("/node/v1/attempts/{attempt:str}/links", status_code=200)
 async def places(attempt: str, data: BlobsRequest, request: Request) -> Urls:
-    guest = await visit(request, attempt)
+    guest = visit(request)
     return Urls(await guest.door.content.places(attempt, blobs_of(data.blobs)))
 
 
 @post("/node/v1/attempts/{attempt:str}/manifests", status_code=200)
 async def take(attempt: str, data: TakeRequest, request: Request) -> ManifestView:
-    guest = await visit(request, attempt)
+    guest = visit(request)
     name = name_of(data.manifest)
     return taken_view(name, await guest.door.content.take(guest.job.owner, attempt, name, guest.limits))
 
 
 @get("/node/v1/attempts/{attempt:str}/manifests/{name:str}")
 async def manifest(attempt: str, name: str, request: Request) -> Response[bytes]:
-    guest = await visit(request, attempt)
+    guest = visit(request)
     found = await guest.door.content.manifest(guest.job.owner, _readable(guest, name))
     return raw(manifest_answer(found.to_bytes()))
 
 
 @post("/node/v1/attempts/{attempt:str}/manifests/{name:str}/links", status_code=200)
 async def links(attempt: str, name: str, data: LinksRequest, request: Request) -> Urls:
-    guest = await visit(request, attempt)
+    guest = visit(request)
     return Urls(await guest.door.content.links(guest.job.owner, _readable(guest, name), data.blobs))
 
 
 @post("/node/v1/attempts/{attempt:str}/checkpoint", status_code=200)
 async def checkpoint(attempt: str, data: TakeRequest, request: Request) -> SavedView:
     """Accepts the uploaded content first; then it may become the job's checkpoint."""
-    guest = await visit(request, attempt)
+    guest = visit(request)
     name = name_of(data.manifest)
     accepted = await guest.door.content.take(guest.job.owner, attempt, name, guest.limits)
     if accepted.missing:
@@ -138,7 +174,7 @@ async def checkpoint(attempt: str, data: TakeRequest, request: Request) -> Saved
 @post("/node/v1/attempts/{attempt:str}/inputs/{name:str}/link", status_code=200)
 async def input_link(attempt: str, name: str, request: Request) -> Response[bytes]:
     """A URL from which this attempt can fetch an input in S3 for a few minutes. It is signed now and stored nowhere."""
-    guest = await visit(request, attempt)
+    guest = visit(request)
     item = next((item for item in guest.job.spec.inputs if item.name == name), None)
     if item is None or not item.url.startswith(SCHEME):
         raise ApiError("not_found", f"{guest.attempt.id} has no input {name[:64]!r} in S3")
@@ -152,13 +188,16 @@ def _readable(guest: Visit, name: str) -> str:
     return name
 
 
-def make_data_app(door: NodeFilesApi) -> Litestar:
-    return Litestar(
+def make_data_app(door: NodeFilesApi) -> SessionGuard:
+    app = Litestar(
         route_handlers=[missing, places, take, manifest, links, checkpoint, input_link],
         state=State({"door": door}),
+        guards=[authorize],
         exception_handlers={Exception: worded},
-        request_max_body_size=BODY_BYTES_MAX,
+        request_class=JsonRequest,
+        request_max_body_size=NODE_BODY_BYTES_MAX,
         openapi_config=None,
         logging_config=None,
         debug=False,
     )
+    return SessionGuard(app, door.sessions)

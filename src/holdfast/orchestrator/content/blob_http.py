@@ -4,7 +4,7 @@ The signature is the only authorization; no token is needed. Bytes go straight t
 """
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -23,6 +23,9 @@ from holdfast.blobs.errors import (
 )
 from holdfast.blobs.folder import FolderStore
 from holdfast.blobs.signing import LinkSigner
+from holdfast.orchestrator.api_error import ApiError
+from holdfast.orchestrator.connections.bodies import declared_length
+from holdfast.orchestrator.connections.recognition import recognized
 from holdfast.wire.errors import ErrorView
 
 PREFIX = "/blobs/"
@@ -59,13 +62,20 @@ class BlobTransferApp:
                 log.error("a blob could not be served: %s", wrong)
             body = msgspec.json.encode(ErrorView(wrong.code, wrong.says, wrong.hint))
             await _answer(send, status, body, b"application/json")
+        except ApiError as wrong:
+            again = [(name.lower().encode(), value.encode()) for name, value in wrong.headers.items()]
+            await _answer(send, wrong.status, msgspec.json.encode(wrong.told), b"application/json", again)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = unquote(scope["path"].removeprefix(PREFIX))
         query = dict(parse_qsl(bytes(scope["query_string"]).decode("latin-1")))
         method: str = scope["method"]  # pyright: ignore[reportGeneralTypeIssues]
         grant = self._signer.check(method, key, query, self._signer.now_s())
+        recognized(scope)
         if grant.method == "PUT":
+            declared = declared_length(scope)
+            if declared != grant.size:
+                raise Mismatch(f"{declared} bytes are declared, and {grant.size} were granted")
             await self._store.receive(grant, _body(receive))
             await _answer(send, 201)
             return
@@ -84,7 +94,14 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
             return
 
 
-async def _answer(send: Send, status: int, body: bytes = b"", kind: bytes = b"text/plain") -> None:
-    headers = [(b"content-length", str(len(body)).encode()), (b"content-type", kind), (b"cache-control", b"no-store")]
+async def _answer(
+    send: Send,
+    status: int,
+    body: bytes = b"",
+    kind: bytes = b"text/plain",
+    more: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    length = str(len(body)).encode()
+    headers = [(b"content-length", length), (b"content-type", kind), (b"cache-control", b"no-store"), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})  # pyright: ignore
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -22,6 +22,8 @@ from holdfast.kernel.events import NodeBroke, NodeJoined, NodeSaid
 from holdfast.model import NodeId
 from holdfast.model.messages import Hello, Leaving, Pong, Refusal, Report
 from holdfast.orchestrator.api_error import Unavailable
+from holdfast.orchestrator.connections.networks import network_of, peer_address
+from holdfast.orchestrator.connections.node_port import NodePort, NodeStream
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.leader.loop import Leader
 from holdfast.orchestrator.metrics import Metrics
@@ -66,6 +68,7 @@ class NodeLinkService:
         fleet: Fleet,
         intake: LogIntake,
         metrics: Metrics,
+        port: NodePort,
         pin: str = "",
     ) -> None:
         """`pin`: of the certificate that this server presents; empty without TLS."""
@@ -74,6 +77,7 @@ class NodeLinkService:
         self._fleet = fleet
         self._intake = intake
         self._metrics = metrics
+        self._port = port
         self._pin = pin
         self._line = HandshakeQueue(HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX, WAITING_MAX, WAITING_PER_ADDRESS_MAX)
 
@@ -84,17 +88,22 @@ class NodeLinkService:
     # --- control ---
 
     async def Control(self, request_iterator: Any, context: Any) -> None:
+        with self._port.stream(context.peer()) as stream:
+            await self._control(context, stream)
+
+    async def _control(self, context: Any, stream: NodeStream) -> None:
         busy = Refusal("busy", "too many nodes are dialling in; try again soon", final=False)
         if len(self._sessions) >= SESSIONS_MAX:
             await self._refuse(context, busy)
             return
         try:
-            async with self._line.turn(_address(context.peer())):
+            async with self._line.turn(network_of(peer_address(context.peer())[0])):
                 hello = await self._prove(context)
         except HandshakeQueueFull:
             await self._refuse(context, busy)
             return
         if hello is not None:
+            stream.recognized()
             await self._serve(hello, context)
 
     async def _prove(self, context: Any) -> Hello | None:
@@ -218,6 +227,11 @@ class NodeLinkService:
         if session is None or not session.welcome:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no session has this bulk key")
             return
+        with self._port.stream(context.peer()) as stream:
+            stream.recognized()
+            await self._bulk(session, context)
+
+    async def _bulk(self, session: Session, context: Any) -> None:
         replaced = session.new_bulk()
         acks: asyncio.Queue[asyncio.Future[LogDurable]] = asyncio.Queue(PIECES_IN_FLIGHT_MAX)
         about = f"session {session.number} with {session.node}"
@@ -318,8 +332,3 @@ async def _written(context: Any, frame: Any) -> None:
         if writing.done() and not writing.cancelled():
             writing.exception()  # the node was lost meanwhile, so there is no one to report to
         raise
-
-
-def _address(peer: str) -> str:
-    """The address without its port: `ipv4:10.0.0.7:51234` -> `ipv4:10.0.0.7`."""
-    return peer.rpartition(":")[0] or peer

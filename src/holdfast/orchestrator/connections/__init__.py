@@ -1,0 +1,1 @@
+"""Bounds what callers can take before they are known: connections, headers, time and bodies."""
