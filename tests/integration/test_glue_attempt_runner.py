@@ -328,7 +328,7 @@ def test_captures_of_one_attempt_are_saved_in_the_order_of_their_moments(tmp_pat
         await until(lambda: network.sent, "the first to be sent")
         state.write_text("2")
         second = asyncio.create_task(keeper.capture())
-        await asyncio.wait({second}, timeout=0.2)
+        await asyncio.wait({second}, timeout=1.0)
         assert len(network.sent) == 1, "two captures at once"
         network.gate.set()
         assert await first and await second

@@ -184,3 +184,14 @@ def test_everything_of_an_attempt_can_be_removed_whatever_its_rights(tmp_path: P
     attempt_folders.remove(folder)
     assert not folder.exists() and outside.read_text() == "mine"
     attempt_folders.remove(folder)
+
+
+@pytest.mark.spec("N13")
+@pytest.mark.parametrize(
+    ("free", "offered", "held", "most", "room"),
+    [(100, 90, 0, 50, 5), (100, 90, 7, 50, 12), (100, 90, 60, 50, 50), (100, 100, 0, 50, 0), (100, 300, 3, 50, 3)],
+)
+def test_a_cache_takes_nothing_that_jobs_were_promised(
+    free: int, offered: int, held: int, most: int, room: int
+) -> None:
+    assert hardware.cache_mib(free, offered, held, most) == room

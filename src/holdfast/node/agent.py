@@ -6,6 +6,7 @@ Decides nothing itself. Does not import gRPC: the link does, after the launcher 
 import asyncio
 import logging
 import secrets
+import shutil
 import signal
 import time
 from collections import deque
@@ -40,7 +41,7 @@ from holdfast.node.attempt import attempt_folders
 from holdfast.node.attempt.attempt_runner import AttemptRunner, Services
 from holdfast.node.attempt.preparation import Preparer
 from holdfast.node.attempt.transfer import ContentTransfer
-from holdfast.node.attempt.venvs import Venvs
+from holdfast.node.attempt.venvs import MIB_MAX, Venvs
 from holdfast.node.benchmark import Benchmark
 from holdfast.node.config import NodeConfig
 from holdfast.node.core.admission import Means
@@ -66,7 +67,7 @@ from holdfast.node.core.events import (
     Tell,
 )
 from holdfast.node.core.order import Order
-from holdfast.node.hardware import measure_load
+from holdfast.node.hardware import cache_mib, measure_load
 from holdfast.node.health import HealthWatch
 from holdfast.node.home import NodeHome
 from holdfast.node.images.image_cache import Images
@@ -131,6 +132,8 @@ class Agent:
         hosts = frozenset(config.index_hosts)
         venvs = Venvs(home.path / "venvs", home.attempts, in_place=isolation == "none", hosts=hosts)
         venvs.sweep()
+        free_mib = shutil.disk_usage(home.path).free >> 20
+        venvs.limit(cache_mib(free_mib, offered.disk_mib, venvs.held_mib(), MIB_MAX))
         images = Images(means.engine, home.path, private=config.private_inputs) if means.engine else None
         preparer = Preparer(carrier, venvs, images, private_inputs=config.private_inputs)
         self._chores = OwnedTasks(self._chore_failed)

@@ -67,6 +67,12 @@ def offered_by_default(hardware: Hardware, home: Path) -> Resources:
     )
 
 
+def cache_mib(free_mib: int, offered_mib: int, held_mib: int, mib_max: int) -> int:
+    """How large a cache may become that is no job's: what jobs were promised is theirs. Half of the disk that is free
+    and not offered, with what the cache holds already, and at most `mib_max`."""
+    return min(mib_max, max(0, free_mib - offered_mib) // 2 + held_mib)
+
+
 def measure_load(home: Path, watch: HealthWatch | None = None) -> Load:
     """How busy the machine is, from all causes, since the last measurement; and whether it is sick. `watch`: holds the
     earlier readings."""

@@ -40,6 +40,7 @@ from holdfast.node.core.order import Order
 from holdfast.node.core.resource_usage import words
 from holdfast.node.runtimes import child, scratch
 
+MIB_MAX = 20 * 1024
 _WORDS_MAX = 1_500
 """How much of the end of pip's output the owner gets."""
 _FREE_PERCENT = 5
@@ -99,7 +100,7 @@ class Venvs:
         folder: Path,
         attempts: Path,
         *,
-        mib_max: int = 20 * 1024,
+        mib_max: int = MIB_MAX,
         build_s_max: float = 600.0,
         in_place: bool = False,
         hosts: frozenset[Target] = frozenset(),
@@ -134,6 +135,14 @@ class Venvs:
         assert found is not None
         _empty(tree.parent)
         return found
+
+    def held_mib(self) -> int:
+        """What the kept environments take."""
+        made = self._folder.glob("*/made")
+        return sum(int(json.loads(place.read_text())["mib"]) for place in made)
+
+    def limit(self, mib_max: int) -> None:
+        self._mib_max = mib_max
 
     def sweep(self) -> None:
         """Remove what an agent that died left incomplete. Call it before anything is taken."""
