@@ -223,10 +223,11 @@ def http_page() -> str:
         "milliseconds. Everything returned is committed. A call that changes something and may be repeated takes an "
         "`Idempotency-Key`: the same key gives the same answer.",
         "",
-        "Every call except `/healthz` needs `Authorization: Bearer TOKEN`, the admin token that `holdfast up` keeps in "
-        "its folder. With `X-Holdfast-Owner: NAME` the admin acts for an owner: submits as that owner and sees only "
-        "their jobs. Streams are server-sent events: `Last-Event-ID` resumes one, and a stream that ends without "
-        "`event: end` was interrupted.",
+        "Every call except `/healthz` needs `Authorization: Bearer TOKEN`: the admin token that `holdfast up` keeps in "
+        "its folder, or an access token, which has a [role](roles.md). With `X-Holdfast-Owner: NAME` a network "
+        "operator acts for an owner, in the role of a user: submits as that owner and sees only their jobs. Streams "
+        "are server-sent events: `Last-Event-ID` resumes one, and a stream that ends without `event: end` was "
+        "interrupted.",
         "",
         "An error is an [ErrorView](#errorview) with a stable `code`; 429 and 503 come with `Retry-After`.",
         "",
@@ -261,6 +262,68 @@ def http_page() -> str:
         ]
         lines += [table(["field", "type", "default", "what"], rows)]
     return "\n".join(lines)
+
+
+def roles_page() -> str:
+    """Route by role, from the security requirements of the OpenAPI document."""
+    from holdfast.model import Role
+    from holdfast.model.access import RESERVED_OWNERS
+
+    why = reasons(Role)
+    rows: list[list[str]] = []
+    for path, methods in schema()["paths"].items():
+        for method, route in methods.items():
+            named = {role for one in route.get("security", ()) for found in one.values() for role in found}
+            marks = ["yes" if role.value in named or not named else "" for role in Role]
+            rows.append([f"[{method.upper()} {path}](http-api.md#{_anchor(method, path)})", *marks])
+    return "\n".join(
+        [
+            "# Roles",
+            "",
+            NOTE,
+            "A token has one role. The admin token is a network operator's; `holdfast access new` makes others: "
+            "[give people access](../how-to/network-operator.md#give-people-access).",
+            "",
+            table(["role", "what it does"], [[f"`{role}`", why.get(role.name, "")] for role in Role]),
+            "Within a call, a user reaches its own jobs and files, and a node operator the join tokens it made and the "
+            "nodes that joined with them. An id of somebody else is answered with `not_found`, as one that does not "
+            "exist. A call of another role is answered with `forbidden`. A call without a valid token is answered with "
+            "`not_allowed`, unless it needs none.",
+            "",
+            "## Calls",
+            "",
+            table(["call", *(role.value for role in Role)], rows),
+            "`GET /healthz` needs no token.",
+            "",
+            "## What each role sees",
+            "",
+            table(
+                ["of", *(role.value for role in Role)],
+                [
+                    ["jobs, arrays, files, output", "its own", "nothing", "all"],
+                    ["the journal", "entries of its own jobs", "entries of its own nodes, without jobs", "all"],
+                    [
+                        "nodes",
+                        "all: state, what they offer and what is free; not the host name, load, reasons, operator",
+                        "its own",
+                        "all",
+                    ],
+                    ["attempts on a node", "their number, and ids of its own", "their number", "all"],
+                    ["join tokens", "nothing", "its own", "all"],
+                    ["access tokens, metrics, self-check", "nothing", "nothing", "all"],
+                ],
+            ),
+            "## Names that no owner can have",
+            "",
+            ", ".join(f"`{name}`" for name in sorted(RESERVED_OWNERS)) + "; in any case, and with spaces or "
+            "underscores in place of hyphens.",
+            "",
+        ]
+    )
+
+
+def _anchor(method: str, path: str) -> str:
+    return re.sub(r"[^\w\s-]", "", f"{method} {path}".lower()).strip().replace(" ", "-")
 
 
 def _hints(of: type) -> list[tuple[str, Any]]:

@@ -25,7 +25,18 @@ from holdfast.kernel import decision as decisions
 from holdfast.kernel import events
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Attempt, DurationHistory, Instant, Job, JoinToken, Meta, Node, NodeRecord, Settings
+from holdfast.model import (
+    AccessToken,
+    Attempt,
+    DurationHistory,
+    Instant,
+    Job,
+    JoinToken,
+    Meta,
+    Node,
+    NodeRecord,
+    Settings,
+)
 from holdfast.node.core import events as core_events
 from holdfast.node.core.admission import Means, NodeLimits
 from holdfast.node.core.core import NodeCore
@@ -34,7 +45,8 @@ WORLDS = Path(__file__).parent / "kernel" / "recorded"
 NODES = Path(__file__).parent / "unit" / "recorded_nodes"
 
 ROWS: dict[str, type] = {
-    "meta": Meta, "node": Node, "record": NodeRecord, "token": JoinToken, "pace": DurationHistory, "job": Job,
+    "meta": Meta, "node": Node, "record": NodeRecord, "token": JoinToken, "access": AccessToken,
+    "pace": DurationHistory, "job": Job,
     "attempt": Attempt,
 }  # fmt: skip
 KERNEL_WORDS: dict[str, type] = {
@@ -44,6 +56,7 @@ KERNEL_WORDS: dict[str, type] = {
     "checkpointed": events.Checkpointed, "files_received": events.FilesReceived, "token_made": events.TokenMade,
     "token_revoked": events.TokenRevoked, "explain_asked": events.ExplainAsked, "check_asked": events.CheckAsked,
     "estimates_asked": events.EstimatesAsked,
+    "access_made": events.AccessMade, "access_revoked": events.AccessRevoked,
     "to_session": decisions.ToSession, "close_session": decisions.CloseSession, "verify": decisions.Verify,
     "taken": decisions.Taken, "rejected": decisions.Rejected, "done": decisions.Done,
     "explanation": decisions.Explanation, "checked": decisions.Checked, "foretold": decisions.Predicted,

@@ -6,7 +6,7 @@
     ├── RequestError                                the orchestrator did not do what was asked
     │   ├── Unreachable      unreachable      69    there is no answer
     │   ├── Untrusted        untrusted        76    the server does not have the pinned certificate
-    │   ├── NotAllowed       not_allowed      77    the token is missing, wrong or insufficient
+    │   ├── NotAllowed       not_allowed      77    the token is missing, not valid, or does not allow this
     │   ├── NotFound         not_found        66    no such job, node or token
     │   ├── Refused          (the answer's)   65    understood and declined: no fit, bad request, conflict
     │   ├── Busy             busy             75    overloaded or restarting; try again later

@@ -207,6 +207,10 @@ CAUSES["bad_request"] = lambda w: w.typed("run", "--class", "sometimes", "--", "
 CAUSES["bad_cursor"] = lambda w: of_answer(w.http.get("/v1/events", headers={"Last-Event-ID": "none"}))
 CAUSES["not_allowed"] = lambda w: w.typed("jobs", env={"HOLDFAST_ADMIN_TOKEN": "wrong"})
 CAUSES["not_found"] = lambda w: w.typed("logs", "nothing-of-this-name")
+CAUSES["forbidden"] = lambda w: w.typed(
+    "token", "list", env={"HOLDFAST_ACCESS_TOKEN": w.network.client().access.create("user", owner="zoe").token}
+)
+CAUSES["no_such_access"] = lambda w: w.typed("access", "revoke", "acc_nothing")
 CAUSES["no_such_token"] = lambda w: w.typed("token", "revoke", "tok_nothing")
 CAUSES["method_not_allowed"] = lambda w: of_answer(w.http.delete("/v1/jobs"))
 CAUSES["too_large"] = lambda w: of_answer(w.http.post("/v1/jobs", content=b" " * (17 << 20)))
@@ -435,6 +439,7 @@ def _(w: World) -> Said:
 
 
 ELSEWHERE = {
+    "access_limit": "kernel/test_access_tokens.py::test_rows_are_bounded_and_no_valid_token_is_evicted",
     "folder_changed": "unit/test_blobs_scanning.py::test_a_file_that_never_rests_refuses_the_folder_or_is_left_out",
     "incomplete": "acceptance/test_cli_arrays.py::test_results_of_an_array_come_later_and_go_on_where_they_were_cut",
     "transfer_expired": "integration/test_blobs_transfer.py"

@@ -35,15 +35,15 @@ CAUSABLE = sorted(code for code, row in rows().items() if not row.inside and cod
 STATUS = {
     400: "ambiguous bad_cursor bad_request",
     401: "not_allowed",
-    403: "link_expired link_refused",
-    404: "blob_missing no_such_node no_such_token not_found",
+    403: "forbidden link_expired link_refused",
+    404: "blob_missing no_such_access no_such_node no_such_token not_found",
     405: "method_not_allowed",
     409: "already_there incomplete key_reused move_under_way moved_too_often must_not_repeat no_files no_room "
     "node_not_ready not_ended not_live revoked too_late",
     410: "output_gone",
     413: "too_large",
     422: "blob_mismatch manifest_refused no_fit",
-    429: "network_full owner_limit",
+    429: "access_limit network_full owner_limit",
     500: "internal",
     503: "busy stopping store_failed store_gone store_refused store_slow store_unavailable",
     507: "store_full",

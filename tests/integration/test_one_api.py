@@ -17,9 +17,10 @@ from glue_house import STEADY, HandNode, House
 from holdfast import codes
 from holdfast.blobs.keys import client_uploader
 from holdfast.identity.admin import AdminToken
+from holdfast.model import Role
 from holdfast.orchestrator.api import app as litestar_app
 from holdfast.orchestrator.api.authentication import Authentication
-from holdfast.orchestrator.api.call import OWNER_HEADER, Principal, Scope
+from holdfast.orchestrator.api.call import OWNER_HEADER, Principal
 from holdfast.orchestrator.api.dispatch import ApiRequest, answered, found
 from holdfast.orchestrator.api.routes import ROUTES, Route
 from holdfast.orchestrator.api_error import ApiError
@@ -62,6 +63,7 @@ class World:
             "attempt": f"att_{job.removeprefix('job_')}.1",
             "array": post("/v1/arrays", {"job": {**JOB, "name": "sweep"}, "items": ["1", "2"]}),
             "token": post("/v1/tokens", {"ttl_ms": 60_000}),
+            "access": post("/v1/access", {"role": "user", "owner": "ann"}),
             "node": self.ask("GET", "/v1/nodes").json()[0]["id"],
         }
 
@@ -161,7 +163,7 @@ def said(world: World, text: str) -> str:
     for name, id in world.ids.items():
         text = text.replace(id, name.upper())
     text = re.sub(r"\w+ \(NODE\)", "NODE", text)
-    return re.sub(r"(job|arr|tok)_[0-9a-z]{8,}", r"\1_ID", text)
+    return re.sub(r"(job|arr|tok|acc)_[0-9a-z]{8,}", r"\1_ID", text)
 
 
 def headers(answer: httpx.Response) -> dict[str, str]:
@@ -242,6 +244,19 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/tokens", {"json": {"ttl_ms": 1}}),
     ("POST", "/v1/tokens", {"json": {"uses": 0}}),
     ("DELETE", "/v1/tokens/nope", {}),
+    ("POST", "/v1/access", {"json": {"role": "user"}}),
+    ("POST", "/v1/access", {"json": {"role": "root", "owner": "ann"}}),
+    ("POST", "/v1/access", {"json": {"role": "user", "owner": "admin"}}),
+    ("POST", "/v1/access", {"json": {"role": "user", "owner": "ann", "ttl_ms": 1}}),
+    ("POST", "/v1/access", {"json": {"role": "user", "owner": "ann", "note": "\n"}}),
+    ("POST", "/v1/access", {"json": {"role": "user", "owner": "bob"}, "headers": {"Idempotency-Key": "first"}}),
+    ("POST", "/v1/access", {"json": {"role": "user", "owner": "bob"}, "headers": {OWNER_HEADER: "bob"}}),
+    ("DELETE", "/v1/access/nope", {}),
+    ("DELETE", "/v1/access/acc_", {}),
+    ("GET", "/v1/jobs", {"headers": {OWNER_HEADER: "admin"}}),
+    ("GET", "/v1/tokens", {"headers": {OWNER_HEADER: "somebody"}}),
+    ("GET", "/v1/doctor", {"headers": {OWNER_HEADER: "somebody"}}),
+    ("POST", "/v1/nodes/{node}/drain", {"headers": {OWNER_HEADER: "somebody"}}),
     ("POST", "/v1/blobs/missing", {"json": {"blobs": [["0", 5]]}}),
     ("POST", "/v1/blobs/missing", {"json": {"blobs": [[SHA, 5]] * 5_000}}),
     ("POST", "/v1/blobs/links", {"json": {"blobs": [[SHA, 0]]}}),
@@ -310,7 +325,7 @@ def document(real: Real) -> dict[str, Any]:
 def test_the_document_names_every_status_of_a_route(document: dict[str, Any], route: Route) -> None:
     responses = document["paths"][route.path][route.method.lower()]["responses"]
     assert set(responses) == {str(status) for status in (route.status, *route.errors)}
-    assert route.scope is Scope.OPEN or {401, 400, 503} <= set(route.errors)
+    assert not route.roles or {400, 401, 403, 503} <= set(route.errors)
     # and a code that the table names is one that exists, with a status of its own
     assert all(codes.rows()[code].status == status for status, found in route.errors.items() for code in found)
 
@@ -339,6 +354,8 @@ ANSWERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/nodes/{node}/drain?on=false", {}),
     ("GET", "/v1/tokens", {}),
     ("POST", "/v1/tokens", {"json": {"ttl_ms": 60_000}, "headers": {"Idempotency-Key": "first"}}),
+    ("GET", "/v1/access", {}),
+    ("POST", "/v1/access", {"json": {"role": "user", "owner": "ann"}, "headers": {"Idempotency-Key": "first"}}),
     ("POST", "/v1/blobs/missing", {"json": {"blobs": [[SHA, 5]]}}),
     ("POST", "/v1/blobs/links", {"json": {"blobs": [[SHA, 5]]}}),
     ("GET", "/v1/doctor", {}),
@@ -448,9 +465,9 @@ def test_both_know_a_caller_by_the_token(real: Real, virtual: Virtual, authoriza
         assert answers[0] == answers[1]
 
 
-READER = Principal(frozenset({Scope.READ}))
-BEYOND_READING = [
-    (one.method, re.sub(r"\{\w+\}", "x", one.path)) for one in ROUTES if one.scope not in (Scope.READ, Scope.OPEN)
+USER = Principal(Role.USER, "ann", "ann")
+NOT_FOR_USERS = [
+    (one.method, re.sub(r"\{\w+\}", "x", one.path)) for one in ROUTES if one.roles and Role.USER not in one.roles
 ]
 
 
@@ -475,18 +492,18 @@ def test_what_a_caller_may_not_do_is_refused_before_its_body_is_read(
         await guarded(scope, unread, send)  # pyright: ignore[reportArgumentType]
         return sent[0]["status"]
 
-    # given a token that allows reading only
-    monkeypatch.setattr(Authentication, "principal", lambda self, path, headers, routes: READER)
+    # given a user's token
+    monkeypatch.setattr(Authentication, "principal", lambda self, path, headers, routes: USER)
     context = real.house.front()
     guarded = litestar_app.make_app(context, AdminToken("a token that nobody guesses"))
     body: Any = Unread()
-    assert len(BEYOND_READING) > 10
-    for method, path in BEYOND_READING:
+    assert len(NOT_FOR_USERS) > 7
+    for method, path in NOT_FOR_USERS:
         # then neither Litestar nor the table by itself goes as far as the body
-        assert real.loop.run_until_complete(status(method, path)) == 401, path
-        refused = finished(answered(context, READER, ApiRequest(method, path, "", {}, body)))
-        assert refused.status == 401 and isinstance(refused.body, bytes), path
-        assert msgspec.json.decode(refused.body)["code"] == "not_allowed"
+        assert real.loop.run_until_complete(status(method, path)) == 403, path
+        refused = finished(answered(context, USER, ApiRequest(method, path, "", {}, body)))
+        assert refused.status == 403 and isinstance(refused.body, bytes), path
+        assert msgspec.json.decode(refused.body)["code"] == "forbidden"
     assert real.loop.run_until_complete(status("GET", "/v1/jobs")) == 200
 
 

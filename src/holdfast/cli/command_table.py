@@ -34,6 +34,7 @@ SECTIONS: dict[str, tuple[CommandRow, ...]] = {
         CommandRow("nodes", "nodes", "List the machines of the network."),
         CommandRow("events", "logs", "Print what happened in the network, oldest first."),
         CommandRow("token", "nodes", "Manage the tokens that nodes join with."),
+        CommandRow("access", "access", "Manage the tokens that people call the network with."),
         CommandRow("context", "context", "Work with several networks, by name."),
         CommandRow("doctor", "doctor", "Find what is wrong with this machine or the network."),
     ),

@@ -24,6 +24,11 @@ def tokens(incomplete: str) -> list[str]:
     return _quickly(incomplete, lambda: [one["id"] for one in _asked("/v1/tokens") if one["state"] == "good"])
 
 
+def access_tokens(incomplete: str) -> list[str]:
+    """The ids of access tokens that can still be revoked."""
+    return _quickly(incomplete, lambda: [one["id"] for one in _asked("/v1/access") if one["state"] == "good"])
+
+
 def contexts(incomplete: str) -> list[str]:
     def known() -> list[str]:
         from holdfast.client.contexts import LOCAL, read

@@ -44,7 +44,9 @@ Url = Annotated[
 ]
 TokenFile = Annotated[
     str | None,
-    typer.Option("--token-file", metavar="FILE", help="File with the admin token; else HOLDFAST_ADMIN_TOKEN."),
+    typer.Option(
+        "--token-file", metavar="FILE", help="File with the token; else HOLDFAST_ACCESS_TOKEN or HOLDFAST_ADMIN_TOKEN."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs to read.")]
 JobArg = Annotated[

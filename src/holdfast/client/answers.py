@@ -202,7 +202,6 @@ def error_of(status: int, body: bytes) -> RequestError:
         view = ErrorView("", f"the orchestrator answered {status}" + (f": {text}" if text else ""))
     code, hint = view.code or None, view.hint
     if status in (401, 403):
-        hint = hint or "The admin token lies beside the orchestrator's endpoint file; give it with --token-file."
         return NotAllowed(view.says, hint=hint, code=code)
     if status == 404:
         return NotFound(view.says, hint=hint, code=code)

@@ -22,6 +22,8 @@ from holdfast.client.log_lines import Lines, LogLine
 from holdfast.client.objects import AsyncArray, AsyncJob, AsyncNode, Event, Explanation, NodeList, NotTaken, Page, bound
 from holdfast.client.retry import Patience
 from holdfast.wire.http import (
+    AccessTokenView,
+    AccessView,
     ArrayView,
     CheckView,
     DoctorView,
@@ -80,6 +82,7 @@ class AsyncClient:
         self.arrays = AsyncArrays(self, self._transport)
         self.nodes = AsyncNodes(self, self._transport)
         self.tokens = AsyncTokens(self._transport)
+        self.access = AsyncAccess(self._transport)
         self.content = AsyncContent(self._transport)
 
     @property
@@ -314,6 +317,26 @@ class AsyncNodes:
     async def drain(self, node: str, *, on: bool = True) -> AsyncNode:
         """Place no new work on the node and move what it holds; `on=False` undoes that."""
         return bound(AsyncNode, await self._transport.run(requests.drain(node, on)), self._client)
+
+
+class AsyncAccess:
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def create(
+        self, role: str, *, owner: str = "", ttl_ms: int = 2_592_000_000, note: str = "", key: str = ""
+    ) -> AccessView:
+        """An access token for a `user`, a `node-operator` or a `network-operator`. It is shown only here. The
+        idempotency key is made once per call, so lost responses never create a second token."""
+        return await self._transport.run(requests.create_access(role, owner, ttl_ms, note, key))
+
+    async def list(self) -> Sequence[AccessTokenView]:
+        """The access tokens, newest first, without their secrets."""
+        return await self._transport.run(requests.access_tokens())
+
+    async def revoke(self, access: str) -> None:
+        """Revoke an access token, by its id or a prefix of it. Join tokens that were made with it are revoked too."""
+        await self._transport.run(requests.revoke_access(access))
 
 
 class AsyncTokens:

@@ -5,6 +5,7 @@ client.jobs      run · submit · submit_many · rerun · get · list · wait ·
 client.arrays    submit · get · wait · stop · retry · results
 client.nodes     list · get · drain
 client.tokens    create · list · revoke
+client.access    create · list · revoke
 client.content   send · fetch · manifest
 client.check()  client.watch_check()  client.estimates()  client.events()  client.ping()  client.doctor()
 
@@ -25,6 +26,8 @@ from holdfast.client.objects import Array, Event, Explanation, Job, Node, NodeLi
 from holdfast.client.retry import Patience
 from holdfast.client.transport import Transport
 from holdfast.wire.http import (
+    AccessTokenView,
+    AccessView,
     ArrayView,
     CheckView,
     DoctorView,
@@ -82,6 +85,7 @@ class Client:
         self.arrays = Arrays(self, self._transport)
         self.nodes = Nodes(self, self._transport)
         self.tokens = Tokens(self._transport)
+        self.access = Access(self._transport)
         self.content = Content(self._transport)
 
     @property
@@ -314,6 +318,26 @@ class Nodes:
     def drain(self, node: str, *, on: bool = True) -> Node:
         """Place no new work on the node and move what it holds; `on=False` undoes that."""
         return bound(Node, self._transport.run(requests.drain(node, on)), self._client)
+
+
+class Access:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(
+        self, role: str, *, owner: str = "", ttl_ms: int = 2_592_000_000, note: str = "", key: str = ""
+    ) -> AccessView:
+        """An access token for a `user`, a `node-operator` or a `network-operator`. It is shown only here. The
+        idempotency key is made once per call, so lost responses never create a second token."""
+        return self._transport.run(requests.create_access(role, owner, ttl_ms, note, key))
+
+    def list(self) -> Sequence[AccessTokenView]:
+        """The access tokens, newest first, without their secrets."""
+        return self._transport.run(requests.access_tokens())
+
+    def revoke(self, access: str) -> None:
+        """Revoke an access token, by its id or a prefix of it. Join tokens that were made with it are revoked too."""
+        self._transport.run(requests.revoke_access(access))
 
 
 class Tokens:

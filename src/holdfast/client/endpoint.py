@@ -2,8 +2,11 @@
 then the files that `holdfast up` left here.
 
     address      --url           HOLDFAST_URL                                     orchestrator/endpoint.json
-    admin token  --token-file    HOLDFAST_ADMIN_TOKEN, HOLDFAST_ADMIN_TOKEN_FILE  orchestrator/admin.token
+    token        --token-file    HOLDFAST_ACCESS_TOKEN, HOLDFAST_ADMIN_TOKEN      orchestrator/admin.token
     certificate  --certificate   HOLDFAST_CERTIFICATE (a PEM file)                orchestrator/endpoint.json
+
+The token is an access token or the admin token; of the two variables, the first that is set is taken. Each may have the
+suffix _FILE, and then names a file.
 
 HOLDFAST_CONTEXT, or `holdfast context use`, selects a network of `contexts`, which has all three. An address that is
 given directly takes precedence over a context.
@@ -72,7 +75,7 @@ def guarded(endpoint: Endpoint, host: str) -> Endpoint:
     connect."""
     if endpoint.token and not endpoint.url.lower().startswith("https:") and not _is_here(host):
         raise Misconfigured(
-            f"{endpoint.url[:200]} is plain HTTP to another machine: the admin token could be read in transit",
+            f"{endpoint.url[:200]} is plain HTTP to another machine: the token could be read in transit",
             hint="Write https://, and pin the orchestrator's certificate.pem with HOLDFAST_CERTIFICATE=FILE; or "
             "go through `ssh -L 7420:127.0.0.1:7420 HOST` to http://127.0.0.1:7420.",
             code="plain_http",
@@ -143,11 +146,13 @@ def _known(name: str, contexts: Contexts, environ: Mapping[str, str]) -> dict[st
 
 def _token(known: Mapping[str, Any], token_file: str | Path | None, environ: Mapping[str, str]) -> str:
     if token_file:
-        return _text(token_file, "admin token").strip()
-    if environ.get("HOLDFAST_ADMIN_TOKEN"):
-        return environ["HOLDFAST_ADMIN_TOKEN"].strip()
-    if environ.get("HOLDFAST_ADMIN_TOKEN_FILE"):
-        return _text(environ["HOLDFAST_ADMIN_TOKEN_FILE"], "admin token").strip()
+        return _text(token_file, "token").strip()
+    # The access token comes first: it allows less.
+    for variable, what in (("HOLDFAST_ACCESS_TOKEN", "access token"), ("HOLDFAST_ADMIN_TOKEN", "admin token")):
+        if environ.get(variable):
+            return environ[variable].strip()
+        if environ.get(f"{variable}_FILE"):
+            return _text(environ[f"{variable}_FILE"], what).strip()
     if "token_file" in known:
         return _text(known["token_file"], "admin token").strip()
     return str(known.get("token") or "")

@@ -19,6 +19,9 @@ from holdfast.client.steps import Ask, NewKey, Now, Pause, Steps
 from holdfast.errors import HoldfastError, Misuse, Refused, WaitExpired, verdict_error
 from holdfast.wire.errors import ErrorView
 from holdfast.wire.http import (
+    AccessRequest,
+    AccessTokenView,
+    AccessView,
     ArrayRequest,
     ArrayView,
     CheckView,
@@ -264,6 +267,20 @@ def create_token(ttl_ms: int, uses: int, note: str, key: str) -> Steps[TokenView
 
 def tokens() -> Steps[list[JoinTokenView]]:
     return (yield Ask(list[JoinTokenView], "GET", "/v1/tokens"))
+
+
+def create_access(role: str, owner: str, ttl_ms: int, note: str, key: str) -> Steps[AccessView]:
+    headers = {"Idempotency-Key": key or (yield NewKey())}
+    asked = AccessRequest(role, owner, ttl_ms, note)
+    return (yield Ask(AccessView, "POST", "/v1/access", body=asked, headers=headers))
+
+
+def access_tokens() -> Steps[list[AccessTokenView]]:
+    return (yield Ask(list[AccessTokenView], "GET", "/v1/access"))
+
+
+def revoke_access(access: str) -> Steps[None]:
+    yield Ask(None, "DELETE", f"/v1/access/{segment(access)}")
 
 
 def revoke_token(token: str) -> Steps[None]:

@@ -20,9 +20,16 @@ ROWS = (
         "Give the id, or more letters of it; the message lists those that match.",
     ),
     Row(
-        "not_allowed", 77, 401, "the token is missing, wrong or insufficient",
-        "no token was sent, or it belongs to another network",
-        "The admin token is beside the orchestrator's endpoint.json; give it with --token-file.",
+        "not_allowed", 77, 401, "the token is missing or not valid",
+        "no token was sent, it belongs to another network, or it has expired or was revoked",
+        "Give a token with --token-file FILE. The admin token is beside the orchestrator's endpoint.json; a network "
+        "operator makes others: `holdfast access new`.",
+    ),
+    Row(
+        "forbidden", 77, 403, "the token does not allow this",
+        "it is for another role than the request needs, or it acts for another owner",
+        "Use a token of the role that the message names; a network operator makes one: "
+        "`holdfast access new --role ROLE`.",
     ),
     Row(
         "not_found", 66, 404, "there is no such job, node, array or file",
@@ -39,6 +46,16 @@ ROWS = (
         "no_such_token", 66, 404, "there is no such join token",
         "its id is mistyped, or it belongs to another network",
         "Give the id that was shown when it was made, not the token itself.",
+    ),
+    Row(
+        "no_such_access", 66, 404, "there is no such access token",
+        "its id is mistyped, it belongs to another network, or it ended long ago",
+        "Give the id that `holdfast access list` shows, not the token itself.",
+    ),
+    Row(
+        "access_limit", 75, 429, "there are too many valid access tokens",
+        "a network keeps 1,000 of them",
+        "Revoke those that nobody uses: `holdfast access list`, `holdfast access revoke ID`.",
     ),
     Row(
         "method_not_allowed", 65, 405, "that URL does not accept that method",

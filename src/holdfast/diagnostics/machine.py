@@ -114,7 +114,8 @@ SECRETS = (
 
 def _secrets(home: Path, token_file: str | None) -> CheckResult:
     """Whether others on this machine can read this user's secrets."""
-    given = token_file or os.environ.get("HOLDFAST_ADMIN_TOKEN_FILE")
+    named = (os.environ.get(f"HOLDFAST_{kind}_TOKEN_FILE") for kind in ("ACCESS", "ADMIN"))
+    given = token_file or next(filter(None, named), None)
     files = [*(home / name for name in SECRETS), *([Path(given)] if given else [])]
     bare = {str(file): who for file in files if (who := readers(file))}
     if not bare:

@@ -22,6 +22,7 @@ from holdfast.errors import Misconfigured
 from holdfast.quantities import counted, spoken_ms
 
 if TYPE_CHECKING:
+    from holdfast.client import Client
     from holdfast.client.endpoint import Endpoint
     from holdfast.wire.http import NodeView
 
@@ -152,7 +153,7 @@ class Reached:
 
     def _token(self) -> CheckResult:
         if not self.endpoint.token:
-            do = "Give --token-file FILE or HOLDFAST_ADMIN_TOKEN: it is admin.token in the orchestrator's folder."
+            do = "Give --token-file FILE, HOLDFAST_ACCESS_TOKEN, or HOLDFAST_ADMIN_TOKEN: the text of admin.token."
             return CheckResult(GROUP, "token", "fail", "there is none", do)
         try:
             guarded(self.endpoint, self.host)
@@ -161,9 +162,9 @@ class Reached:
             return CheckResult(GROUP, "token", "fail", wrong.says, wrong.hint)
         except (OSError, HTTPException) as wrong:
             return CheckResult(GROUP, "token", "fail", f"no answer to a request with it: {wrong}", "Run this again.")
-        if status in (401, 403):
-            do = "It may belong to another network. Use admin.token from this orchestrator's folder: --token-file FILE."
-            return CheckResult(GROUP, "token", "fail", "it does not belong to this orchestrator", do)
+        if status == 401:
+            do = "It may belong to another network, or be expired or revoked. Give another: --token-file FILE."
+            return CheckResult(GROUP, "token", "fail", "this orchestrator does not accept it", do)
         return CheckResult(GROUP, "token", "ok", "it is accepted")
 
     def _asked(self, path: str, token: str = "") -> tuple[HTTPResponse, bytes]:
@@ -201,9 +202,7 @@ class Reached:
         endpoint = self.endpoint
         try:
             with Client(endpoint.url, endpoint.token, certificate=endpoint.certificate, patience_s=STEP_S) as client:
-                for finding in client.doctor().findings:
-                    do = "" if finding.ok else "Check its machine: df -h, its log, its database."
-                    yield CheckResult(GROUP, finding.name, "ok" if finding.ok else "fail", finding.says, do)
+                yield from _own_checks(client)
                 nodes = list(client.nodes.list())
         except HoldfastError as wrong:
             yield CheckResult(GROUP, "itself", "fail", wrong.says, wrong.hint)
@@ -218,6 +217,21 @@ class Reached:
             return str(json.loads(body)["info"]["version"])
         except (OSError, HTTPException, ValueError, KeyError, TypeError):
             return ""
+
+
+def _own_checks(client: "Client") -> "Iterator[CheckResult]":
+    from holdfast.errors import NotAllowed
+
+    try:
+        findings = client.doctor().findings
+    except NotAllowed as refused:
+        if refused.code != "forbidden":
+            raise
+        yield CheckResult(GROUP, "itself", "ok", "its own checks were left out: they need a network operator's token")
+        return
+    for finding in findings:
+        do = "" if finding.ok else "Check its machine: df -h, its log, its database."
+        yield CheckResult(GROUP, finding.name, "ok" if finding.ok else "fail", finding.says, do)
 
 
 def _nodes(nodes: "Sequence[NodeView]") -> CheckResult:

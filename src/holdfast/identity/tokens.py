@@ -28,7 +28,7 @@ TEXT_CHARS_MAX = 256
 _SECRET_BYTES = 24
 _CONTEXT = b"holdfast join token v1"
 _CHECKSUM_BYTES = 4
-_SECRET_TEXT = re.compile(r"(hf1|hfa)(?:_|%5f)[\w%+/=-]{4,}", re.IGNORECASE)
+_SECRET_TEXT = re.compile(r"(hf1|hfa|hfr)(?:_|%5f)[\w%+/=-]{4,}", re.IGNORECASE)
 _is_token_id = re.compile(r"tok_[0-9a-z]{8,32}").fullmatch
 
 
@@ -106,7 +106,7 @@ def parse(text: str) -> Ticket:
 
 
 def redacted(text: str) -> str:
-    """The text without join tokens and admin tokens in it, for errors and logs that quote what somebody sent. A token
+    """The text without join, access and admin tokens in it, for errors and logs that quote what somebody sent. A token
     that was cut short is still recognized."""
     return _SECRET_TEXT.sub(lambda found: f"{found[1]}_…", text)
 

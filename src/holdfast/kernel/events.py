@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.model import AttemptId, Job, JobId, JobSpec, JoinToken, NodeId, Owner, TokenId
+from holdfast.model import AccessId, AccessToken, AttemptId, Job, JobId, JobSpec, JoinToken, NodeId, Owner, TokenId
 from holdfast.model.messages import Hello, Leaving, Offers, Pong, Report
 
 
@@ -111,6 +111,16 @@ class TokenRevoked(Event, frozen=True, gc=False):
     token: TokenId
 
 
+class AccessMade(Event, frozen=True, gc=False):
+    token: AccessToken
+    """Without its dates: the kernel's clock gives them."""
+    ttl_ms: int
+
+
+class AccessRevoked(Event, frozen=True, gc=False):
+    token: AccessId
+
+
 class ExplainAsked(Event, frozen=True, gc=False):
     """A question. Like every event, it is answered after everything before it is committed."""
 
@@ -136,6 +146,6 @@ class EstimatesAsked(Event, frozen=True, gc=False):
 
 AnyEvent = (
     Led | Tick | Submitted | CancelAsked | MoveAsked | NodeJoined | NodeSaid | NodeBroke | DrainAsked
-    | Verified | Checkpointed | FilesReceived | TokenMade | TokenRevoked | ExplainAsked
-    | CheckAsked | EstimatesAsked
+    | Verified | Checkpointed | FilesReceived | TokenMade | TokenRevoked | AccessMade | AccessRevoked
+    | ExplainAsked | CheckAsked | EstimatesAsked
 )  # fmt: skip

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.kernel import (
+    access,
     checking,
     checkpoints,
     confirming,
@@ -23,6 +24,8 @@ from holdfast.kernel import (
 )
 from holdfast.kernel.decision import Answer, Decision, Done, Predicted, Rejected, Taken
 from holdfast.kernel.events import (
+    AccessMade,
+    AccessRevoked,
     AnyEvent,
     CancelAsked,
     CheckAsked,
@@ -194,6 +197,10 @@ class Kernel:
             case TokenMade():
                 w.put(event.token)
                 return Done("made")
+            case AccessMade():
+                return access.make(w, event.token, event.ttl_ms)
+            case AccessRevoked():
+                return access.revoke(w, event.token)
             case TokenRevoked():
                 token = w.tokens.get(event.token)
                 if token is None:

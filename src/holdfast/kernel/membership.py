@@ -79,7 +79,7 @@ def _enter(w: World, node: Node | None, hello: Hello) -> None:
     }  # fmt: skip
     if node is None:
         fresh = Node(hello.node, hello.public_key, hello.version, hello.hardware, w.now)
-        _use_token(w, hello)
+        fresh = replace(fresh, operator=_use_token(w, hello))
         change(w, replace(fresh, **known), NodeState.READY, Facts(node_cause=NodeCause.JOINED))
         return
     updated: Node = replace(node, **known)
@@ -124,6 +124,11 @@ def _wrong_key(node: Node | None, hello: Hello) -> Refusal | None:
 def _token_refusal(w: World, node: Node | None, hello: Hello) -> Refusal | None:
     if node is not None or w.settings.open_join:
         return None
+    return _token_fault(w, hello)
+
+
+def _token_fault(w: World, hello: Hello) -> Refusal | None:
+    """Why nobody may join with the token of this hello."""
     token = w.tokens.get(hello.token_id)  # pyright: ignore[reportArgumentType]
     fresh = "Ask the network's operator for a new one: `holdfast token new`."
     if not hello.token_id:
@@ -139,10 +144,15 @@ def _token_refusal(w: World, node: Node | None, hello: Hello) -> Refusal | None:
     return None
 
 
-def _use_token(w: World, hello: Hello) -> None:
-    token = w.tokens.get(hello.token_id)  # pyright: ignore[reportArgumentType]
-    if token is not None and token.uses_left > 0:
+def _use_token(w: World, hello: Hello) -> str:
+    """Count a use of the token that a new node shows. Returns who made it; empty: nobody, or the token is not good,
+    which an open network does not ask for."""
+    if _token_fault(w, hello) is not None:
+        return ""
+    token = w.tokens[hello.token_id]  # pyright: ignore[reportArgumentType]
+    if token.uses_left > 0:
         w.put(replace(token, uses_left=token.uses_left - 1))
+    return token.made_by
 
 
 def _taken(w: World, hello: Hello) -> Refusal | None:

@@ -3,6 +3,7 @@
 # The types are declared with gc=False: they form no cycles, and the collector must not traverse a fleet of a million
 # nodes every few seconds.
 
+from holdfast.model.access import AccessToken, Role
 from holdfast.model.causes import (
     DrainChange,
     Gate,
@@ -14,7 +15,19 @@ from holdfast.model.causes import (
     WaitReason,
 )
 from holdfast.model.failure import MEANINGS, Blame, Failure, FailureCode, Meaning
-from holdfast.model.ids import ArrayId, AttemptId, JobId, NodeId, Owner, TokenId, array_id, attempt_id, job_id, job_of
+from holdfast.model.ids import (
+    AccessId,
+    ArrayId,
+    AttemptId,
+    JobId,
+    NodeId,
+    Owner,
+    TokenId,
+    array_id,
+    attempt_id,
+    job_id,
+    job_of,
+)
 from holdfast.model.job import (
     DEFAULT_RECOVERY,
     Attempt,
@@ -57,6 +70,8 @@ __all__ = [
     "NEVER",
     "PLAIN",
     "SECOND_MS",
+    "AccessId",
+    "AccessToken",
     "ArrayId",
     "Attempt",
     "AttemptId",
@@ -100,6 +115,7 @@ __all__ = [
     "Resources",
     "Result",
     "RevokeCause",
+    "Role",
     "Score",
     "Settings",
     "StraggleKind",

@@ -7,6 +7,7 @@ JobId = NewType("JobId", str)
 AttemptId = NewType("AttemptId", str)
 NodeId = NewType("NodeId", str)
 TokenId = NewType("TokenId", str)
+AccessId = NewType("AccessId", str)
 Owner = NewType("Owner", str)
 ArrayId = NewType("ArrayId", str)
 

@@ -65,6 +65,8 @@ class Node(StoredRow, frozen=True, gc=False, omit_defaults=True):
     """What put it into this state; `cause` says it in words."""
     pause_cause: PauseCause | None = None
     """Why it is `leaving`; `leaving_why` says it in words."""
+    operator: str = ""
+    """Who made the join token that it first joined with; empty: nobody with a name, or it needed none."""
 
     @property
     def drained_by_network(self) -> bool:
@@ -93,3 +95,7 @@ class JoinToken(StoredRow, frozen=True, gc=False, omit_defaults=True):
     """-1: unlimited."""
     revoked: bool = False
     note: str = ""
+    made_by: str = ""
+    """Name of the caller that made it; empty: the admin token, or release 0.1."""
+    access: str = ""
+    """Id of the access token it was made with. It is revoked with that token."""

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from holdfast.model.access import AccessToken
 from holdfast.model.job import Attempt, DurationHistory, Job, Keep
 from holdfast.model.journal import Entry, Meta, WallTimes
 from holdfast.model.node import JoinToken, Node, NodeRecord
@@ -21,6 +22,9 @@ R = TypeVar("R", bound=StoredRow)
 
 COMMAND = "command_"
 """Prefix of the ids of duration histories whose kind is only a command."""
+
+NO_PREFIX = "-"
+"""No id begins with this: all rows of the kind are counted together."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -74,6 +78,7 @@ ROWS: tuple[RowType[Any], ...] = (
     RowType(Node, "node", "nodes"),
     RowType(NodeRecord, "record", "node_records"),
     RowType(JoinToken, "token", "tokens"),
+    RowType(AccessToken, "access", "access_tokens", live=Live.NEWEST, newest=Newest(2_000, NO_PREFIX, 0)),
     RowType(DurationHistory, "pace", "paces", live=Live.NEWEST, newest=Newest(20_000, COMMAND, 5_000)),
     RowType(
         kind=Job, name="job", table="jobs", live=Live.UNENDED, columns={"name": "spec.name", "array_id": "spec.array"}

@@ -2,6 +2,8 @@
 
 from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import CloseSession, Send, ToSession, Verify
+from holdfast.model import AccessToken
+from holdfast.orchestrator.access_directory import AccessDirectory
 from holdfast.orchestrator.content.service import ContentService
 from holdfast.orchestrator.content.sweep import left_behind
 from holdfast.orchestrator.content.verify import Verifier
@@ -19,20 +21,29 @@ class Effects:
     """Set right after both exist: they need each other."""
 
     def __init__(
-        self, sessions: Sessions, fleet: Fleet, verifier: Verifier, wakeups: Wakeups, content: ContentService
+        self,
+        sessions: Sessions,
+        fleet: Fleet,
+        access: AccessDirectory,
+        verifier: Verifier,
+        wakeups: Wakeups,
+        content: ContentService,
     ) -> None:
         self._sessions = sessions
         self._fleet = fleet
+        self._access = access
         self._verifier = verifier
         self._wakeups = wakeups
         self._content = content
 
     def rebuilt(self, snapshot: Snapshot) -> None:
         self._fleet.rebuilt(snapshot.attempts)
+        self._access.rebuilt(snapshot.of(AccessToken))
         self._content.led(self.leader.epoch, left_behind(snapshot))
 
     def committed(self, batch: CommitBatch) -> None:
         self._fleet.committed(batch)
+        self._access.committed(batch)
 
     def carry_out(self, send: Send) -> None:
         match send:
@@ -44,5 +55,6 @@ class Effects:
                 self._verifier.begin(send, self.leader)
 
     def leadership_ended(self, why: str) -> None:
+        self._access.leadership_ended()
         self._sessions.close_all(why)
         self._wakeups.wake_all()

@@ -114,8 +114,19 @@ class Queries:
 
     # --- nodes ---
 
-    async def node(self, named: str) -> Node:
-        return await self.ask(self._node, named)
+    async def node(self, named: str, operator: str | None = None) -> Node:
+        """`operator`: only this operator's nodes are found; None: everybody's. Another operator's node is reported
+        like one that does not exist."""
+        if operator is None:
+            return await self.ask(self._node, named)
+        return await self.ask(self._node_of, named, operator)
+
+    def _node_of(self, named: str, operator: str) -> Node:
+        ours = [node for node in self.store.nodes() if node.operator == operator]
+        fits = [node for node in ours if named in (node.id, node.name)]
+        if not fits and named.startswith("node_") and len(named) > 5:
+            fits = [node for node in ours if node.id.startswith(named)]
+        return _one_node(named, fits)
 
     def _node(self, named: str) -> Node:
         store = self.store
@@ -132,12 +143,7 @@ class Queries:
                 return node
             if ids:
                 raise _ambiguous("nodes", named, ids)
-        named_so = [node for node in store.nodes() if node.name and node.name == named]
-        if len(named_so) == 1:
-            return named_so[0]
-        if named_so:
-            raise _ambiguous("nodes", named, [node.id for node in named_so])
-        raise ApiError("not_found", f"there is no node {named[:80]!r}", "`holdfast nodes` lists them.")
+        return _one_node(named, [node for node in store.nodes() if node.name and node.name == named])
 
     async def nodes(self) -> list[Node]:
         return await self.ask(self.store.nodes)
@@ -149,11 +155,16 @@ class Queries:
         """All tokens, newest first."""
         return sorted(await self.ask(self.store.tokens), key=lambda token: (-token.made_ms, token.id))
 
-    async def token_named(self, named: str) -> JoinToken | None:
-        """The token with this id, or with this unique prefix of an id."""
-        if (known := await self.token(named)) is not None or len(named) <= len("tok_"):
+    async def token_named(self, named: str, made_by: str | None = None) -> JoinToken | None:
+        """The token with this id, or with this unique prefix of an id. `made_by`: only this caller's tokens are found;
+        None: everybody's."""
+        known = await self.token(named)
+        if known is not None and made_by in (None, known.made_by):
             return known
-        fits = [token for token in await self.tokens() if token.id.startswith(named)]
+        if len(named) <= len("tok_"):
+            return None
+        ours = (token for token in await self.tokens() if made_by in (None, token.made_by))
+        fits = [token for token in ours if token.id.startswith(named)]
         if len(fits) > 1:
             raise _ambiguous("tokens", named, [token.id for token in fits])
         return fits[0] if fits else None
@@ -175,6 +186,14 @@ class Queries:
             if len(found) >= JOURNAL_SHOWN or window >= last:
                 return found[-JOURNAL_SHOWN:]
             window *= 4
+
+
+def _one_node(named: str, fits: list[Node]) -> Node:
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
+        raise _ambiguous("nodes", named, [node.id for node in fits])
+    raise ApiError("not_found", f"there is no node {named[:80]!r}", "`holdfast nodes` lists them.")
 
 
 def _ambiguous(kind: str, named: str, ids: list[str], hint: str = "Give more letters of the id.") -> ApiError:

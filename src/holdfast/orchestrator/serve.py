@@ -23,6 +23,8 @@ from holdfast.durable import atomic_write
 from holdfast.errors import Misconfigured
 from holdfast.identity.admin import AdminToken
 from holdfast.identity.certificates import Certificate, needs_tls, server_credentials
+from holdfast.orchestrator.access_directory import AccessDirectory
+from holdfast.orchestrator.api.access import AccessService
 from holdfast.orchestrator.api.app import make_app
 from holdfast.orchestrator.api.context import ApiContext, RealTime
 from holdfast.orchestrator.api.node_files_api import NodeFilesApi, make_data_app
@@ -217,7 +219,8 @@ class Orchestrator:
         self._intake = LogIntake(self._logs, self._wakeups, self._metrics)
         recording = os.environ.get(record.ENVIRONMENT)
         self._recorder = record.Recorder(Path(recording)) if recording else None
-        world = Effects(self._sessions, self._fleet, self._verifier, self._wakeups, self._content)
+        self._access = AccessDirectory(lambda: self._leader.served_ms())
+        world = Effects(self._sessions, self._fleet, self._access, self._verifier, self._wakeups, self._content)
         self._leader = world.leader = Leader(
             self._settings, self._store, world, self._wakeups, self._metrics, self._recorder
         )
@@ -268,6 +271,8 @@ class Orchestrator:
             probes=self._sessions.probes,
             submissions=Submissions(),
             tokens=TokenService(self._token),
+            access=self._access,
+            access_tokens=AccessService(self._token),
             self_check=lambda: examine(self._leader, self._queries, self._config.data),
             pin=self._nodes_certificate.pin if self._nodes_certificate else "",
             stopping=lambda: self._stopping,

@@ -72,6 +72,8 @@ class MachineSpec(msgspec.Struct, frozen=True):
     site: str = ""
     arch: str = "x86_64"
     gpus: tuple[Gpu, ...] = ()
+    token_id: str = ""
+    token_sha256: str = ""
 
 
 class Machine:
@@ -304,6 +306,7 @@ class SimAgent(SimProcess):
         return Hello(
             spec.id, self.instance, f"key of {spec.id}", "0.1.0", hardware, spec.offered, "none", name=spec.id,
             site=spec.site, held=self.core.held(), epoch_seen=self.core.epoch_seen,
+            token_id=spec.token_id, token_sha256=spec.token_sha256,
         )  # fmt: skip
 
     def _dial_again(self, end: DialEnd, *, welcomed: bool) -> None:

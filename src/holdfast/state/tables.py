@@ -157,6 +157,15 @@ tokens = Table(
     Column("doc", Text, nullable=False),
 )
 
+access_tokens = Table(
+    "access_tokens",
+    metadata,
+    Column("id", Word, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("doc", Text, nullable=False),
+)
+Index("access_tokens_newest", access_tokens.c.seq)
+
 entries = Table(
     "entries",
     metadata,

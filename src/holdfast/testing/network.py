@@ -26,6 +26,7 @@ import msgspec
 from holdfast.client.endpoint import Endpoint
 from holdfast.errors import HoldfastError, Misuse
 from holdfast.identity.admin import AdminToken
+from holdfast.identity.tokens import Ticket, parse
 from holdfast.kernel.decision import Answer
 from holdfast.kernel.events import AnyEvent
 from holdfast.model import Gpu, Meta, Node, NodeId, NodeState, Resources, Settings
@@ -98,7 +99,9 @@ class Network:
         self.token = admin.text
         """The admin token, which its clients send with each request."""
         context = context_of(self, admin, content)
-        self.door = NetworkApi(context, Authentication(admin), content, self.need_open, lambda: self.leads)
+        self.door = NetworkApi(
+            context, Authentication(admin, context.access.valid), content, self.need_open, lambda: self.leads
+        )
         """The HTTP API that clients use. `door.lost = 1`: the next answer is lost on its way to the client."""
         self.nodes = [self._node(number, dict(offer)) for number, offer in enumerate(wanted, start=1)]
         self._closed = False
@@ -107,7 +110,7 @@ class Network:
             node.machine.start_agent()
         self.until(lambda: all(node.ready for node in self.nodes), seconds=JOIN_MS_MAX / 1_000)
 
-    def _node(self, number: int, offer: dict[str, Any]) -> "VirtualNode":
+    def _node(self, number: int, offer: dict[str, Any], ticket: Ticket | None = None) -> "VirtualNode":
         cpu, memory, disk = (str(offer.pop(word, usual)) for word, usual in _USUAL.items())
         gpus = int(offer.pop("gpu", 0))
         gpu_memory = size_mib(str(offer.pop("gpu_memory", "16GiB")))
@@ -119,6 +122,8 @@ class Network:
             Resources(cpu_milli(cpu), size_mib(memory), size_mib(disk), gpus),
             site=site,
             gpus=(Gpu("Virtual 1", gpu_memory),) * gpus,
+            token_id=ticket.id if ticket else "",
+            token_sha256=ticket.secret_sha256 if ticket else "",
         )
         link = SimLink(self._world, self._world.stream(), LINK_MS)
         machine = VirtualMachine(spec, self._world, self._watch, link, self._find, {})
@@ -128,18 +133,27 @@ class Network:
 
     # --- for tests ---
 
-    def client(self) -> "Client":
-        """The SDK's own `Client`, connected to this network. Whatever it waits for, it waits for in virtual time."""
+    def client(self, token: str = "") -> "Client":
+        """The SDK's own `Client`, connected to this network. Whatever it waits for, it waits for in virtual time.
+        `token`: an access token (`client.access.create`); empty: the admin token."""
         from holdfast.client.client import Client
 
         self.need_open()
-        return Client.over(VirtualTransport(self, Endpoint(URL, self.token)))
+        return Client.over(VirtualTransport(self, Endpoint(URL, token or self.token)))
 
-    def async_client(self) -> "AsyncClient":
+    def async_client(self, token: str = "") -> "AsyncClient":
         from holdfast.client.async_client import AsyncClient
 
         self.need_open()
-        return AsyncClient.over(VirtualAsyncTransport(self, Endpoint(URL, self.token)))
+        return AsyncClient.over(VirtualAsyncTransport(self, Endpoint(URL, token or self.token)))
+
+    def join(self, token: str, **offer: Any) -> "VirtualNode":
+        """Add a node that joins with a join token, so that it belongs to whoever made the token."""
+        node = self._node(len(self.nodes) + 1, offer, parse(token))
+        self.nodes.append(node)
+        node.machine.start_agent()
+        self.until(lambda: node.ready, seconds=JOIN_MS_MAX / 1_000)
+        return node
 
     def when(self, job: str, body: Deed | None = None, **body_fields: Any) -> None:
         """Define what jobs do that have this name, this command or this first word of the command: `when("train",

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.identity.admin import AdminToken
 from holdfast.kernel.decision import Answer
 from holdfast.kernel.events import AnyEvent, Submitted
-from holdfast.model import Attempt, AttemptId, Job, JobId, Settings, WallTimes, attempt_id
+from holdfast.model import AccessId, AccessToken, Attempt, AttemptId, Job, JobId, Settings, WallTimes, attempt_id
 from holdfast.model.messages import Load, Progress
+from holdfast.orchestrator.api.access import AccessService
 from holdfast.orchestrator.api.context import ApiContext, NothingMore
 from holdfast.orchestrator.api.submissions import Submissions
 from holdfast.orchestrator.api.tokens import TokenService
@@ -38,6 +39,8 @@ def context_of(network: "Network", admin: AdminToken, content: VirtualContent) -
         probes=VirtualProbes(network),
         submissions=Submissions(),
         tokens=TokenService(admin),
+        access=VirtualAccess(network),
+        access_tokens=AccessService(admin),
         self_check=_well,
         pin="",
         stopping=lambda: False,
@@ -113,6 +116,22 @@ class VirtualFleet:
 
     def progress_of(self, attempt: str) -> Progress | None:
         return None
+
+
+class VirtualAccess:
+    def __init__(self, network: "Network") -> None:
+        self._network = network
+
+    def get(self, id: AccessId) -> AccessToken | None:
+        found = self._network.store.rows.get(("access", id))
+        return found if isinstance(found, AccessToken) else None
+
+    def all(self) -> list[AccessToken]:
+        return [row for row in self._network.store.rows.values() if isinstance(row, AccessToken)]
+
+    def valid(self, id: AccessId) -> AccessToken | None:
+        token = self.get(id)
+        return token if token is not None and token.valid(self._network.served_ms) else None
 
 
 class VirtualOutput:

@@ -4,10 +4,12 @@ Those for files are in `wire/files.py`, those for errors in `wire/errors.py`: no
 Which endpoint takes and returns which of them is stated by the table in `orchestrator/api/routes.py` and listed in
 docs/reference/http-api.md.
 
-Every call except /healthz needs `Authorization: Bearer <token>`. Errors are ErrorView with a stable code. With
-`X-Holdfast-Owner: <name>` the admin acts for an owner: submits as that owner and sees only that owner's jobs; without
-it, the owner is `admin` and everything is visible. A stream ends with `event: end`; one that ends without it was cut
-off. Signed URLs need no token; if the network stores blobs in a folder, they are `PUT, GET /blobs/{key}?…`.
+Every call except /healthz needs `Authorization: Bearer <token>`: the admin token, or an access token, which has a role
+(docs/reference/roles.md). Errors are ErrorView with a stable code. With `X-Holdfast-Owner: <name>` a network operator
+acts for an owner, in the role of a user: submits as that owner and sees only that owner's jobs. Without it, everything
+is visible, and the owner is `admin` or the name in the access token. A stream ends with `event: end`; one that ends
+without it was cut off. Signed URLs need no token; if the network stores blobs in a folder, they are
+`PUT, GET /blobs/{key}?…`.
 """
 
 from typing import Any
@@ -333,7 +335,7 @@ class NodeView(msgspec.Struct, frozen=True):
     """Of what it offers to the network."""
     gpus: list[str]
     attempts: list[str]
-    """Ids of the attempts it holds."""
+    """Ids of the attempts it holds, as far as the caller may see them."""
     load: dict[str, int]
     joined_ms: int
     state_since_ms: int
@@ -350,6 +352,10 @@ class NodeView(msgspec.Struct, frozen=True):
     """`cause` as a code (holdfast.model.causes.NodeCause)."""
     pause_cause: str | None = None
     """Why the node itself accepts no new work, as a code (holdfast.model.causes.PauseCause); None: it does."""
+    holds: int = 0
+    """Number of attempts it holds, whoever they belong to."""
+    operator: str = ""
+    """The operator that made the join token that it joined with."""
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -397,6 +403,44 @@ class JoinTokenView(msgspec.Struct, frozen=True):
     note: str = ""
     left_ms: int | None = None
     """As in `TokenView`."""
+    made_by: str = ""
+    """The operator that made it."""
+
+
+class AccessRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: str
+    """`user`, `node-operator` or `network-operator` (holdfast.model.access.Role)."""
+    owner: str = ""
+    """The owner whose jobs a user has, or the operator whose nodes a node operator has; both need it."""
+    ttl_ms: int = 2_592_000_000
+    note: str = ""
+
+
+class AccessView(msgspec.Struct, frozen=True):
+    """A new access token."""
+
+    id: str
+    token: str
+    role: str
+    owner: str
+    left_ms: int
+    """For how long it is valid."""
+
+
+class AccessTokenView(msgspec.Struct, frozen=True):
+    """An access token in a listing: nobody can call with this information."""
+
+    id: str
+    state: str
+    """`good`, `expired` or `revoked`."""
+    role: str
+    owner: str
+    """Empty: a network operator without a name of its own."""
+    age_ms: int
+    left_ms: int
+    """For how long it is valid; 0: it is not."""
+    note: str = ""
+    made_by: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -101,7 +101,7 @@ def add_context(
     name: NameArg,
     url: Annotated[str, typer.Option("--url", metavar="URL", help="Where its orchestrator is.")],
     token_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="File with its admin token, which is copied; - is stdin.")
+        str | None, typer.Option(metavar="FILE", help="File with a token for it, which is copied; - is stdin.")
     ] = None,
     certificate: Annotated[
         str | None, typer.Option(metavar="FILE", help="The one certificate to trust, as PEM; else the system's.")

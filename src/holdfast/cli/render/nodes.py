@@ -38,6 +38,11 @@ def isolation(node: NodeView) -> Text:
     return Text(UNSAFE, style="bold red") if node.isolation == "none" else Text(clean(node.isolation))
 
 
+def held(node: NodeView) -> int:
+    """The number of attempts on a node. Not every caller sees their ids, and older orchestrators send only these."""
+    return max(node.holds, len(node.attempts))
+
+
 def standing(node: NodeView) -> str:
     """The condition of a node in one word: its state, or what else keeps work from it."""
     if node.state not in ("ready", "probation"):
@@ -45,9 +50,9 @@ def standing(node: NodeView) -> str:
     if not node.connected:
         return "away"
     if node.draining:
-        if node.draining_because and not node.drained:
+        if (node.draining_because or node.pause_cause) and not node.drained:
             return "paused"
-        return "draining" if node.attempts else "drained"
+        return "draining" if held(node) else "drained"
     if node.state == "ready" and any(node.free.get(kind, 1) <= 0 for kind in ("cpu_milli", "memory_mib")):
         return "full"
     return node.state
@@ -57,13 +62,15 @@ def because(node: NodeView) -> str:
     """The reason for the `standing` of a node; empty if there is none to show."""
     word, cause, since = standing(node), clean(node.cause), ago(node.state_since_ms)
     if word in ("paused", "draining", "drained"):
-        holds = f"; still holds {counted(len(node.attempts), 'attempt')}" if node.attempts else ""
-        return clean(node.draining_because) + holds
+        holds = f"; still holds {counted(held(node), 'attempt')}" if held(node) else ""
+        return (clean(node.draining_because) + holds).removeprefix("; ")
     if word == "away":
         return "not connected; expected back"
     if word == "full":
-        return f"no room: holds {counted(len(node.attempts), 'attempt')}" if node.attempts else "offers nothing"
-    return f"for {since}: {cause}" if word not in ("ready", "gone") else ""
+        return f"no room: holds {counted(held(node), 'attempt')}" if held(node) else "offers nothing"
+    if word in ("ready", "gone"):
+        return ""
+    return f"for {since}: {cause}" if cause else f"for {since}"
 
 
 def _remark(node: NodeView) -> str:
@@ -95,7 +102,7 @@ def nodes(listed: Sequence[NodeView], *, everyone: bool = False) -> None:
     if shown:
         out.print(_wide(shown) if out.width >= NARROW else _narrow(shown, out.width))
     for node in shown if out.width < NARROW else ():
-        if because(node) and not (standing(node) == "full" and node.attempts):  # which is normal
+        if because(node) and not (standing(node) == "full" and held(node)):  # which is normal
             out.print(Text.assemble((f"{_name(node)}: ", "bold"), _remark(node)))
         if node.isolation == "none":
             out.print(Text.assemble((f"{_name(node)}: ", "bold"), isolation(node)))
@@ -170,7 +177,7 @@ def _wide(listed: Sequence[NodeView]) -> Table:
             _cores(node),
             _memory(node),
             str(_offered(node, "gpus")),
-            str(len(node.attempts)),
+            str(held(node)),
             ago(node.state_since_ms),
             because(node) if standing(node) != node.state else clean(node.cause),
         )
@@ -186,7 +193,7 @@ def _narrow(listed: Sequence[NodeView], width: int) -> Table:
         "cpu free": _cores,
         "memory free": _memory,
         "gpus": lambda node: str(_offered(node, "gpus")),
-        "holds": lambda node: str(len(node.attempts)),
+        "holds": lambda node: str(held(node)),
     }
     left_out = () if width >= FITS else ("memory free", "gpus") if width >= FITS_LESS else ("memory free", "gpus", "id")
     shown = {name: cell for name, cell in cells.items() if name not in left_out}
@@ -218,7 +225,8 @@ def node(view: NodeView) -> None:
         "free": amounts_line(view.free),
         "gpus": clean(", ".join(view.gpus)),
         "load": _load(view.load),
-        "holds": clean(" ".join(view.attempts)),
+        "holds": clean(" ".join(view.attempts)) or (counted(held(view), "attempt") if held(view) else ""),
+        "operator": clean(view.operator),
     }
     for name, value in facts.items():
         if value:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from holdfast.cli.render import estimate_text
 from holdfast.cli.render.jobs import STYLES, ago, clean, clock
-from holdfast.cli.render.nodes import WORKS, because, place, standing
+from holdfast.cli.render.nodes import WORKS, because, held, place, standing
 from holdfast.quantities import spoken_cores, spoken_ms
 from holdfast.wire.http import EventView, JobView, NodeView, ScoreView
 
@@ -112,7 +112,7 @@ def _nodes(nodes: list[NodeView], width: int) -> RenderableType:
             Text(clean(standing(node)), style=STYLES.get(standing(node), "")),
             used(node, "cpu_milli", spoken_cores),
             *([] if small else [used(node, "memory_mib", _gib), busy]),
-            Text(f"{len(node.attempts):>5}"),
+            Text(f"{held(node):>5}"),
             Text(spoken_ms(node.silent_ms or 0)) if node.connected else Text("gone", style="red"),
             *more,
         )

@@ -34,7 +34,15 @@ from holdfast.identity.tokens import redacted
 from holdfast.orchestrator.api.authentication import Authentication
 from holdfast.orchestrator.api.call import STREAM_HEADERS, ApiCall, EventStream, Principal, Reply
 from holdfast.orchestrator.api.context import ApiContext
-from holdfast.orchestrator.api.dispatch import JSON_TYPE, TOO_DEEP, allowed, body_too_large, refused, response_to
+from holdfast.orchestrator.api.dispatch import (
+    JSON_TYPE,
+    TOO_DEEP,
+    allowed,
+    answer_of,
+    body_too_large,
+    refused,
+    response_to,
+)
 from holdfast.orchestrator.api.routes import BODY_BYTES_MAX, ROUTES, Route
 from holdfast.orchestrator.api_error import ApiError
 from holdfast.orchestrator.connections.recognition import recognized
@@ -43,6 +51,8 @@ from holdfast.wire.errors import ErrorView
 
 log = logging.getLogger("holdfast.http")
 
+BEARER = "token"
+"""The security scheme of the OpenAPI document: the admin token, or an access token."""
 BODY_MAX = "body_bytes_max"
 PRINCIPAL = "holdfast.principal"
 """Key in the ASGI scope under which the guard puts the caller."""
@@ -60,7 +70,7 @@ def mounted(ours: Route, context: ApiContext) -> HTTPRouteHandler:
 
     async def run(request: Request[Any, Any, Any], **parameters: Any) -> Any:
         call = ApiCall(context, _principal(request), request.headers)
-        return sent(await ours.handler(call, **parameters), ours)
+        return sent(await answer_of(ours, call, parameters), ours)
 
     kinds = {name: _litestars(one.kind) for name, one in ours.parameters.items()}
     shown = [inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)]
@@ -80,6 +90,8 @@ def mounted(ours: Route, context: ApiContext) -> HTTPRouteHandler:
         request_max_body_size=ours.body_bytes_max,
         opt={BODY_MAX: ours.body_bytes_max},
         guards=[may],
+        # One of these is enough; the word is the role that the token must have. Open routes need none.
+        security=[{BEARER: [role.value]} for role in sorted(ours.roles)],
         responses={status: _refusal(found) for status, found in ours.errors.items()},
     )(run)
 
@@ -182,15 +194,15 @@ class Guard:
     """Authenticates callers, and rejects a request without a valid token, whatever its path, unless the route is open.
     Reads no body."""
 
-    def __init__(self, app: ASGIApp, token: AdminToken) -> None:
+    def __init__(self, app: ASGIApp, authentication: Authentication) -> None:
         self._app = app
-        self._authentication = Authentication(token)
+        self._authentication = authentication
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
                 principal = self._authentication.principal(scope["path"], Headers.from_scope(scope), ROUTES)
-                if principal.scopes:
+                if principal.role is not None:
                     recognized(scope)
             except ApiError as wrong:
                 await turn_away(wrong, send)
@@ -220,10 +232,9 @@ def make_app(context: ApiContext, token: AdminToken) -> Guard:
             title="Holdfast",
             version=holdfast.__version__,
             description="Runs work on machines nobody controls, and gets it finished.",
-            components=Components(security_schemes={"admin": SecurityScheme(type="http", scheme="bearer")}),
-            security=[{"admin": []}],
+            components=Components(security_schemes={BEARER: SecurityScheme(type="http", scheme="bearer")}),
         ),
         logging_config=None,
         debug=False,
     )
-    return Guard(app, token)
+    return Guard(app, Authentication(token, lambda id: context.access.valid(id)))

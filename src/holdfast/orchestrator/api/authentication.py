@@ -1,9 +1,12 @@
 """Authenticates callers by the token in their request. Reads no body, and knows no web framework."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from holdfast.identity import access
 from holdfast.identity.admin import AdminToken
-from holdfast.orchestrator.api.call import ALL_SCOPES, NO_SCOPES, OWNER_HEADER, Headers, Principal, Scope
+from holdfast.model import AccessId, AccessToken, Role
+from holdfast.orchestrator.api.call import ADMIN, OWNER_HEADER, Headers, Principal
+from holdfast.orchestrator.api.job_requests import checked_owner
 from holdfast.orchestrator.api.routes import Route
 from holdfast.orchestrator.api_error import ApiError
 
@@ -11,14 +14,15 @@ TOKEN_HEADER = "authorization"
 
 
 class Unauthenticated(ApiError):
-    """The admin token is missing or wrong."""
+    """No token was presented, or one that is not valid. The answer is the same for both."""
 
     def __init__(self) -> None:
         super().__init__(
             "not_allowed",
-            "the admin token is missing or wrong",
-            "It is the text of admin.token in the orchestrator's folder. Commands take it from --token-file FILE; "
-            "over HTTP, send `Authorization: Bearer <token>`.",
+            "the token is missing, wrong, expired or revoked",
+            "Commands take a token from --token-file FILE, HOLDFAST_ACCESS_TOKEN or HOLDFAST_ADMIN_TOKEN; over HTTP, "
+            "send `Authorization: Bearer <token>`. The admin token is the text of admin.token in the orchestrator's "
+            "folder; `holdfast access new` makes others.",
         )
 
     @property
@@ -27,18 +31,40 @@ class Unauthenticated(ApiError):
 
 
 class Authentication:
-    def __init__(self, token: AdminToken) -> None:
+    """`valid`: the access token with this id, if it is valid now."""
+
+    def __init__(self, token: AdminToken, valid: Callable[[AccessId], AccessToken | None]) -> None:
         self._token = token
+        self._valid = valid
 
     def principal(self, path: str, headers: Headers, routes: Iterable[Route]) -> Principal:
-        """Raises Unauthenticated, whether or not the path exists, unless its route is open."""
-        scopes = self._scopes(headers.get(TOKEN_HEADER) or "")
-        if not scopes and not any(one.path == path and one.scope is Scope.OPEN for one in routes):
-            raise Unauthenticated
-        return Principal(scopes, headers.get(OWNER_HEADER))
+        """Raises ApiError, whether or not the path exists, unless its route is open."""
+        if any(one.path == path and not one.roles for one in routes):
+            return Principal()
+        caller = self._caller(headers.get(TOKEN_HEADER) or "")
+        return _acting(caller, headers.get(OWNER_HEADER))
 
-    def _scopes(self, sent: str) -> frozenset[Scope]:
-        """The scopes of the presented token. There is only the admin token, which has all scopes."""
-        scheme, _, presented = sent.partition(" ")
-        known = scheme.lower() == "bearer" and self._token.matches(presented.strip())
-        return ALL_SCOPES if known else NO_SCOPES
+    def _caller(self, sent: str) -> Principal:
+        scheme, _, rest = sent.partition(" ")
+        presented = rest.strip()
+        if scheme.lower() != "bearer":
+            raise Unauthenticated
+        if self._token.matches(presented):
+            return Principal(Role.NETWORK_OPERATOR)
+        secret = access.parse(presented)
+        known = None if secret is None else self._valid(secret.id)
+        if secret is None or known is None or not secret.matches(known):
+            raise Unauthenticated
+        if known.role is Role.NETWORK_OPERATOR:
+            return Principal(known.role, known.owner or ADMIN, access=known.id)
+        return Principal(known.role, known.owner, known.owner, known.id)
+
+
+def _acting(caller: Principal, acts_for: str | None) -> Principal:
+    """The caller in the role of a user, if it acts for an owner: nothing but what that owner may do."""
+    if acts_for is None or acts_for == caller.sees:
+        return caller
+    if caller.role is not Role.NETWORK_OPERATOR:
+        raise ApiError("forbidden", f"this token acts for {caller.name!r} only; {OWNER_HEADER} names another owner")
+    owner = checked_owner(acts_for)
+    return Principal(Role.USER, owner, owner, caller.access)

@@ -16,7 +16,7 @@ from holdfast.blobs.store import Accepted
 from holdfast.boottime import boottime_ms
 from holdfast.kernel.decision import Answer
 from holdfast.kernel.events import AnyEvent
-from holdfast.model import Attempt, Job, JobId, Settings, WallTimes
+from holdfast.model import AccessId, AccessToken, Attempt, Job, JobId, Settings, WallTimes
 from holdfast.model.messages import Load, Progress
 from holdfast.orchestrator.leader.clock import wall_ms
 from holdfast.orchestrator.nodes.probing import Probe
@@ -24,6 +24,7 @@ from holdfast.orchestrator.queries import Queries
 from holdfast.wire.http import DoctorView
 
 if TYPE_CHECKING:
+    from holdfast.orchestrator.api.access import AccessService
     from holdfast.orchestrator.api.submissions import Submissions
     from holdfast.orchestrator.api.tokens import TokenService
 
@@ -70,6 +71,16 @@ class FleetPort(Protocol):
     def load_of(self, node: str) -> Load | None: ...
     def silent_ms(self, node: str) -> int | None: ...
     def progress_of(self, attempt: str) -> Progress | None: ...
+
+
+class AccessPort(Protocol):
+    """The access tokens, as of the last commit. Raises Unavailable while this orchestrator does not lead."""
+
+    def get(self, id: AccessId) -> AccessToken | None: ...
+    def all(self) -> list[AccessToken]: ...
+    def valid(self, id: AccessId) -> AccessToken | None:
+        """None: there is none, or it has expired or was revoked."""
+        ...
 
 
 class OutputPort(Protocol):
@@ -183,6 +194,8 @@ class ApiContext(msgspec.Struct):
     probes: ProbesPort
     submissions: "Submissions"
     tokens: "TokenService"
+    access: AccessPort
+    access_tokens: "AccessService"
     self_check: Callable[[], Awaitable[DoctorView]]
     pin: str
     """Fingerprint of the certificate that nodes see; empty: there is none."""

@@ -11,9 +11,10 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from holdfast.blobs.errors import BlobError
-from holdfast.orchestrator.api.call import STREAM_HEADERS, ApiCall, EventStream, Headers, Principal, Reply, Scope
+from holdfast.orchestrator.api.call import STREAM_HEADERS, ApiCall, EventStream, Headers, Principal, Reply
 from holdfast.orchestrator.api.context import ApiContext
 from holdfast.orchestrator.api.routes import ROUTES, Route
+from holdfast.orchestrator.api.streams import while_allowed
 from holdfast.orchestrator.api_error import ApiError
 
 JSON_TYPE = "application/json"
@@ -43,8 +44,9 @@ class ApiResponse(msgspec.Struct, frozen=True):
 
 def allowed(route: Route, principal: Principal) -> None:
     """Raises ApiError if the caller may not use the route."""
-    if route.scope is not Scope.OPEN and route.scope not in principal.scopes:
-        raise ApiError("not_allowed", f"this needs the right to {route.scope.value}")
+    if route.roles and principal.role not in route.roles:
+        needed = " or ".join(sorted(route.roles))
+        raise ApiError("forbidden", f"this needs the role {needed}; the caller is {principal.role or 'nobody'}")
 
 
 def refused(error: Exception) -> ApiError | None:
@@ -64,12 +66,19 @@ async def answered(context: ApiContext, principal: Principal, request: ApiReques
         route, words = found(request.method, request.path)
         allowed(route, principal)
         parameters = read(route, words, request)
-        return _response(route, await route.handler(ApiCall(context, principal, request.headers), **parameters))
+        call = ApiCall(context, principal, request.headers)
+        return _response(route, await answer_of(route, call, parameters))
     except Exception as wrong:
         error = refused(wrong)
         if error is None:
             raise
         return response_to(error)
+
+
+async def answer_of(route: Route, call: ApiCall, parameters: Mapping[str, Any]) -> Any:
+    """What the handler answers. A stream ends with the token of its reader."""
+    said = await route.handler(call, **parameters)
+    return EventStream(while_allowed(said.pieces, call.still_allowed)) if isinstance(said, EventStream) else said
 
 
 def response_to(error: ApiError) -> ApiResponse:

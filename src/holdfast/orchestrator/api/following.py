@@ -7,6 +7,7 @@ import msgspec
 from holdfast.model import Entry
 from holdfast.orchestrator.api import streams
 from holdfast.orchestrator.api.call import ApiCall, EventStream
+from holdfast.orchestrator.api.visibility import JournalFilter, seen_entry
 from holdfast.orchestrator.api_error import ApiError
 
 TAIL_MAX = 1_000
@@ -22,7 +23,7 @@ async def follow_events(
     tail: Annotated[int, msgspec.Meta(ge=0, le=TAIL_MAX)] | None = None,
 ) -> EventStream:
     context = call.context
-    queries, owner = context.queries, call.principal.sees
+    queries = context.queries
     if tail is not None:
         after = max(after, await queries.ask(queries.store.last_seq) - tail)
     last = call.headers.get("last-event-id")
@@ -31,17 +32,11 @@ async def follow_events(
             raise ApiError("bad_cursor", "Last-Event-ID was not issued by this stream")
         after = int(last)
     job_id = (await call.job(job)).id if job else None
-    node_id = (await queries.node(node)).id if node else None
-    owners: dict[str, str] = {}
+    node_id = (await call.node(node)).id if node else None
+    readable = JournalFilter(call)
 
-    async def shown(entry: Entry) -> bool:
-        """The admin sees all entries; a caller that acts for an owner sees none of other owners' jobs."""
-        if owner is None or entry.job is None:
-            return True
-        if entry.job not in owners:
-            found = await queries.known_jobs([entry.job])
-            owners[entry.job] = found[entry.job].owner if entry.job in found else ""
-        return owners[entry.job] == owner
+    async def shown(entry: Entry) -> Entry | None:
+        return seen_entry(call.principal, entry) if await readable(entry) else None
 
     return EventStream(streams.events(context, max(0, after), job_id, node_id, follow, shown))
 
@@ -52,4 +47,4 @@ async def follow_logs(call: ApiCall, job: str, stream: str = "both", follow: boo
         raise ApiError("bad_request", f"stream is {stream[:60]!r}; it can be stdout, stderr or both")
     cursor = streams.Cursor(call.header("last-event-id"))
     found = await call.job(job)
-    return EventStream(streams.JobLog(call.context, found.id, chosen, cursor).follow(follow))
+    return EventStream(streams.JobLog(call, found.id, chosen, cursor).follow(follow))

@@ -19,15 +19,17 @@ from holdfast.model import (
     Owner,
     Recovery,
     Resources,
+    Role,
     Settings,
     Workload,
     job_id,
 )
+from holdfast.model.access import is_reserved
 from holdfast.orchestrator.api_error import ApiError
 from holdfast.wire.checks import spec_fault
-from holdfast.wire.http import JobRequest, TokenRequest
+from holdfast.wire.http import AccessRequest, JobRequest, TokenRequest
 
-Choice = TypeVar("Choice", Workload, Recovery)
+Choice = TypeVar("Choice", Workload, Recovery, Role)
 
 KEY_CHARS_MAX = 200
 OWNER_CHARS_MAX = 100
@@ -130,7 +132,22 @@ def checked_key(key: str) -> str:
 def checked_owner(owner: str) -> str:
     if not 1 <= len(owner) <= OWNER_CHARS_MAX or not owner.isprintable() or owner != owner.strip():
         raise ApiError("bad_request", f"the owner {owner[:60]!r} needs 1 to {OWNER_CHARS_MAX} printable characters")
+    if is_reserved(owner):
+        raise ApiError("bad_request", f"{owner!r} is reserved: it can be no owner's name", "Choose another name.")
     return owner
+
+
+def checked_access(request: AccessRequest) -> AccessRequest:
+    role = _one_of(Role, request.role, "role")
+    if request.owner or role is not Role.NETWORK_OPERATOR:
+        checked_owner(request.owner)
+    if not 1_000 <= request.ttl_ms <= TOKEN_TTL_MS_MAX:
+        raise ApiError(
+            "bad_request", f"ttl_ms is {request.ttl_ms}; it may be 1000 (a second) to {TOKEN_TTL_MS_MAX} (ten years)"
+        )
+    if len(request.note) > 200 or not request.note.isprintable():
+        raise ApiError("bad_request", "note takes up to 200 printable characters")
+    return request
 
 
 def checked_token(request: TokenRequest) -> TokenRequest:

@@ -15,6 +15,7 @@ from holdfast.orchestrator.api.refusals import decided, rejection
 from holdfast.orchestrator.api.request_files import need_again, resolved
 from holdfast.orchestrator.api.submissions import BATCH_MAX, Submission, asked_for, stands
 from holdfast.orchestrator.api.views import estimate_view, explain_view, job_view
+from holdfast.orchestrator.api.visibility import seen_attempt, seen_entry
 from holdfast.orchestrator.api_error import ApiError, Unavailable
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.logs.log_files import STREAMS, LogRefused
@@ -68,7 +69,12 @@ async def list_jobs(
     context = call.context
     if phase is not None and phase not in set(JobPhase):
         raise ApiError("bad_request", f"phase is {phase[:60]!r}; it can be {', '.join(JobPhase)}")
-    jobs = await context.queries.jobs(call.principal.sees or owner, phase, limit + 1, after)
+    sees = call.principal.sees
+    if after is not None and sees is not None:
+        last = (await context.queries.known_jobs([after])).get(after)
+        if last is None or last.owner != sees:
+            return JobList([])  # as after a job that does not exist
+    jobs = await context.queries.jobs(sees or owner, phase, limit + 1, after)
     more = len(jobs) > limit
     page = jobs[:limit]
     predicted = await estimates_of(context, [job for job in page if job.live])
@@ -97,7 +103,7 @@ async def show_job(call: ApiCall, job: str, estimate: bool = True, live: bool = 
     context = call.context
     found = await call.job(job, live=live)
     predicted = await estimates_of(context, [found] if found.live and estimate else [])
-    return _with_estimate(context, await _shown(context, found), predicted)
+    return _with_estimate(context, await _shown(call, found), predicted)
 
 
 async def estimates_of(context: ApiContext, jobs: list[Job]) -> dict[JobId, Estimate]:
@@ -144,7 +150,7 @@ async def stop_job(call: ApiCall, job: str) -> JobView:
         answer = await context.leader.ask(CancelAsked(found.id, by=call.principal.name))
         if isinstance(answer, Rejected) and answer.code != "not_live":
             raise rejection(answer)
-    return await _shown(context, await call.job(found.id))
+    return await _shown(call, await call.job(found.id))
 
 
 async def rerun_job(call: ApiCall, job: str) -> JobView:
@@ -166,7 +172,7 @@ async def move_job(call: ApiCall, job: str, data: MoveRequest) -> JobView:
     node = await context.queries.node(data.to)
     key = checked_key(call.key or data.key or secrets.token_hex(16))
     decided(await context.leader.ask(MoveAsked(found.id, node.id, by=call.principal.name, key=key)))
-    return await _shown(context, await call.job(found.id))
+    return await _shown(call, await call.job(found.id))
 
 
 async def output(
@@ -195,12 +201,14 @@ async def files_received(call: ApiCall, job: str) -> JobView:
     context = call.context
     found = await call.job(job)
     decided(await context.leader.ask(FilesReceived(found)))
-    return await _shown(context, found)
+    return await _shown(call, found)
 
 
-async def _shown(context: ApiContext, job: Job) -> JobView:
+async def _shown(call: ApiCall, job: Job) -> JobView:
+    context, caller = call.context, call.principal
     attempts, entries = await context.queries.job_story(job)
-    view = job_view(job, context.dated, attempts, entries)
+    view = job_view(job, context.dated, attempts, [seen_entry(caller, entry) for entry in entries])
+    view = msgspec.structs.replace(view, attempts=[seen_attempt(caller, attempt) for attempt in view.attempts])
     if view.files is not None and await context.queries.received(job.id):
         view = msgspec.structs.replace(view, files=msgspec.structs.replace(view.files, received=True))
     under_way = _progress(context, attempts)

@@ -18,11 +18,13 @@ import msgspec
 
 from holdfast.model import Attempt, Blame, Confirmation, Entry, Job, Verdict
 from holdfast.orchestrator.api.views import event_view
+from holdfast.orchestrator.api.visibility import seen_entry
 from holdfast.orchestrator.api_error import ApiError
 from holdfast.orchestrator.wakeups import JOURNAL
 from holdfast.wire.http import LogLine
 
 if TYPE_CHECKING:
+    from holdfast.orchestrator.api.call import ApiCall
     from holdfast.orchestrator.api.context import ApiContext
 
 ALIVE_S = 10.0
@@ -47,9 +49,10 @@ async def events(
     job: str | None,
     node: str | None,
     follow: bool,
-    shown: Callable[[Entry], Awaitable[bool]],
+    shown: Callable[[Entry], Awaitable[Entry | None]],
 ) -> AsyncGenerator[bytes, None]:
-    """The journal after entry `after`. `shown`: whether this reader may see an entry."""
+    """The journal after entry `after`. `shown`: the entry as this reader may see it; None: it may
+    not."""
     yield ALIVE
     with context.wakeups.listen(JOURNAL) as wakeup:
         while not context.stopping():
@@ -57,8 +60,8 @@ async def events(
             page = await context.queries.entries(after, job, node, PAGE)
             for entry in page:
                 after = entry.seq
-                if await shown(entry):
-                    yield sse(event_view(entry, context.dated), str(entry.seq))
+                if (seen := await shown(entry)) is not None:
+                    yield sse(event_view(seen, context.dated), str(entry.seq))
             if len(page) == PAGE:
                 continue
             if not follow:
@@ -66,6 +69,19 @@ async def events(
                 return
             if not await wakeup.woken_or_idle(ALIVE_S):
                 yield ALIVE
+
+
+async def while_allowed(
+    pieces: AsyncGenerator[bytes, None], allowed: Callable[[], bool]
+) -> AsyncGenerator[bytes, None]:
+    """The stream, cut off once its reader's token is no longer valid. A reader that resumes is then refused."""
+    try:
+        async for piece in pieces:
+            if not allowed():
+                return
+            yield piece
+    finally:
+        await pieces.aclose()
 
 
 class Cursor:
@@ -99,12 +115,13 @@ class Cursor:
 class JobLog:
     """One reader of one job's output."""
 
-    def __init__(self, context: "ApiContext", job: str, streams: tuple[str, ...], cursor: Cursor) -> None:
-        self._context = context
-        self._queries = context.queries
+    def __init__(self, call: "ApiCall", job: str, streams: tuple[str, ...], cursor: Cursor) -> None:
+        self._context = call.context
+        self._queries = call.context.queries
         self._job = job
         self._streams = streams
         self._cursor = cursor
+        self._reader = call.principal
 
     async def follow(self, follow: bool) -> AsyncGenerator[bytes, None]:
         yield ALIVE
@@ -122,8 +139,8 @@ class JobLog:
                         async for piece in self._output(attempts):
                             yield piece
                     self._cursor.entry = entry.seq
-                    at_ms = self._context.dated(entry.at_ms)
-                    yield sse(LogLine(entry.attempt or "", "platform", entry.seq, entry.text, at_ms), str(self._cursor))
+                    text, at_ms = seen_entry(self._reader, entry).text, self._context.dated(entry.at_ms)
+                    yield sse(LogLine(entry.attempt or "", "platform", entry.seq, text, at_ms), str(self._cursor))
                 async for piece in self._output(attempts):
                     yield piece
                 if len(entries) == PAGE:

@@ -5,13 +5,14 @@ A token's text is shown when the token is made, and when that call is repeated; 
 
 import asyncio
 
+from msgspec.structs import replace
+
 from holdfast.identity import tokens
 from holdfast.identity.admin import AdminToken
 from holdfast.identity.tokens import Drawn
 from holdfast.kernel.events import TokenMade, TokenRevoked
 from holdfast.model import Instant
-from holdfast.orchestrator.api.call import ApiCall
-from holdfast.orchestrator.api.context import ApiContext
+from holdfast.orchestrator.api.call import ADMIN, ApiCall
 from holdfast.orchestrator.api.job_requests import checked_key, checked_token
 from holdfast.orchestrator.api.refusals import decided
 from holdfast.orchestrator.api.views import token_view
@@ -31,14 +32,18 @@ class TokenService:
         self._admin = admin
         self._one_at_a_time = asyncio.Lock()
 
-    def drawn(self, key: str, asked: TokenRequest) -> Drawn:
+    def drawn(self, caller: str, key: str, asked: TokenRequest) -> Drawn:
         wanted = (str(asked.ttl_ms), str(asked.uses), asked.note)
-        return Drawn(self._admin.derived("token id", key), self._admin.derived("token secret", key, *wanted))
+        # A key is its caller's own: another's must not lead to the same token.
+        ours = (key,) if caller == ADMIN else (key, caller)
+        return Drawn(self._admin.derived("token id", *ours), self._admin.derived("token secret", *ours, *wanted))
 
-    async def make(self, context: ApiContext, asked: TokenRequest, key: str | None) -> TokenView:
+    async def make(self, call: ApiCall, asked: TokenRequest, key: str | None) -> TokenView:
+        context, caller = call.context, call.principal
         now = context.leader.served_ms()
-        drawn = None if key is None else self.drawn(key, asked)
+        drawn = None if key is None else self.drawn(caller.name, key, asked)
         ticket, row = tokens.make(context.pin, Instant(now), Instant(now + asked.ttl_ms), asked.uses, asked.note, drawn)
+        row = replace(row, made_by=caller.name, access=caller.access or "")
         # No other call may make the same token between the lookup and the commit: it would undo a revocation.
         async with self._one_at_a_time:
             known = None if key is None else await context.queries.token(row.id)
@@ -52,19 +57,19 @@ class TokenService:
 
 
 async def make_token(call: ApiCall, data: TokenRequest) -> TokenView:
-    context = call.context
-    return await context.tokens.make(context, checked_token(data), checked_key(call.key) if call.key else None)
+    return await call.context.tokens.make(call, checked_token(data), checked_key(call.key) if call.key else None)
 
 
 async def list_tokens(call: ApiCall) -> list[JoinTokenView]:
     context = call.context
-    now = context.leader.served_ms()
-    return [token_view(token, now, context.dated) for token in await context.queries.tokens()]
+    now, operator = context.leader.served_ms(), call.principal.operates
+    ours = (token for token in await context.queries.tokens() if operator in (None, token.made_by))
+    return [token_view(token, now, context.dated) for token in ours]
 
 
 async def revoke_token(call: ApiCall, token: str) -> None:
     context = call.context
-    known = await context.queries.token_named(token)
+    known = await context.queries.token_named(token, call.principal.operates)
     if known is None:
         # Not quoted: it may be the token itself, whole or in part.
         raise ApiError("no_such_token", "there is no join token with that id")

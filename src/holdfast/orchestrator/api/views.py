@@ -180,6 +180,8 @@ def node_view(
         draining_because=draining_text(node),
         cause_code=node.cause_code,
         pause_cause=node.pause_cause,
+        holds=len(attempts),
+        operator=node.operator,
     )
 
 
@@ -189,7 +191,7 @@ def token_view(token: JoinToken, now_ms: int, dated: Dated) -> JoinTokenView:
     if state == "good" and token.uses_left == 0:
         state = "used up"
     made_ms, expires_ms, left_ms = dated(token.made_ms), dated(token.expires_ms), max(0, token.expires_ms - now_ms)
-    return JoinTokenView(token.id, state, made_ms, expires_ms, token.uses_left, token.note, left_ms)
+    return JoinTokenView(token.id, state, made_ms, expires_ms, token.uses_left, token.note, left_ms, token.made_by)
 
 
 def estimate_view(estimate: Estimate | None, dated: Dated) -> EstimateView | None:
