@@ -163,7 +163,8 @@ class Reached:
         except (OSError, HTTPException) as wrong:
             return CheckResult(GROUP, "token", "fail", f"no answer to a request with it: {wrong}", "Run this again.")
         if status == 401:
-            do = "It may belong to another network, or be expired or revoked. Give another: --token-file FILE."
+            do = "It belongs to another network, has expired or was revoked. Give another: --token-file FILE, such as "
+            do += "admin.token from this orchestrator's folder."
             return CheckResult(GROUP, "token", "fail", "this orchestrator does not accept it", do)
         return CheckResult(GROUP, "token", "ok", "it is accepted")
 
