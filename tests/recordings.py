@@ -36,6 +36,7 @@ from holdfast.model import (
     Node,
     NodeRecord,
     Settings,
+    WallTimes,
 )
 from holdfast.node.core import events as core_events
 from holdfast.node.core.admission import Means, NodeLimits
@@ -46,8 +47,7 @@ NODES = Path(__file__).parent / "unit" / "recorded_nodes"
 
 ROWS: dict[str, type] = {
     "meta": Meta, "node": Node, "record": NodeRecord, "token": JoinToken, "access": AccessToken,
-    "pace": DurationHistory, "job": Job,
-    "attempt": Attempt,
+    "pace": DurationHistory, "job": Job, "attempt": Attempt, "wall_times": WallTimes,
 }  # fmt: skip
 KERNEL_WORDS: dict[str, type] = {
     "led": events.Led, "tick": events.Tick, "submitted": events.Submitted, "cancel_asked": events.CancelAsked,
