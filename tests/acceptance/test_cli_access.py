@@ -24,8 +24,10 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNetwork]:
 
 def test_a_token_is_made_listed_completed_and_revoked(network: LocalNetwork) -> None:
     # given a token for a user
-    words = ("access", "new", "--role", "user", "--owner", "ann", "--ttl", "5m", "--note", "her laptop")
-    made = json.loads(network.cli(*words, "--json", check=0).stdout)
+    said = network.cli(
+        "access", "new", "--role", "user", "--owner", "ann", "--ttl", "5m", "--note", "her laptop", "--json", check=0
+    )
+    made = json.loads(said.stdout)
     assert (made["role"], made["owner"]) == ("user", "ann") and 0 < made["left_ms"] <= 300_000
     told = network.cli("access", "new", "--role", "network-operator", check=0)
     assert told.stdout.startswith("hfr_") and told.stdout.strip() not in told.stderr, "no secret in a journal"
@@ -106,3 +108,21 @@ def test_a_node_operator_looks_after_the_nodes_that_joined_with_its_tokens(netwo
     for words in (("node", "show", "ant"), ("node", "drain", "ant")):
         assert "[not_found]" in network.cli(*words, env=env, check=66).stderr
     assert "[forbidden]" in network.cli("jobs", env=env, check=77).stderr
+
+
+def test_a_network_operators_token_manages_tokens_from_another_machine(network: LocalNetwork, tmp_path: Path) -> None:
+    # given a machine without an orchestrator, and a network operator's token in a file
+    url, away = network.client().url, {"HOLDFAST_HOME": str(tmp_path / "home")}
+    (file := tmp_path / "token").write_text(network.client().access.create("network-operator", owner="eve").token)
+    chief = str(file)
+
+    made = network.cli(
+        "access", "new", "--role", "user", "--owner", "zoe", "--json", "--url", url, "--token-file", chief,
+        env=away, check=0,
+    )  # fmt: skip
+    id = json.loads(made.stdout)["id"]
+    listed = network.cli("access", "list", "--url", url, "--token-file", chief, env=away, check=0).stdout
+    row = next(line for line in listed.splitlines() if id in line)
+    assert "zoe" in row and "eve" in row
+    said = network.cli("access", "revoke", id, "--url", url, "--token-file", chief, env=away, check=0).stdout
+    assert f"{id} is revoked" in said
