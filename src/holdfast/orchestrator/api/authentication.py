@@ -39,10 +39,12 @@ class Authentication:
 
     def principal(self, path: str, headers: Headers, routes: Iterable[Route]) -> Principal:
         """Raises ApiError, whether or not the path exists, unless its route is open."""
-        if any(one.path == path and not one.roles for one in routes):
-            return Principal()
-        caller = self._caller(headers.get(TOKEN_HEADER) or "")
-        return _acting(caller, headers.get(OWNER_HEADER))
+        try:
+            return _acting(self._caller(headers.get(TOKEN_HEADER) or ""), headers.get(OWNER_HEADER))
+        except ApiError:
+            if any(one.path == path and not one.roles for one in routes):
+                return Principal()
+            raise
 
     def _caller(self, sent: str) -> Principal:
         scheme, _, rest = sent.partition(" ")
