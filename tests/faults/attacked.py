@@ -54,7 +54,14 @@ class Measured(msgspec.Struct):
 class Attacked:
     """`with Attacked(folder) as server`."""
 
-    def __init__(self, folder: Path, limits: dict[str, int] | None = None, tls: bool | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limits: dict[str, int] | None = None,
+        tls: bool | None = None,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self._answer_s = answer_s
         self.ports = {"http": free_port(), "nodes": free_port(), "files": free_port()}
         self.tls = bool(tls)
         self._data = folder / "orchestrator"
@@ -84,10 +91,10 @@ class Attacked:
 
     def connection(self) -> HTTPConnection:
         if not self.tls:
-            return HTTPConnection("127.0.0.1", self.ports["http"], timeout=ANSWER_S)
+            return HTTPConnection("127.0.0.1", self.ports["http"], timeout=self._answer_s)
         trusting = ssl.create_default_context()
         trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-        return HTTPSConnection("127.0.0.1", self.ports["http"], timeout=ANSWER_S, context=trusting)
+        return HTTPSConnection("127.0.0.1", self.ports["http"], timeout=self._answer_s, context=trusting)
 
     def measure(self, seconds: float) -> Measured:
         """Ask for health on new connections, and submit on one that is kept, in turn."""

@@ -19,6 +19,8 @@ ATTACK_S = float(os.environ.get("HOLDFAST_ATTACK_S", "2"))
 LONG = ATTACK_S > 10
 CONNECTIONS = 20_000 if LONG else 4_100
 TRIES = 3
+REFUSED_S = 3.0
+"""Without an answer for so long, people are shut out."""
 P99_S, TIMES_QUIET = 0.25, 5
 CONTROL = "/holdfast.v1.NodeLink/Control"
 ATTACKS = {
@@ -31,7 +33,7 @@ ATTACKS = {
     "idle_tls": ("http", CONNECTIONS),
 }
 """The listener that each is aimed at, and how many connections it holds."""
-NEED_LIMITS = ("half_sent", "second_request", "idle_prefaces")
+NEED_LIMITS = ("half_sent", "second_request", "idle_prefaces") if LONG else ("half_sent", "idle_prefaces")
 """What shuts people out of a server without limits."""
 
 
@@ -71,10 +73,9 @@ def test_an_honest_client_notices_no_attack(name: str, request: pytest.FixtureRe
         # and nothing is left of the attack
         wait_for(lambda: server.back_at(start), lambda: f"{server.taken()} to be {start} again", BACK_S)
         # and it was about as fast as before, if this machine had nothing else to do
-        bar_s = max(TIMES_QUIET * quiet.p99_s, P99_S)
-        if during.p99_s <= bar_s:
+        if during.p99_s <= max(TIMES_QUIET * quiet.p99_s, P99_S) or not (calm and idle_machine()):
             break
-        assert left or not (calm and idle_machine()), f"{during.p99_s:.3f} s under attack, {quiet.p99_s:.3f} s before"
+        assert left, f"{during.p99_s:.3f} s under attack, {quiet.p99_s:.3f} s before"
     # and the log has some lines about it, and no more
     assert "Traceback" not in server.output()
     assert len(server.output()) - logged < 4_000 * (1 + ATTACK_S)
@@ -93,6 +94,6 @@ def test_a_node_is_let_in_while_strangers_hold_the_node_port(plain: Attacked) ->
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("name", NEED_LIMITS)
 def test_without_limits_the_same_attack_shuts_people_out(name: str, tmp_path: Path) -> None:
-    with Attacked(tmp_path, limits=NO_LIMITS) as server:
+    with Attacked(tmp_path, limits=NO_LIMITS, answer_s=REFUSED_S) as server:
         quiet, during = attacked(server, name)
         assert during.failures or during.p99_s > max(TIMES_QUIET * quiet.p99_s, P99_S)

@@ -56,6 +56,10 @@ def test_whoever_has_shown_who_it_is_stays_and_is_no_stranger() -> None:
     # and it stays known, whatever it sends
     door.stands("known", Standing.HALF_SENT)
     assert door.opened("third", "a") == "second"
+    # and however many of them there are
+    assert door.known("third")
+    assert door.opened("fourth", "a") is None
+    assert door.opened("fifth", "a") == "fourth"
 
 
 @pytest.mark.spec("A12")

@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 import stat
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from holdfast.orchestrator.metrics import Metrics
 
 LOOK_S_MIN, LOOK_S_MAX = 0.1, 2.0
 LOOK_SHARE = 50
-"""Looking takes at most this part of the time."""
+"""Looking takes at most this part of a processor's time."""
 HEADROOM = 8
 """This part of gRPC's own limit stays free, so that a new connection is accepted before another is closed for it."""
 OPEN_FILES = "/proc/self/fd"
@@ -94,11 +95,9 @@ class NodePort:
         """Look at the connections until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            began_s = loop.time()
-            found = await asyncio.to_thread(self._look)
+            found, took_s = await asyncio.to_thread(self._timed_look)
             self._judge(found, loop.time())
             self._reports.report(loop.time())
-            took_s = loop.time() - began_s
             await asyncio.sleep(min(max(took_s * LOOK_SHARE, LOOK_S_MIN), LOOK_S_MAX))
 
     def _judge(self, found: "dict[tuple[int, int], NodeConnection | None]", now_s: float) -> None:
@@ -144,6 +143,12 @@ class NodePort:
     def _forget(self, connection: NodeConnection) -> None:
         self._admission.closed(connection)
         self._silent_since.pop(connection, None)
+
+    def _timed_look(self) -> "tuple[dict[tuple[int, int], NodeConnection | None], float]":
+        """With the processor time it took. The time on the clock would grow with the load, and looks become rare just
+        when strangers are many."""
+        began_s = time.thread_time()
+        return self._look(), time.thread_time() - began_s
 
     def _look(self) -> "dict[tuple[int, int], NodeConnection | None]":
         """All sockets. Runs in a thread: only reads what the last look found."""
