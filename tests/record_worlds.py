@@ -27,6 +27,7 @@ import recordings
 from holdfast.kernel import events
 from holdfast.kernel.kernel import Kernel
 from holdfast.model import (
+    BUILD,
     CONTAINER,
     JOBS,
     NETWORK,
@@ -306,7 +307,7 @@ DRAWN_EVENTS = 900
 def drawn_node(seed: int) -> list[Line]:
     random = Random(f"drawn node {seed}")
     means = Means(
-        "none", (JOBS, PLAIN, *random.choice(((), (CONTAINER,), (CONTAINER, NETWORK)))),
+        "none", (JOBS, PLAIN, *random.choice(((), (CONTAINER,), (BUILD, CONTAINER, NETWORK)))),
         "/run/engine" if seed % 2 else "", ("gpu0", "gpu1"), random.choice(({}, {"pids": 5})),
     )  # fmt: skip
     limits = NodeLimits(attempts_max=random.choice((3, 4, 256)), argv_bytes_max=12, env_bytes_max=9)

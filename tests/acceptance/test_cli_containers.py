@@ -135,6 +135,33 @@ def test_an_image_is_built_from_the_folder(network: LocalNetwork, image: str, tm
     assert first.stdout == again.stdout == "built in\n"
 
 
+@pytest.mark.spec("J1", "N3", "N10")
+@pytest.mark.parametrize("engine", ["docker"], indirect=True)
+def test_a_node_whose_operator_refuses_builds_runs_images_but_builds_none(
+    network: LocalNetwork, engine: EngineService, image: str, tmp_path: Path
+) -> None:
+    # given one node that builds, and a second one that does not
+    (tmp_path / "Dockerfile").write_text(f"FROM {image}\nRUN true\n")
+    ant = network.nodes["ant"]
+    bee = network.start_node("bee", flags=["--engine", engine.socket, "--private-inputs", "--no-builds"])
+
+    # when the first one is paused
+    network.cli("node", "pause", "--home", str(ant.home), check=0)
+    network.wait_for(lambda: network.client().nodes.get(ant.id).draining, "the pause to be told")
+    imaged = network.cli("run", *SMALL, "--no-results", "--image", image, "--", "echo", "image", cwd=tmp_path, check=0)
+    built = network.cli(
+        "run", *SMALL, "--no-results", "--detach", "--dockerfile", "Dockerfile", "--", "true", cwd=tmp_path, check=0
+    )
+
+    # then the second one runs an image, and what is to be built waits for the first
+    assert imaged.stdout == "image\n"
+    job = built.stdout.split()[0]
+    assert network.client().jobs.explain(job).gate_codes == {"draining": 1, "kind": 1}
+    network.cli("node", "resume", "--home", str(ant.home), check=0)
+    assert network.cli("wait", job).returncode == 0
+    bee.terminate()
+
+
 @pytest.mark.spec("J1")
 @pytest.mark.parametrize("engine", ["docker"], indirect=True)
 def test_requirements_are_installed_first(network: LocalNetwork, tmp_path: Path) -> None:

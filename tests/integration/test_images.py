@@ -19,6 +19,7 @@ import pytest
 
 from holdfast.model import Blame, Failure, FailureCode
 from holdfast.node.images.image_cache import Image, ImageLimits, Images, NoImage
+from holdfast.node.images.image_names import REASONS
 from holdfast.node.runtimes import scratch
 from holdfast.testing.engines import Docker, EngineService, Registry
 from holdfast.testing.processes import wait_for
@@ -392,9 +393,7 @@ def running(mark: str) -> bool:
 
 
 @pytest.mark.spec("N4")
-async def test_a_build_has_no_network_unless_the_operator_allows_it(
-    engine: EngineService, base: str, tmp_path: Path
-) -> None:
+async def test_a_build_has_no_network(engine: EngineService, base: str, tmp_path: Path) -> None:
     folder = project(tmp_path / "one", f"FROM {base}\nRUN cat /proc/net/dev >&2; exit 1\n")
     async with images(engine, tmp_path) as found:
         wrong = await failure(found.build(folder, "att_1"))
@@ -476,3 +475,94 @@ async def test_a_build_is_not_given_an_image_of_the_operators_own(
         assert (await failure(found.build(folder, "att_1"))).code is FailureCode.BUILD
     async with images(engine, tmp_path, local=[own]) as found:
         assert (await found.build(folder, "att_1")).got
+
+
+# --- limits of a build, and what its errors tell ---
+
+SPAWN = "i=0; while [ $i -lt 200 ]; do sleep 60 & i=$((i+1)); done; echo all $i"
+
+
+@pytest.mark.spec("N13", "J6")
+@pytest.mark.parametrize(
+    ("step", "asked", "says"),
+    [
+        (SPAWN, {"pids": 30}, "ork"),
+        ("tail /dev/zero || exit 77", {"memory_mib": 32}, ""),
+        ("dd if=/dev/zero of=/big bs=1M count=48; sleep 600", {"disk_mib": 16}, "more than 16 MiB"),
+    ],
+    ids=["processes", "memory", "disk"],
+)
+async def test_the_limits_of_the_job_hold_for_the_steps_of_its_build(
+    engine: EngineService, base: str, tmp_path: Path, step: str, asked: dict[str, int], says: str
+) -> None:
+    folder = project(tmp_path / "one", f"FROM {base}\nRUN {step}\n")
+    before = groups()
+    async with images(engine, tmp_path) as found:
+        wrong = await failure(found.build(folder, "att_1", asked=asked))
+    assert wrong.code is FailureCode.BUILD and says in wrong.detail, wrong
+    assert "all 200" not in wrong.detail
+    assert groups() <= before
+
+
+@pytest.mark.spec("N13", "J6")
+async def test_an_image_that_has_more_than_the_job_may_keep_is_not_kept(
+    docker: Docker, base: str, tmp_path: Path
+) -> None:
+    """However quickly it was written."""
+    folder = project(tmp_path / "one", f"FROM {base}\nRUN dd if=/dev/zero of=/big bs=1M count=17\n")
+    async with images(docker, tmp_path) as found:
+        wrong = await failure(found.build(folder, "att_1", asked={"disk_mib": 16}))
+        assert wrong.code is FailureCode.BUILD and "more than 16 MiB" in wrong.detail, wrong
+        assert (await found.build(folder, "att_1", asked={"disk_mib": 18})).got
+
+
+def groups() -> set[str]:
+    """The control groups of builds."""
+    return {top for top, _, _ in os.walk("/sys/fs/cgroup") if "holdfast-build-" in os.path.basename(top)}
+
+
+@pytest.mark.spec("N4", "N13")
+async def test_steps_keep_only_the_capabilities_that_act_inside_of_the_image(
+    podman: EngineService, base: str, tmp_path: Path
+) -> None:
+    """Docker's builder cannot drop any."""
+    folder = project(tmp_path / "one", f"FROM {base}\nRUN grep CapEff /proc/self/status; exit 1\n")
+    async with images(podman, tmp_path) as found:
+        wrong = await failure(found.build(folder, "att_1"))
+    (effective,) = [line.split()[1] for line in wrong.detail.splitlines() if line.startswith("CapEff")]
+    kept = {number for number in range(64) if int(effective, 16) >> number & 1}
+    assert kept == {0, 1, 3, 4, 6, 7}  # chown, dac_override, fowner, fsetid, setgid, setuid
+
+
+@pytest.mark.spec("N5", "N13")
+@pytest.mark.parametrize("path", ['["/etc/passwd"]', "Dockerfile.in"])
+async def test_no_name_of_a_dockerfile_leads_to_files_of_the_host(
+    engine: EngineService, tmp_path: Path, path: str
+) -> None:
+    folder = project(tmp_path / "one", "FROM scratch\n")
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text('#include "/etc/passwd"\nFROM scratch\nLABEL a=b\n')
+    async with images(engine, tmp_path) as found:
+        wrong = await failure(found.build(folder, "att_1", dockerfile=path))
+    assert wrong.code is FailureCode.BUILD, wrong
+    assert "root" not in wrong.detail.lower(), wrong.detail
+
+
+@pytest.mark.spec("N5", "N13")
+@pytest.mark.parametrize("private", [False, True])
+async def test_no_error_tells_whether_a_port_of_the_node_is_open(
+    engine: EngineService, loopback: tuple[str, list[str]], tmp_path: Path, private: bool
+) -> None:
+    """Where the operator allows such addresses the code may differ, but the engine's own words stay on the node."""
+    opened, _ = loopback
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        closed = f"127.0.0.1:{gone.getsockname()[1]}"
+    told: list[list[Failure]] = []
+    for at in (opened, closed):
+        async with images(engine, tmp_path, private=private) as found:
+            built = project(tmp_path / at, f"FROM {at}/some/image\nLABEL a=b\n")
+            told.append([await failure(found.ensure(f"{at}/some/image", "a")), await failure(found.build(built, "a"))])
+    if private:
+        assert {one.detail for both in told for one in both} <= set(REASONS.values())
+    else:
+        assert told[0] == told[1]

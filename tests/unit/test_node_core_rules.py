@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.model import (
+    BUILD,
     CONTAINER,
     JOBS,
     NETWORK,
@@ -23,7 +24,7 @@ from holdfast.model import (
 )
 from holdfast.model.messages import Discard, Go, HeldPhase, Leaving, Load, Offers, Renewed, Report, Save, Start, Welcome
 from holdfast.node.core import core as core_module
-from holdfast.node.core.admission import Means, NodeLimits, crowding, flaw, order_for
+from holdfast.node.core.admission import Means, NodeLimits, crowding, flaw, order_for, unable
 from holdfast.node.core.attempt_lifecycle import Act, AttemptLifecycle, BodyOutcome, EndKind, Phase
 from holdfast.node.core.core import NodeCore
 from holdfast.node.core.events import (
@@ -124,6 +125,24 @@ def test_what_is_asked_may_fill_the_node_and_the_first_thing_that_exceeds_it_is_
     assert crowding(Resources(1_000, 1, 1, 0), ROOM, Resources(3_000, 0, 0, 0)) == ""
     assert crowding(Resources(1_000, 4_001, 1, 0), ROOM, Resources(3_000, 0, 0, 0)).startswith("4001 memory_mib")
     assert crowding(Resources(1, 1, 1, 1), ROOM, Resources(0, 0, 0, 3)).startswith("1 gpus asked, 0 free of 2")
+
+
+@pytest.mark.spec("N10", "J1")
+@pytest.mark.parametrize(
+    ("how", "features", "missing"),
+    [
+        ({}, (JOBS, PLAIN), ""),
+        ({}, (JOBS, CONTAINER, BUILD), "plain"),
+        ({"image": "busybox"}, (JOBS, CONTAINER), ""),
+        ({"image": "busybox"}, (JOBS, PLAIN), "container"),
+        ({"dockerfile": "Dockerfile"}, (JOBS, CONTAINER, BUILD), ""),
+        ({"dockerfile": "Dockerfile"}, (JOBS, CONTAINER, PLAIN), "build"),
+        ({"dockerfile": "Dockerfile"}, (JOBS, PLAIN), "build, container"),
+    ],
+)
+def test_what_a_node_does_not_offer_is_named(how: dict[str, str], features: tuple[str, ...], missing: str) -> None:
+    found = unable(start(**how), Means("bubblewrap", features))
+    assert found == (f"this node does not offer: {missing}" if missing else "")
 
 
 @pytest.mark.spec("N4")

@@ -53,11 +53,12 @@ from holdfast.model.job import (
 )
 from holdfast.model.journal import Entry, Facts, Meta, WallTimes
 from holdfast.model.node import JoinToken, Node, NodeRecord, NodeState
-from holdfast.model.resources import CONTAINER, FEATURES, JOBS, NETWORK, PLAIN, Gpu, Hardware, Need, Resources
+from holdfast.model.resources import BUILD, CONTAINER, FEATURES, JOBS, NETWORK, PLAIN, Gpu, Hardware, Need, Resources
 from holdfast.model.settings import Settings
 from holdfast.model.time import DAY_MS, HOUR_MS, MINUTE_MS, NEVER, SECOND_MS, Instant, after
 
 __all__ = [
+    "BUILD",
     "CONTAINER",
     "DAY_MS",
     "DEFAULT_RECOVERY",

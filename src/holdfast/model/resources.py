@@ -6,11 +6,13 @@ JOBS = "jobs"
 """Feature: takes jobs, that is, other people's code."""
 CONTAINER = "container"
 """Feature: runs images on a container engine."""
+BUILD = "build"
+"""Feature: builds images from Dockerfiles."""
 NETWORK = "network"
 """Feature: can let a job use the network."""
 PLAIN = "plain"
 """Feature: runs jobs that have no image, with the machine's own programs."""
-FEATURES = (CONTAINER, JOBS, NETWORK, PLAIN)
+FEATURES = (BUILD, CONTAINER, JOBS, NETWORK, PLAIN)
 
 
 class Resources(msgspec.Struct, frozen=True, gc=False, order=False):

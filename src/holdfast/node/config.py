@@ -46,6 +46,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The socket of a container engine; empty: the usual one, if it exists; `none`: no engine."""
     private_inputs: bool = False
     """Whether jobs may name addresses and registries inside the node's own network."""
+    builds: bool = True
+    """Whether images may be built here from Dockerfiles of jobs, if there is a container engine."""
     network: bool = True
     """Whether jobs that ask for it may use the network, through a router of their own."""
     index_hosts: tuple[tuple[str, int], ...] = ()
@@ -164,6 +166,7 @@ SETTINGS: dict[str, Setting] = {
     "unsafe_process_runtime": Setting("HOLDFAST_UNSAFE_PROCESS_RUNTIME", _flag),
     "engine": Setting("HOLDFAST_NODE_ENGINE", _text),
     "private_inputs": Setting("HOLDFAST_NODE_PRIVATE_INPUTS", _flag),
+    "builds": Setting("HOLDFAST_NODE_BUILDS", _flag),
     "network": Setting("HOLDFAST_NODE_NETWORK", _flag),
     "index_hosts": Setting("HOLDFAST_NODE_INDEX_HOSTS", _hosts),
     "hours": Setting("HOLDFAST_NODE_HOURS", _hours),

@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast.errors import EXIT_INTERNAL, HoldfastError, Misconfigured
 from holdfast.identity import tokens
 from holdfast.identity.keys import NodeKey
-from holdfast.model import CONTAINER, JOBS, NETWORK, PLAIN, Hardware, Resources
+from holdfast.model import BUILD, CONTAINER, JOBS, NETWORK, PLAIN, Hardware, Resources
 from holdfast.node import hardware
 from holdfast.node.agent import Agent
 from holdfast.node.config import NodeConfig
@@ -118,7 +118,7 @@ def choose_means(config: NodeConfig, runtime: str) -> Means:
     if engine:
         why = try_engine(engine)
         if not why:
-            features.add(CONTAINER)
+            features |= {CONTAINER, BUILD} if config.builds else {CONTAINER}
         elif config.engine:
             raise Misconfigured(f"the container engine cannot be used: {why}", code="no_engine")
         else:

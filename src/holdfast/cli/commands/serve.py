@@ -186,6 +186,9 @@ def node(
     private_inputs: Annotated[
         bool, typer.Option("--private-inputs", help="Jobs may fetch from addresses inside this machine's network.")
     ] = False,
+    no_builds: Annotated[
+        bool, typer.Option("--no-builds", help="No image is built here from a job's Dockerfile.")
+    ] = False,
     no_network: Annotated[
         bool, typer.Option("--no-network", help="No job may use the network, even if it asks for it.")
     ] = False,
@@ -232,6 +235,7 @@ def node(
         "s3_bucket": s3_bucket,
         "engine": engine,
         "private_inputs": private_inputs or None,
+        "builds": False if no_builds else None,
         "network": False if no_network else None,
         "hours": "; ".join(hours) if hours else None,
         "grace_ms": duration_ms(grace) if grace else None,

@@ -116,7 +116,10 @@ class Preparer:
         if attempt_inputs.image:
             image = await self._images.ensure(attempt_inputs.image, order.attempt, stage_told)
         else:
-            image = await self._images.build(work, order.attempt, attempt_inputs.dockerfile, told=stage_told)
+            asked = {**order.resources, "pids": order.limits.get("pids", 0)}
+            image = await self._images.build(
+                work, order.attempt, attempt_inputs.dockerfile, told=stage_told, asked=asked
+            )
         return replace(order, image=image.id)
 
     async def _furnish(

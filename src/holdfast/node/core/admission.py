@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from holdfast.model import CONTAINER, DAY_MS, JOBS, NETWORK, PLAIN, Resources, job_of
+from holdfast.model import BUILD, CONTAINER, DAY_MS, JOBS, NETWORK, PLAIN, Resources, job_of
 from holdfast.model.job import TIME_LIMIT_MS_MAX
 from holdfast.model.messages import Start, Welcome
 from holdfast.node.core.order import Order, OrderError
@@ -97,6 +97,8 @@ def unable(start: Start, means: Means) -> str:
     """Which features the job needs that this node does not offer, in words; empty if there are none."""
     spec = start.spec
     asked = {*spec.need.features, CONTAINER if spec.image or spec.dockerfile else PLAIN}
+    if spec.dockerfile:
+        asked.add(BUILD)
     missing = sorted(asked - set(means.features))
     return f"this node does not offer: {', '.join(missing)}" if missing else ""
 

@@ -1,7 +1,8 @@
-"""Has an engine build an image from a packed folder, within limits of memory, processor and disk. For `image_cache`.
+"""Has an engine build an image from a packed folder, within limits of memory, processor, processes and disk. For
+`image_cache`.
 
-The steps of a Dockerfile are untrusted code: they run in the engine's own containers, without the network unless the
-operator allows it.
+The steps of a Dockerfile are untrusted code: they run in the engine's own containers, without a network. An engine's
+network reaches the node's own, and its builder has no other.
 """
 
 import asyncio
@@ -19,7 +20,8 @@ import msgspec
 from holdfast.model import FailureCode
 from holdfast.node.images import image_names
 from holdfast.node.images.image_names import OWN, NoImage
-from holdfast.node.runtimes.engine_cgroup import kill_all
+from holdfast.node.runtimes import scratch
+from holdfast.node.runtimes.engine_cgroup import hold_pids, kill_all, remove_groups, written_layers
 from holdfast.tasks import TaskScope
 
 if TYPE_CHECKING:
@@ -31,6 +33,25 @@ _WATCH_S = 1.0
 _END_TRIES, _AGAIN_S = 100, 0.1
 _RESERVE_BYTES = 256 << 20
 """A build is aborted if it leaves less than this on the engine's disk: the node's own stability comes first."""
+_CAPABILITIES_DROPPED = (
+    "AUDIT_WRITE", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETPCAP", "SYS_CHROOT",
+)  # fmt: skip
+"""Left are those by which root changes owner, mode and user inside of the image: package managers need them."""
+
+
+class BuildLimits(msgspec.Struct, frozen=True):
+    """Of all steps of a build."""
+
+    memory_mib: int = 4096
+    cpu_milli: int = 2000
+    pids: int = 4096
+    disk_mib: int = 32 << 10
+    """What the steps may write, and what the image may have beyond the images that it is built from."""
+
+    def within(self, asked: Mapping[str, int]) -> "BuildLimits":
+        """These limits, or those of a job where they are lower. 0 and missing: the job has none."""
+        own = msgspec.structs.asdict(self)
+        return BuildLimits(**{name: min(most, asked.get(name) or most) for name, most in own.items()})
 
 
 class Build(msgspec.Struct, frozen=True):
@@ -38,11 +59,7 @@ class Build(msgspec.Struct, frozen=True):
     """A tar archive, open for reading."""
     dockerfile: str
     args: dict[str, str]
-    memory_mib: int
-    cpu_milli: int
-    bytes_max: int
-    """Maximum size of the image. A build may use twice as much on the disk."""
-    network: bool
+    limits: BuildLimits
 
 
 async def run(docker: "aiodocker.Docker", name: str, build: Build, told: Callable[[int, int], None]) -> None:
@@ -52,9 +69,10 @@ async def run(docker: "aiodocker.Docker", name: str, build: Build, told: Callabl
     root = Path(str(about.get("DockerRootDir") or "/"))
     ways = _Ways(await docker.version(), about)
     try:
+        ways.hold(build.limits.pids)
         async with TaskScope() as tasks:
             working = tasks.start(f"build {name}", _work(docker, name, build, ways, root, told))
-            watching = tasks.start(f"watch the disk during the build of {name}", _watch(root, build.bytes_max))
+            watching = tasks.start(f"watch the disk during the build of {name}", _watch(root, ways, build.limits))
             done, _ = await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
             if working not in done:
                 raise watching.result()
@@ -72,22 +90,47 @@ class _Ways:
         self._systemd = about.get("CgroupDriver") == "systemd"
         self._mark = f"{OWN}build-{secrets.token_hex(8)}"
 
-    def words(self, network: bool) -> dict[str, str]:
-        """Podman understands `networkmode` differently: Docker's `none` means the node's own network there. Also, its
-        steps continue when the client disconnects, so they run in a place where they can be found."""
+    def words(self) -> dict[str, str]:
+        """Podman understands `networkmode` differently: Docker's `none` means the node's own network there. Only Podman
+        can be told to drop capabilities, and never to pull: Docker finds what was pulled before."""
         if not self._podman:
-            return {"networkmode": "default" if network else "none"}
+            return {"networkmode": "none", "cgroupparent": self._parent, "version": "1"}
         own = json.dumps([{"Name": "network", "Host": False, "Path": ""}])
         return {
-            "networkmode": "NetworkEnabled" if network else "NetworkDisabled",
+            "networkmode": "NetworkDisabled",
             "nsoptions": own,
-            "cgroupparent": f"{self._mark}.slice" if self._systemd else f"/{self._mark}",
+            "cgroupparent": self._parent,
+            "dropcaps": json.dumps([f"CAP_{name}" for name in _CAPABILITIES_DROPPED]),
+            "pullpolicy": "never",
         }
 
+    @property
+    def _parent(self) -> str:
+        return f"{self._mark}.slice" if self._systemd else f"/{self._mark}"
+
+    def hold(self, pids: int) -> None:
+        """Limit the processes of all steps together. With systemd the group belongs to it, and is not made here."""
+        if self._systemd:
+            return
+        try:
+            hold_pids(self._mark, pids)
+        except OSError as wrong:
+            says = f"this node cannot limit the processes of a build: {wrong.strerror}"
+            raise NoImage(FailureCode.REFUSED, says) from None
+
+    def layers(self) -> set[str]:
+        """Where the steps write."""
+        return written_layers(self._mark)
+
+    def _remove(self) -> bool:
+        """Whether no group is left. The engine takes a moment to remove those of its containers."""
+        return self._systemd or remove_groups(self._mark)
+
     async def end_steps(self) -> None:
-        """Kill the running step: that fails the build, so no other step starts."""
-        for _ in range(_END_TRIES if self._podman else 0):
-            if not await asyncio.to_thread(kill_all, self._mark):
+        """Kill the running step: that fails the build, so no other step starts. Docker does so when the client
+        disconnects, Podman does not. Then the groups go."""
+        for _ in range(_END_TRIES):
+            if not await asyncio.to_thread(kill_all, self._mark) and await asyncio.to_thread(self._remove):
                 return
             await asyncio.sleep(_AGAIN_S)
 
@@ -119,10 +162,10 @@ async def _events(docker: "aiodocker.Docker", name: str, build: Build, ways: _Wa
     import aiohttp
     from aiodocker.jsonstream import json_stream_stream
 
-    memory = build.memory_mib << 20
-    words = ways.words(build.network) | {
+    memory = build.limits.memory_mib << 20
+    words = ways.words() | {
         "t": name, "dockerfile": build.dockerfile, "buildargs": json.dumps(build.args), "rm": "1", "forcerm": "1",
-        "memory": memory, "memswap": memory, "cpuperiod": 100_000, "cpuquota": build.cpu_milli * 100,
+        "memory": memory, "memswap": memory, "cpuperiod": 100_000, "cpuquota": build.limits.cpu_milli * 100,
         "labels": json.dumps({f"{OWN}build": "1"}),
     }  # fmt: skip
     headers, forever = {"Content-Type": "application/x-tar"}, aiohttp.ClientTimeout(total=None)
@@ -150,26 +193,32 @@ def _step(text: str) -> tuple[int, int] | None:
 
 
 def _failed(says: str, said: Collection[str], root: Path) -> NoImage:
-    """The Dockerfile's fault, unless the registry or the node's disk caused it."""
+    """The Dockerfile's fault, unless the registry or the node's disk caused it. An engine's own words about a registry
+    are not repeated."""
     code = image_names.blame(says)
     with contextlib.suppress(OSError):
         if shutil.disk_usage(root).free < _RESERVE_BYTES:
             code = FailureCode.NODE_DISK_FULL
-    if code not in (FailureCode.NETWORK, FailureCode.NODE_DISK_FULL):
-        code = FailureCode.BUILD
-    return NoImage(code, "\n".join([f"the image could not be built: {says}", *said]))
+    if code in (FailureCode.NETWORK, FailureCode.NODE_DISK_FULL):
+        return NoImage(code, image_names.REASONS[code])
+    return NoImage(FailureCode.BUILD, "\n".join([f"the image could not be built: {says}", *said]))
 
 
-async def _watch(root: Path, bytes_max: int) -> NoImage:
+async def _watch(root: Path, ways: _Ways, limits: BuildLimits) -> NoImage:
     """Returns when the build has written too much, with the error."""
-    began = _free(root)
+    written: dict[str, int] = {}
     while True:
         await asyncio.sleep(_WATCH_S)
-        free = _free(root)
-        if free < _RESERVE_BYTES:
+        if _free(root) < _RESERVE_BYTES:
             return NoImage(FailureCode.NODE_DISK_FULL, "the build was aborted: the machine's disk is almost full")
-        if began - free > 2 * bytes_max:
-            return NoImage(FailureCode.BUILD, f"the build was aborted: it wrote more than {2 * bytes_max} bytes")
+        for layer in await asyncio.to_thread(ways.layers):
+            written[layer] = max(written.get(layer, 0), await asyncio.to_thread(scratch.measured_mib, layer))
+        if sum(written.values()) > limits.disk_mib:
+            return wrote_too_much(limits)
+
+
+def wrote_too_much(limits: BuildLimits) -> NoImage:
+    return NoImage(FailureCode.BUILD, f"the build wrote more than {limits.disk_mib} MiB, the job's disk limit")
 
 
 def _free(root: Path) -> int:

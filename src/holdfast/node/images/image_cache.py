@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import socket
 import tempfile
 import time
@@ -28,13 +29,14 @@ from holdfast.node import linux
 from holdfast.node.addresses import non_public
 from holdfast.node.images import build_context, image_names
 from holdfast.node.images import dockerfile as dockerfiles
-from holdfast.node.images.image_builds import Build, run
+from holdfast.node.images.image_builds import Build, BuildLimits, run, wrote_too_much
 from holdfast.node.images.image_names import OWN, ImageName, NoImage
 from holdfast.tasks import OwnedTasks
 
 if TYPE_CHECKING:
     import aiodocker
 
+log = logging.getLogger("holdfast.node")
 LEDGER = "images.json"
 CALL_S_MAX = 60.0
 """For an engine to answer a request that needs no work."""
@@ -69,8 +71,7 @@ class ImageLimits(msgspec.Struct, frozen=True):
     seconds_max: float = 12 * 60.0
     """Of one pull or build. Below the orchestrator's limit for preparation, so that the reason reaches the owner."""
     context_bytes_max: int = 4 << 30
-    build_memory_mib: int = 4096
-    build_cpu_milli: int = 2000
+    build: BuildLimits = BuildLimits()
 
 
 class ImageRecord(msgspec.Struct):
@@ -103,17 +104,14 @@ class Images:
         *,
         private: bool = False,
         local: Collection[str] = (),
-        build_network: bool = False,
     ) -> None:
         """`engine`: its socket; `home`: the folder of the ledger. `private`: registries inside the node's own network
-        are allowed. `local`: names of the operator's own images that jobs may use; `*`: all. `build_network`: builds
-        may use the engine's network."""
+        are allowed. `local`: names of the operator's own images that jobs may use; `*`: all."""
         self._socket = engine
         self._ledger_path = home / LEDGER
         self._limits = limits or ImageLimits()
         self._private = private
         self._local = local
-        self._build_network = build_network
         self._engine: aiodocker.Docker | None = None
         self._ledger = self._read_ledger()
         self._holders: dict[str, str] = {}
@@ -151,13 +149,15 @@ class Images:
         dockerfile: str = "Dockerfile",
         args: Mapping[str, str] | None = None,
         told: ImageProgress = _nobody,
+        asked: Mapping[str, int] | None = None,
     ) -> Image:
         """An image built from a folder, held for `holder`. An equal folder with equal arguments reuses the image.
-        Raises NoImage if it cannot be built."""
+        `asked`: the job's limits, by the names of `BuildLimits`. Raises NoImage if it cannot be built."""
         limits = self._limits
         with contextlib.ExitStack() as until_shared:
             packed = until_shared.enter_context(tempfile.TemporaryFile(dir=self._ledger_path.parent))
             try:
+                dockerfiles.check_name(dockerfile)
                 found = await asyncio.to_thread(
                     build_context.pack, folder, dockerfile, packed, limits.context_bytes_max
                 )
@@ -171,21 +171,15 @@ class Images:
             name = f"{OWN}build:{hashlib.sha256(words.encode()).hexdigest()}"
             packed.seek(0)
             until_shared.pop_all()
-        build = Build(
-            packed,
-            dockerfile,
-            dict(args or {}),
-            limits.build_memory_mib,
-            limits.build_cpu_milli,
-            limits.image_bytes_max,
-            self._build_network,
-        )
+        build = Build(packed, dockerfile, dict(args or {}), limits.build.within(asked or {}))
+        # Those who share a build also share its limits.
+        key = f"{name} {json.dumps(msgspec.structs.astuple(build.limits))}"
         with self._wanted_meanwhile(name):
             image = await self._known(name)
             if image is not None:
                 packed.close()
             else:
-                image = await self._once(name, lambda tell: self._build(name, build, bases, tell), told, packed.close)
+                image = await self._once(key, lambda tell: self._build(name, build, bases, tell), told, packed.close)
             return self._held(image, holder)
 
     def hold(self, image: str, holder: str) -> None:
@@ -252,7 +246,9 @@ class Images:
             says = f"the image was not {'built' if built else 'there'} within {self._limits.seconds_max:.0f} s"
             raise NoImage(FailureCode.BUILD if built else FailureCode.NETWORK, says) from None
         except aiodocker.DockerError as wrong:
-            raise NoImage(image_names.blame(wrong.message), wrong.message) from None
+            log.warning("the engine cannot provide %s: %s", key, wrong.message)
+            code = image_names.blame(wrong.message)
+            raise NoImage(code, image_names.REASONS[code]) from None
         except (aiohttp.ClientError, OSError, ValueError) as wrong:
             raise NoImage(FailureCode.RUNTIME_FAULT, f"the container engine failed: {wrong}") from None
         await self._make_room()
@@ -329,11 +325,11 @@ class Images:
             loop = asyncio.get_running_loop()
             found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as wrong:
-            raise NoImage(FailureCode.NETWORK, f"the registry {host} cannot be found: {wrong}") from None
+            log.warning("the registry %s cannot be found: %s", host, wrong)
+            raise NoImage(FailureCode.NETWORK, image_names.REASONS[FailureCode.NETWORK]) from None
         own = linux.own_addresses()
-        kinds = [kind for info in found if (kind := non_public(str(info[4][0]), own))]
-        if kinds:
-            says = f"the registry {host} is not public ({kinds[0]}): a node's own network is not contacted"
+        if any(non_public(str(info[4][0]), own) for info in found):
+            says = f"the registry {host} is not public: a node's own network is not contacted"
             raise NoImage(FailureCode.IMAGE, says)
 
     async def _check_size(self, name: str, image: Image) -> None:
@@ -355,8 +351,14 @@ class Images:
             raise NoImage(FailureCode.RUNTIME_FAULT, "the container engine aborted the build")
         image = Image(str(found["Id"]), name, int(found.get("Size", 0)), True)
         await self._check_size(name, image)
+        if image.size - await self._largest(bases) > build.limits.disk_mib << 20:
+            await self._remove(name)
+            raise wrote_too_much(build.limits)
         self._note(name, image)
         return image
+
+    async def _largest(self, bases: Collection[ImageName]) -> int:
+        return max([int((await self._inspect(str(base)) or {}).get("Size", 0)) for base in bases], default=0)
 
     async def _base(self, base: ImageName) -> None:
         """Fetch it under the rules for a job's own image, so that the engine does not fetch it by its own. What the

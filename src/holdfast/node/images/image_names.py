@@ -33,6 +33,16 @@ _WRONG = (
 )  # fmt: skip
 
 
+REASONS = {
+    FailureCode.NETWORK: "the registry could not be reached, or did not give the image for now",
+    FailureCode.IMAGE: "the registry has no such image for this node, or the image is not what its digest says",
+    FailureCode.NODE_DISK_FULL: "the machine's disk is full",
+    FailureCode.RUNTIME_FAULT: "the container engine failed",
+}
+"""What an owner is told if an engine cannot provide an image. Its own words name addresses and ports of what it
+reached, so they stay in the node's log."""
+
+
 class NoImage(Exception):
     """The image is unavailable; `failure` has the reason and the blame."""
 

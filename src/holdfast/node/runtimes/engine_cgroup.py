@@ -1,6 +1,6 @@
 """The cgroups that an engine created for a container: where they are, and whether the OOM killer ended a process in
-them. Reads only: the engine creates them, and removes them as soon as the container has ended, so anything that is
-needed afterwards has to be watched for.
+them. The engine creates them, and removes them as soon as the container has ended, so anything that is needed
+afterwards has to be watched for. Only the group around the steps of a build is made here.
 """
 
 import contextlib
@@ -36,16 +36,56 @@ def groups_of(pid: int) -> Groups:
     return Groups(2, dict.fromkeys(("memory", "cpu", "cpuacct", "pids", "blkio"), one) if one else {})
 
 
-def kill_all(token: str) -> int:
-    """Kill every process in cgroups whose name contains this token, and in those below; returns how many there were."""
+def pids_in(token: str) -> set[int]:
+    """The processes in cgroups whose name contains this token, and in those below."""
     pids: set[int] = set()
     for place, _ in set(_mounts().values()):
         for top, _, _ in os.walk(place):
             if token in top:
                 with contextlib.suppress(OSError, ValueError), open(f"{top}/cgroup.procs") as lines:
                     pids |= {int(line) for line in lines}
-    linux.signal_all(sorted(pids - {os.getpid()}), signal.SIGKILL)
+    return pids - {os.getpid()}
+
+
+def kill_all(token: str) -> int:
+    """Kill these processes; returns how many there were."""
+    pids = pids_in(token)
+    linux.signal_all(sorted(pids), signal.SIGKILL)
     return len(pids)
+
+
+def written_layers(token: str) -> set[str]:
+    """The folders of the machine to which containers in these cgroups write, where the engine uses overlays."""
+    found: set[str] = set()
+    for pid in pids_in(token):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/mountinfo") as lines:
+            roots = [line for line in lines if line.split()[4] == "/" and " - overlay " in line]
+            options = roots[-1].split()[-1].split(",") if roots else []
+            found |= {option.removeprefix("upperdir=") for option in options if option.startswith("upperdir=")}
+    return found
+
+
+def hold_pids(name: str, pids_max: int) -> None:
+    """Limit the number of processes in the group of this name, at the top of its hierarchy; it is made if it does not
+    exist. Raises OSError if there is no such limit on this machine."""
+    mounts = _mounts()
+    top = mounts.get("pids", mounts.get("", ("", "")))[0]
+    if not top:
+        raise OSError(errno.ENODEV, "the machine has no control group for processes")
+    os.makedirs(f"{top}/{name}", exist_ok=True)
+    with open(f"{top}/{name}/pids.max", "w") as file:
+        file.write(str(pids_max))
+
+
+def remove_groups(name: str) -> bool:
+    """Remove the groups of this name, at the top of every hierarchy, and those in them. Returns False if one is in
+    use."""
+    tops = [f"{place}/{name}" for place, _ in set(_mounts().values())]
+    for top in tops:
+        for group, _, _ in os.walk(top, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(group)
+    return not any(map(os.path.isdir, tops))
 
 
 def hold_back(devices: tuple[str, ...], bytes_s: int) -> None:

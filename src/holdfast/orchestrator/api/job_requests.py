@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.kernel.events import Submitted
 from holdfast.model import (
+    BUILD,
     CONTAINER,
     DEFAULT_RECOVERY,
     JOBS,
@@ -100,6 +101,7 @@ def _spec(request: JobRequest, settings: Settings) -> JobSpec:
 def _features(request: JobRequest) -> tuple[str, ...]:
     contained = bool(request.image or request.dockerfile)
     asked = {JOBS: True, NETWORK: request.network, CONTAINER: contained, PLAIN: not contained}
+    asked[BUILD] = bool(request.dockerfile)
     return tuple(sorted(feature for feature, wanted in asked.items() if wanted))
 
 
