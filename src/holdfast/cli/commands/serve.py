@@ -186,9 +186,7 @@ def node(
     private_inputs: Annotated[
         bool, typer.Option("--private-inputs", help="Jobs may fetch from addresses inside this machine's network.")
     ] = False,
-    no_builds: Annotated[
-        bool, typer.Option("--no-builds", help="No image is built here from a job's Dockerfile.")
-    ] = False,
+    no_builds: Annotated[bool, typer.Option("--no-builds", help="No image is built here for a job.")] = False,
     no_network: Annotated[
         bool, typer.Option("--no-network", help="No job may use the network, even if it asks for it.")
     ] = False,
