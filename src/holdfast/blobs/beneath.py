@@ -1,6 +1,7 @@
 """Opens only what is beneath a folder: no symlink is ever followed, even if one is swapped in at any moment.
 
-Every step goes from an open folder to a name in it, so a path is never resolved twice. Knows no manifests.
+Every step goes from an open folder to a name in it, so a path is never resolved twice. An error that passes is waited
+for: it does not mean that a file is missing. Knows no manifests.
 """
 
 import errno
@@ -11,6 +12,8 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
+
+from holdfast.passing import patiently
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -43,7 +46,9 @@ class Beneath:
     def __init__(self, root: Path | int, *, mode: int = 0o755, owner: tuple[int, int] | None = None) -> None:
         """`mode`, `owner`: of folders that are created."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        self._way: list[tuple[str, int]] = [("", os.dup(root) if isinstance(root, int) else os.open(root, flags))]
+        self._way: list[tuple[str, int]] = [
+            ("", patiently(os.dup, root) if isinstance(root, int) else patiently(os.open, root, flags))
+        ]
         self._mode = mode
         self._owner = owner
 
@@ -78,12 +83,12 @@ class Beneath:
 
     def _step(self, parent: int, name: str, make: bool) -> int:
         try:
-            return os.open(name, FOLDER, dir_fd=parent)
+            return patiently(os.open, name, FOLDER, dir_fd=parent)
         except FileNotFoundError:
             if not make:
                 raise
         os.mkdir(name, self._mode, dir_fd=parent)
-        made = os.open(name, FOLDER, dir_fd=parent)
+        made = patiently(os.open, name, FOLDER, dir_fd=parent)
         if self._owner is not None:
             os.fchown(made, *self._owner)
         return made
@@ -97,7 +102,7 @@ class Beneath:
         """A regular file, for reading. Raises NotAFile if it is anything else."""
         folder, name = self.parent(path)
         try:
-            fd = os.open(name, READ, dir_fd=folder)
+            fd = patiently(os.open, name, READ, dir_fd=folder)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
                 raise NotAFile(error.errno, "is a link, a socket or a device") from None
@@ -112,7 +117,7 @@ def read_exactly(fd: int, offset: int, into: memoryview) -> int:
     """Fill `into` starting at `offset`; returns less only at the end of the file."""
     done = 0
     while done < len(into):
-        got = os.preadv(fd, [into[done:]], offset + done)
+        got = patiently(os.preadv, fd, [into[done:]], offset + done)
         if got == 0:
             break
         done += got

@@ -36,6 +36,7 @@ from holdfast.blobs.manifest import (
 )
 from holdfast.blobs.paths import shown
 from holdfast.blobs.walk import LeftOut, WalkedFile, refuse, walk
+from holdfast.passing import is_passing
 
 PACK_AIM_BYTES = 2 * 1024 * 1024
 TRIES = 3
@@ -326,6 +327,8 @@ class _Reading:
             self.changed.add(path)
             return None
         except OSError as error:
+            if is_passing(error):
+                raise
             self.unreadable[path] = f"cannot be read: {error.strerror}"
             return None
         if self._still(fd, path):

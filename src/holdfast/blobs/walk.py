@@ -16,6 +16,7 @@ from holdfast.blobs.errors import FolderRefused
 from holdfast.blobs.ignore import Ignore
 from holdfast.blobs.manifest import EmptyFolder, ManifestLimits, Symlink
 from holdfast.blobs.paths import Names, shown, why_not_a_path, why_not_a_target
+from holdfast.passing import is_passing, patiently
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -33,7 +34,8 @@ class WalkedFile(msgspec.Struct):
 
 
 def walk(root: Path, ignore: Ignore | None = None, limits: ManifestLimits | None = None) -> WalkedFile:
-    """Everything in a folder. Raises FolderRefused if it cannot be read or holds too much."""
+    """Everything in a folder. Raises FolderRefused if it cannot be read or holds too much, and OSError if the machine
+    lacks something for long: that is no property of the folder."""
     limits = limits or ManifestLimits()
     found = WalkedFile({}, [], [])
     names = Names()
@@ -55,6 +57,8 @@ def walk(root: Path, ignore: Ignore | None = None, limits: ManifestLimits | None
                         hint="Leave some out with a .holdfastignore file, or ask for more disk.",
                     )
     except OSError as error:
+        if is_passing(error):
+            raise
         raise FolderRefused(f"{root} cannot be read: {error.strerror or error}") from None
     found.files = dict(sorted(found.files.items()))
     return found
@@ -85,25 +89,26 @@ def _everything(
         folder = to_do.pop()
         try:
             fd = tree.folder(folder)
-            with os.scandir(fd) as listing:
-                children = sorted(listing, key=lambda e: e.name)
+            children = sorted(patiently(os.listdir, fd))
         except (FileNotFoundError, NotADirectoryError):
             if not folder:
                 raise
             continue  # gone since it was listed
         except OSError as error:
-            if not folder:
+            if not folder or is_passing(error):
                 raise
             left_out.append(LeftOut(folder, f"cannot be entered: {error.strerror}"))
             continue
         empty = True
         below: list[str] = []
-        for child in children:
-            path = f"{folder}/{child.name}" if folder else child.name
+        for name in children:
+            path = f"{folder}/{name}" if folder else name
             try:
-                status = os.stat(child.name, dir_fd=fd, follow_symlinks=False)
-                target = os.readlink(child.name, dir_fd=fd) if stat.S_ISLNK(status.st_mode) else ""
-            except OSError:
+                status = patiently(os.stat, name, dir_fd=fd, follow_symlinks=False)
+                target = patiently(os.readlink, name, dir_fd=fd) if stat.S_ISLNK(status.st_mode) else ""
+            except OSError as error:
+                if is_passing(error):
+                    raise
                 continue  # gone since it was listed
             is_folder = stat.S_ISDIR(status.st_mode)
             if ignore is not None and ignore.leaves_out(path, is_folder):

@@ -22,6 +22,7 @@ from holdfast.node.core.events import AttemptInputs, ShimStatus
 from holdfast.node.core.order import Order
 from holdfast.node.runtimes import child, owners, scratch
 from holdfast.node.runtimes import runtime as runtimes
+from holdfast.passing import is_passing, once_more, patiently
 from holdfast.tasks import in_own_thread
 
 FILE_BYTES_MAX = 1 << 20
@@ -55,24 +56,26 @@ def write_order(folder: Path, order: Order, attempt_inputs: AttemptInputs) -> No
 def _read_attempt_inputs(folder: Path) -> AttemptInputs:
     """Without them an attempt can still be ended and its logs delivered."""
     try:
-        return msgspec.json.decode((folder / "luggage.json").read_bytes(), type=AttemptInputs)
+        return msgspec.json.decode(patiently((folder / "luggage.json").read_bytes), type=AttemptInputs)
     except (OSError, msgspec.DecodeError):
         return AttemptInputs()
 
 
 def scan(attempts: Path) -> tuple[list[FoundAttempt], list[Path]]:
-    """Returns the attempts that can be reported, and the folders that are unusable and must be removed."""
+    """Returns the attempts that can be reported, and the folders that are unusable and must be removed. Blocking.
+    Raises OSError rather than take a folder for unusable because of an error that passes."""
     found: list[FoundAttempt] = []
     litter: list[Path] = []
     for folder in sorted(attempts.iterdir()):
         try:
-            order = Order.from_dict(_read_json(folder / "order.json"))
-        except (OSError, ValueError):
+            order = Order.from_dict(patiently(_read_json, folder / "order.json"))
+        except (OSError, ValueError) as wrong:
+            _raise_if_passing(wrong)
             litter.append(folder)
             continue
         if order.attempt == folder.name and not folder.is_symlink():
             _bring_back(folder, order)
-            found.append(FoundAttempt(order, _read_attempt_inputs(folder), read_status(folder), folder))
+            found.append(FoundAttempt(order, _read_attempt_inputs(folder), patiently(read_status, folder), folder))
         else:
             litter.append(folder)
     return found, litter
@@ -102,10 +105,11 @@ def read_identity(folder: Path) -> tuple[int, int] | None:
 
     After a reboot another process may have both, and would be taken for the shim, and killed. So a shim of another boot
     is dead. One that does not say its boot (of an earlier version, or a kernel that does not tell) is known by its
-    current folder, which it never leaves."""
+    current folder, which it never leaves. Raises OSError if it cannot be told now."""
     try:
         raw = _read_json(folder / "shim.json")
-    except (OSError, ValueError):
+    except (OSError, ValueError) as wrong:
+        _raise_if_passing(wrong)
         return None
     pid, ticks, boot = raw.get("pid"), raw.get("start_ticks"), raw.get("boot")
     if type(pid) is not int or type(ticks) is not int or pid <= 0:
@@ -133,10 +137,17 @@ def is_claimed(folder: Path) -> bool:
 
 
 def read_status(folder: Path) -> ShimStatus | None:
+    """None if there is none. Raises OSError if that cannot be told now."""
     try:
         return status_from(_read_json(folder / "status.json"))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as wrong:
+        _raise_if_passing(wrong)
         return None
+
+
+def _raise_if_passing(wrong: OSError | ValueError) -> None:
+    if isinstance(wrong, OSError) and is_passing(wrong):
+        raise wrong
 
 
 def status_from(raw: object) -> ShimStatus:
@@ -188,7 +199,7 @@ def processes_of(folder: Path) -> list[int]:
     """All live processes of an attempt: its shim, the shim's descendants, and processes that lost their shim but still
     see the scratch folder."""
     pids: set[int] = set()
-    identity = read_identity(folder)
+    identity = patiently(read_identity, folder)
     if identity is not None and linux.is_alive(*identity):
         pids |= {identity[0], *linux.descendants(identity[0])}
     work = folder / "work"
@@ -296,9 +307,13 @@ def remove(folder: Path) -> None:
             pending.pop()
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        raw = json.loads(file.read(FILE_BYTES_MAX))
+        return file.read(FILE_BYTES_MAX)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    raw = json.loads(once_more(_read, path))
     if not isinstance(raw, dict):
         raise ValueError(f"{path} holds no JSON object")
     return cast("dict[str, Any]", raw)

@@ -25,6 +25,7 @@ from holdfast.node.images.image_cache import Images
 from holdfast.node.images.image_names import NoImage
 from holdfast.node.node_files_client import AttemptAccess, NodeFilesRefused
 from holdfast.node.runtimes.runtime import runtime_named
+from holdfast.passing import is_passing, patiently
 from holdfast.tasks import in_own_thread
 
 PACKAGE_FILE = "package.manifest"
@@ -198,8 +199,10 @@ def remember_package(folder: Path, manifest: Manifest, index: BlobIndex) -> None
 def recall_package(folder: Path) -> tuple[Manifest | None, BlobIndex]:
     """What was put there before the body started."""
     try:
-        manifest = Manifest.from_bytes((folder / PACKAGE_FILE).read_bytes())
-    except (OSError, ManifestRefused):
+        manifest = Manifest.from_bytes(patiently((folder / PACKAGE_FILE).read_bytes))
+    except (OSError, ManifestRefused) as wrong:
+        if isinstance(wrong, OSError) and is_passing(wrong):
+            raise  # without it, every file of the package would pass for a result
         return None, BlobIndex()
     try:
         return manifest, BlobIndex.from_bytes((folder / INDEX_FILE).read_bytes())

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from holdfast.blobs import BlobCache, BlobIndex, Ignore, ManifestLimits, Scan, scan
@@ -19,6 +19,7 @@ from holdfast.node.core.events import DeliveredFiles
 from holdfast.node.core.verdicts import spawn_failure
 from holdfast.node.node_files_client import AttemptAccess, NodeFilesClient, NodeFilesRefused
 from holdfast.node.runtimes import child, scratch
+from holdfast.passing import is_passing, patiently
 
 STASH = child.STASH
 """What a capture read, on the job's own disk: the body may overwrite it before it is sent."""
@@ -189,25 +190,37 @@ def _open_for_writing(folder: Path) -> str:
         device = os.stat(folder).st_dev
         whole = [entry for entry in _files(folder) if not _UNFINISHED.leaves_out(entry.name, folder=False)]
         inodes = {entry.stat(follow_symlinks=False).st_ino: entry.name for entry in whole}
-    except OSError:
+    except OSError as wrong:
+        if is_passing(wrong):
+            raise
         return ""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        with contextlib.suppress(OSError):
-            for fd in os.listdir(f"/proc/{name}/fd"):
-                with contextlib.suppress(OSError):
+        with _unless_passing():
+            for fd in patiently(os.listdir, f"/proc/{name}/fd"):
+                with _unless_passing():
                     status = os.stat(f"/proc/{name}/fd/{fd}")
                     if status.st_dev == device and status.st_ino in inodes and _writes(name, fd):
                         return inodes[status.st_ino]
     return ""
 
 
+@contextlib.contextmanager
+def _unless_passing() -> Iterator[None]:
+    """A process or a file of it is gone, or not ours to see. An error that passes does not mean that."""
+    try:
+        yield
+    except OSError as wrong:
+        if is_passing(wrong):
+            raise
+
+
 def _files(folder: Path) -> "list[os.DirEntry[str]]":
     found: list[os.DirEntry[str]] = []
     pending = [str(folder)]
     while pending:
-        with os.scandir(pending.pop()) as entries:
+        with patiently(os.scandir, pending.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
@@ -217,7 +230,7 @@ def _files(folder: Path) -> "list[os.DirEntry[str]]":
 
 
 def _writes(pid: str, fd: str) -> bool:
-    with open(f"/proc/{pid}/fdinfo/{fd}") as file:
+    with patiently(open, f"/proc/{pid}/fdinfo/{fd}") as file:
         for line in file:
             if line.startswith("flags:"):
                 return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY

@@ -14,6 +14,7 @@ from holdfast.node import control, linux
 from holdfast.node.attempt import attempt_folders
 from holdfast.node.core.attempt_lifecycle import Phase
 from holdfast.node.core.events import ShimStatus
+from holdfast.passing import patiently
 
 START_S_MAX = 15.0
 """A shim that has not appeared by then did not start. Forks are fast, but disks are not."""
@@ -24,6 +25,8 @@ stopped, only the first of them is late."""
 DISK_S_MAX = 120.0
 """How long a shim that waits for its disk is given."""
 RETRY_S = 0.01
+UNREADABLE_S = 0.5
+"""Delay before files that could not be opened are tried again."""
 
 log = logging.getLogger("holdfast.node")
 
@@ -48,7 +51,13 @@ class ShimClient:
         clock = asyncio.get_running_loop().time
         give_up = clock() + (START_S_MAX if fresh else 0.0)
         while True:
-            identity = attempt_folders.read_identity(self.folder)
+            try:
+                identity = attempt_folders.read_identity(self.folder)
+            except OSError as wrong:
+                # Too many open files, for example: that says nothing about the shim.
+                log.warning("the shim of %s cannot be looked for, trying again: %s", self.attempt, wrong)
+                await asyncio.sleep(UNREADABLE_S)
+                continue
             if identity is None:
                 if clock() >= give_up and (
                     attempt_folders.claim(self.folder) or attempt_folders.is_claimed(self.folder)
@@ -69,7 +78,10 @@ class ShimClient:
             await asyncio.sleep(RETRY_S)
 
     def _has_ended(self) -> bool:
-        status = attempt_folders.read_status(self.folder)
+        try:
+            status = attempt_folders.read_status(self.folder)
+        except OSError:
+            return False
         return status is not None and status.phase is Phase.ENDED
 
     async def _listen(self) -> bool:
@@ -116,13 +128,16 @@ class ShimClient:
     def _waits_for_disk(self) -> bool:
         """Whether the shim waits for its disk: it syncs what it stores. On a busy disk that can take a minute without
         being frozen."""
-        identity = attempt_folders.read_identity(self.folder)
+        try:
+            identity = attempt_folders.read_identity(self.folder)
+        except OSError:
+            return True  # the machine lacks something, which the shim may wait for too
         return identity is not None and linux.is_blocked(identity[0])
 
     async def _bury(self, why: str) -> None:
         """Kill every process of the attempt, then pass on its final status, if it left one."""
         await attempt_folders.until_ended(self.folder)
-        status = attempt_folders.read_status(self.folder)
+        status = await asyncio.to_thread(patiently, attempt_folders.read_status, self.folder)
         if status is not None and status.phase is Phase.ENDED:
             self._said(status)
             return

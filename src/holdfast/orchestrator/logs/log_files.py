@@ -17,12 +17,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
 from holdfast.durable import sync_folder
 from holdfast.model import AttemptId, job_of
 from holdfast.orchestrator.failpoints import failpoint
+from holdfast.passing import patiently
 from holdfast.wire.convert import LogPiece
 
 STREAMS = ("stdout", "stderr")
@@ -208,10 +210,14 @@ class LogStore:
 
     def read(self, attempt: str, stream: str, offset: int, limit: int) -> bytes:
         """Up to `limit` bytes from `offset`; empty if there is nothing (yet)."""
-        with contextlib.suppress(FileNotFoundError), self._path(attempt, stream).open("rb") as file:
+        with contextlib.suppress(FileNotFoundError), self._reading(attempt, stream) as file:
             file.seek(offset)
-            return file.read(limit)
+            return patiently(file.read, limit)
         return b""
+
+    def _reading(self, attempt: str, stream: str) -> IO[bytes]:
+        """Without a buffer: a read that fails has then consumed nothing, and can be repeated."""
+        return patiently(self._path(attempt, stream).open, "rb", buffering=0)
 
     def seal(self, attempt: str) -> None:
         """From now on nothing is added to this attempt's logs, so that they stay as they were verified."""
@@ -224,8 +230,8 @@ class LogStore:
         """(bytes, sha256) of what is stored."""
         summed = hashlib.sha256()
         size = 0
-        with contextlib.suppress(FileNotFoundError), self._path(attempt, stream).open("rb") as file:
-            while block := file.read(1 << 20):
+        with contextlib.suppress(FileNotFoundError), self._reading(attempt, stream) as file:
+            while block := patiently(file.read, 1 << 20):
                 summed.update(block)
                 size += len(block)
         return size, summed.hexdigest()
