@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from dataclasses import dataclass
+from functools import cache
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -135,9 +136,11 @@ def _stat_if_readable(pid: int | str) -> list[str] | None:
     return None
 
 
+@cache
 def boot_id() -> str:
-    """Names this run of the kernel: pids and ticks mean nothing in another one. Empty: the kernel does not say."""
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+    """Names this run of the kernel: pids and ticks mean nothing in another one. Empty: the kernel does not say. Raises
+    OSError if that cannot be told now."""
+    with contextlib.suppress(FileNotFoundError, PermissionError), open("/proc/sys/kernel/random/boot_id") as file:
         return file.read(64).strip()
     return ""
 
