@@ -19,6 +19,7 @@ from holdfast.blobs import FolderStore
 from holdfast.blobs.errors import DiskFull, InTheWay, Mismatch, StoreSlow
 from holdfast.blobs.folder import LOCK
 from holdfast.errors import Misconfigured, Misuse
+from holdfast.kernel.contenders import MADE_MAX
 from holdfast.kernel.events import CancelAsked
 from holdfast.model import Meta
 from holdfast.orchestrator import backup as module
@@ -169,6 +170,10 @@ def test_what_an_orchestrator_gives_out_after_a_backup_is_new(
         assert store.take_lead("the new one") == epoch + SKIPPED + 1
         assert (after.fence, after.entry_seq) == (before.fence + SKIPPED, before.entry_seq + SKIPPED)
         assert (after.now_ms, after.seed, after.draws) == (before.now_ms, before.seed, before.draws)
+        assert after.numbers_skipped == before.numbers_skipped + MADE_MAX
+        # and no attempt of any job has the name of one that was made since
+        jobs = store.load_live().jobs
+        assert jobs and all(job.numbers_skipped == ((job.attempts_made, MADE_MAX),) for job in jobs)
         # and only the first time
         begin_from(data, store)
         assert store.take_lead("the same again") == epoch + SKIPPED + 2

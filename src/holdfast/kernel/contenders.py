@@ -37,7 +37,6 @@ from holdfast.model import (
     Verdict,
     WaitReason,
     after,
-    attempt_id,
 )
 from holdfast.model.cause_text import revoke_failure, wait_text
 from holdfast.model.messages import Discard, Go, Start
@@ -253,7 +252,7 @@ def offer(w: World, job: Job, member: Member, purpose: Purpose = Purpose.PLACED)
     number = job.attempts_made + 1
     node_id = member.node
     attempt = Attempt(
-        id=attempt_id(job.id, number),
+        id=job.nth_attempt(number),
         job=job.id,
         node=node_id,
         fence=w.next_fence(),

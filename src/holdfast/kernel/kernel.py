@@ -294,7 +294,8 @@ class Kernel:
             return refusal
         spec = event.spec
         until = w.soon(self.settings.queue_ms_max if spec.queue_limit_ms is None else spec.queue_limit_ms)
-        job = Job(event.job, event.owner, spec, event.spec_hash, w.now, queue_until_ms=until)
+        skipped = ((0, w.meta.numbers_skipped),) if w.meta.numbers_skipped else ()
+        job = Job(event.job, event.owner, spec, event.spec_hash, w.now, queue_until_ms=until, numbers_skipped=skipped)
         lane = (spec.need, (), None)
         member = contenders.room_now(w, job, lane)
         if member is None:

@@ -40,7 +40,6 @@ from holdfast.model import (
     Settings,
     TokenId,
     WallTimes,
-    attempt_id,
 )
 from holdfast.model.cause_text import entry_text
 from holdfast.model.messages import Load
@@ -226,7 +225,9 @@ class World:
         """Write the row of counters, but only if it or another row changed."""
         m = self.meta
         if self.changes or m is not self._meta_before or self._draws != m.draws:
-            self.meta = Meta(m.epoch, self._entries, self._fences, self._draws, m.seed, m.late_ms, self.now)
+            self.meta = Meta(
+                m.epoch, self._entries, self._fences, self._draws, m.seed, m.late_ms, self.now, m.numbers_skipped
+            )
             self.changes.append(self.meta)
 
     def draw(self) -> int:
@@ -466,8 +467,9 @@ class World:
     def attempts_of(self, job: JobId) -> list[Attempt]:
         """Live attempts of a live job, oldest first. They are numbered, so no list of them is kept."""
         row = self.jobs.get(job)
-        numbers = range(1, row.attempts_made + 1) if row is not None else ()
-        found = (self.attempts.get(attempt_id(job, number)) for number in numbers)
+        if row is None:
+            return []
+        found = (self.attempts.get(row.nth_attempt(count)) for count in range(1, row.attempts_made + 1))
         return [attempt for attempt in found if attempt is not None]
 
     def closed_to_work(self, node: Node, to: JobId | None = None) -> Gate | None:

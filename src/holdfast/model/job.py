@@ -3,10 +3,11 @@
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.model.causes import RevokeCause, StraggleKind, WaitReason
 from holdfast.model.failure import Failure
-from holdfast.model.ids import ArrayId, AttemptId, JobId, NodeId, Owner
+from holdfast.model.ids import ArrayId, AttemptId, JobId, NodeId, Owner, attempt_id
 from holdfast.model.resources import Need, Resources
 from holdfast.model.stored import StoredRow
 from holdfast.model.time import DAY_MS, Instant
@@ -225,6 +226,9 @@ class Job(StoredRow, frozen=True, gc=False, omit_defaults=True):
     not_before_ms: Instant = Instant(0)
     """Back-off: no new attempt starts before this moment on the patience clock."""
     attempts_made: int = 0
+    numbers_skipped: tuple[tuple[int, int], ...] = ()
+    """(count, by): after so many attempts their numbers skip ahead, because a leader whose state was lost may have used
+    the next ones. Set where a backup is restored."""
     tries: int = 0
     """Attempts made since one last ran for at least `lasting_ms`; bounded, unlike `attempts_made`."""
     tried_ms: Instant = Instant(0)
@@ -261,6 +265,14 @@ class Job(StoredRow, frozen=True, gc=False, omit_defaults=True):
     @property
     def live(self) -> bool:
         return self.phase is not JobPhase.ENDED
+
+    def nth_attempt(self, count: int) -> AttemptId:
+        """The id of its attempt with this count: the first has 1. Its number may be higher (`numbers_skipped`)."""
+        return attempt_id(self.id, count + sum(by for after, by in self.numbers_skipped if count > after))
+
+    def skipping(self, by: int) -> "Job":
+        """With attempts whose numbers skip ahead from now on."""
+        return replace(self, numbers_skipped=(*self.numbers_skipped, (self.attempts_made, by)))
 
     @property
     def pinned(self) -> NodeId | None:

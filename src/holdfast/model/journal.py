@@ -4,6 +4,7 @@ from bisect import bisect_right
 from itertools import pairwise
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.model.causes import DrainChange, Gate, NodeCause, RevokeCause, StraggleKind, TakeoverCause, WaitReason
 from holdfast.model.failure import FailureCode
@@ -123,3 +124,15 @@ class Meta(StoredRow, frozen=True, gc=False):
     now_ms: Instant = Instant(0)
     """Served time of the last change. While an orchestrator leads, it is stored at least every minute
     (docs/decisions/0028)."""
+    numbers_skipped: int = 0
+    """By how much the numbers of the attempts of a new job skip ahead: a leader whose state was lost may have known a
+    job with the same key (`Job.numbers_skipped`)."""
+
+    def skipping(self, by: int, attempts: int) -> "Meta":
+        """With counters that skip ahead: epochs are counted by the store itself."""
+        return replace(
+            self,
+            fence=self.fence + by,
+            entry_seq=self.entry_seq + by,
+            numbers_skipped=self.numbers_skipped + attempts,
+        )

@@ -13,7 +13,8 @@ compared; the last step renames it. So a folder called TARGET is complete, even 
 
 What happened after that moment is not in the copy. An orchestrator that starts from it would give out numbers that the
 lost one has already given out, and nodes refuse an epoch below the highest that they obeyed. So `begin_from` skips
-ahead.
+ahead: epochs, fences, entries, and for every job the numbers of as many attempts as a job can have. An attempt that is
+not in the state may have output in `logs/` or on a node, and another attempt with its name would append to it.
 """
 
 import contextlib
@@ -44,6 +45,7 @@ from holdfast.blobs.keys import OWNED, owned_key, parse_key
 from holdfast.blobs.manifest import Manifest, ManifestLimits
 from holdfast.durable import durable_write, sync_folder
 from holdfast.errors import HoldfastError, Misconfigured, Misuse
+from holdfast.kernel.contenders import MADE_MAX
 from holdfast.orchestrator.config import OrchestratorConfig
 from holdfast.orchestrator.content.sweep import roots_of
 from holdfast.orchestrator.leader.clock import wall_ms
@@ -161,7 +163,7 @@ def begin_from(data: Path, store: Store) -> None:
         made = msgspec.json.decode(written, type=Backup)
     except msgspec.DecodeError as wrong:
         raise Misconfigured(f"{note} cannot be read: {wrong}", hint="Restore it from the backup.") from None
-    store.skip_ahead(SKIPPED)
+    store.skip_ahead(SKIPPED, MADE_MAX)
     # A crash in between only skips once more.
     note.unlink()
     sync_folder(data)

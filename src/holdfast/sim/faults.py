@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from holdfast.kernel.contenders import MADE_MAX
 from holdfast.kernel.events import DrainAsked
 from holdfast.model import Attempt, AttemptId, Node, NodeId
 from holdfast.sim.lies import Liar, Lie
@@ -483,7 +484,7 @@ class Injector:
         for orchestrator in self.scene.orchestrators:
             if orchestrator.alive:
                 orchestrator.die(False)
-        self.scene.store.skip_ahead(RESTORED_SKIP)
+        self.scene.store.skip_ahead(RESTORED_SKIP, MADE_MAX)
         self._away(self.random.randrange(200, 4_000))
         return True
 

@@ -7,10 +7,8 @@ answer to a completed commit, or return something else than was written.
 from collections.abc import Callable, Hashable, Iterable
 from random import Random
 
-from msgspec.structs import replace
-
 from holdfast.kernel.decision import Row
-from holdfast.model import AttemptId, Entry, Meta
+from holdfast.model import AttemptId, Entry, Job, Meta
 from holdfast.model.rows import is_live, row_key
 
 
@@ -85,13 +83,16 @@ class SimStore:
         """What a leader loads: everything that has not ended."""
         return [row for row in self.rows.values() if is_live(row)]
 
-    def skip_ahead(self, by: int) -> None:
+    def skip_ahead(self, by: int, attempts: int) -> None:
         """As a store restored from a backup does: no number is issued twice."""
         self.epoch += by
         meta = self.rows.get(("meta", 0))
         if isinstance(meta, Meta):
-            self.rows["meta", 0] = replace(meta, fence=meta.fence + by, entry_seq=meta.entry_seq + by)
+            self.rows["meta", 0] = meta.skipping(by, attempts)
             self.skipped += by
+        for key, row in self.rows.items():
+            if isinstance(row, Job) and row.live:
+                self.rows[key] = row.skipping(attempts)
 
     # --- logs ---
 

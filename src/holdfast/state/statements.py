@@ -72,6 +72,10 @@ def skip_epochs(by: int) -> UpdateBase:
     return update(leader).where(leader.c.id == 1).values(epoch=leader.c.epoch + by)
 
 
+def replace_doc(table: Table, id: str, doc: str) -> UpdateBase:
+    return update(table).where(table.c.id == id).values(doc=doc)
+
+
 def replace_meta(doc: str) -> UpdateBase:
     return update(meta).where(meta.c.id == 1).values(doc=doc)
 

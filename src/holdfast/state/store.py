@@ -18,7 +18,6 @@ from itertools import chain, groupby
 from typing import Any, TypeVar, cast
 
 import msgspec
-from msgspec.structs import replace
 from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
@@ -140,17 +139,18 @@ class Store:
         except SQLAlchemyError as error:
             raise self._failed("written to", error) from error
 
-    def skip_ahead(self, by: int) -> None:
-        """Skip this many epochs, fences and entry numbers, because a leader that is unknown to this store may have used
-        them. No orchestrator may lead meanwhile."""
+    def skip_ahead(self, by: int, attempts: int) -> None:
+        """Skip this many epochs, fences and entry numbers, and this many numbers of attempts of every job, because a
+        leader that is unknown to this store may have used them. No orchestrator may lead meanwhile."""
         try:
             with self._engines.writer.begin() as transaction:
                 transaction.execute(statements.skip_epochs(by))
                 doc = transaction.execute(statements.the_meta).scalar_one_or_none()
                 if doc is not None:
                     meta = decode(Meta, doc)
-                    skipped = replace(meta, fence=meta.fence + by, entry_seq=meta.entry_seq + by)
-                    transaction.execute(statements.replace_meta(encode(skipped)))
+                    transaction.execute(statements.replace_meta(encode(meta.skipping(by, attempts))))
+                for job in _live_rows(transaction, Job):
+                    transaction.execute(statements.replace_doc(tables.jobs, job.id, encode(job.skipping(attempts))))
         except SQLAlchemyError as error:
             raise self._failed("written to", error) from error
 

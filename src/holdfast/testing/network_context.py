@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.identity.admin import AdminToken
 from holdfast.kernel.decision import Answer
 from holdfast.kernel.events import AnyEvent, Submitted
-from holdfast.model import AccessId, AccessToken, Attempt, AttemptId, Job, JobId, Settings, WallTimes, attempt_id
+from holdfast.model import AccessId, AccessToken, Attempt, AttemptId, Job, JobId, Settings, WallTimes
 from holdfast.model.messages import Load, Progress
 from holdfast.orchestrator.api.access import AccessService
 from holdfast.orchestrator.api.context import ApiContext, NothingMore
@@ -105,7 +105,7 @@ class VirtualFleet:
 
     def attempts_of(self, job: Job) -> list[Attempt]:
         rows = self._network.store.rows
-        found = (rows.get(("attempt", attempt_id(job.id, number))) for number in range(1, job.attempts_made + 1))
+        found = (rows.get(("attempt", job.nth_attempt(count))) for count in range(1, job.attempts_made + 1))
         return [one for one in found if isinstance(one, Attempt) and one.live]
 
     def load_of(self, node: str) -> Load | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from holdfast.boottime import boottime_ms
 from holdfast.kernel.commit import CommitBatch
-from holdfast.model import Attempt, Job, attempt_id
+from holdfast.model import Attempt, Job
 from holdfast.model.messages import Load, Progress, Report
 
 
@@ -49,7 +49,7 @@ class Fleet:
 
     def attempts_of(self, job: Job) -> list[Attempt]:
         """The live attempts of a job, oldest first."""
-        ids = (attempt_id(job.id, number) for number in range(1, job.attempts_made + 1))
+        ids = (job.nth_attempt(count) for count in range(1, job.attempts_made + 1))
         return [found for id in ids if (found := self._live.get(id)) is not None]
 
     def held_by(self, node: str) -> list[Attempt]:

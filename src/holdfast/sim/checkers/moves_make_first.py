@@ -4,7 +4,7 @@ only before its body may have started; a job that waits for one machine is place
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.events import AnyEvent
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Attempt, Instant, Job, MoveState, Purpose, Recovery, RevokeCause, attempt_id
+from holdfast.model import Attempt, Instant, Job, MoveState, Purpose, Recovery, RevokeCause
 from holdfast.model.rows import row_key
 from holdfast.sim.watch import Rule, SceneView, View
 
@@ -65,7 +65,7 @@ class MovesMakeFirst(Rule):
         rows = self.scene.store.rows
         for job in rows.values():
             if isinstance(job, Job) and job.live and job.move is not None and job.move.state is MoveState.STARTING:
-                last = [rows.get(("attempt", attempt_id(job.id, n))) for n in range(1, job.attempts_made + 1)]
+                last = [rows.get(("attempt", job.nth_attempt(n))) for n in range(1, job.attempts_made + 1)]
                 arriving = [a for a in last if isinstance(a, Attempt) and a.purpose is Purpose.MOVE and a.may_win]
                 if not arriving:
                     self.fail(f"{job.id} is said to start on {job.move.to}, and no attempt of it does")
