@@ -1,7 +1,7 @@
 """Clocks that are set while real processes run: seconds to years, ahead and back, on the orchestrator and on a node.
 
-The clock of one process is set, never the system's: libfaketime, which reads the difference from a file at every
-reading. CLOCK_BOOTTIME and CLOCK_MONOTONIC stay real, as on a machine whose wall clock is set.
+The clock of one process is set, never the system's: libfaketime, which reads the difference from a file every
+second. CLOCK_BOOTTIME and CLOCK_MONOTONIC stay real, as on a machine whose wall clock is set.
 """
 
 import time
@@ -42,7 +42,7 @@ class WallClock:
             "LD_PRELOAD": str(library),
             "PYTHONPATH": str(folder),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "NO_FAKE_STAT": "1",
         }
