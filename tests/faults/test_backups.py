@@ -78,8 +78,8 @@ POINTS = ("commit.before", "commit.written", "publish.before_answers", "publish.
 
 @pytest.mark.spec("J14", "J5", "J8", "N9")
 def test_restores_of_any_moment_share_no_attempt_with_what_was_lost(network: FaultNetwork, tmp_path: Path) -> None:
-    """A backup whose state is older than its logs and than what nodes hold: what was lost has run meanwhile and printed,
-    and died at a point of a commit."""
+    """A backup whose state is older than its logs and than what nodes hold: what was lost has run meanwhile and has
+    printed, and died at a point of a commit."""
     network.start_orchestrator()
     node = network.start_node("ant")
     data = network.home / "orchestrator"
