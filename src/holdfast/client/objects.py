@@ -54,7 +54,8 @@ def state_of(job: JobView) -> str:
 
 
 def took_ms(job: JobView) -> int | None:
-    return None if job.ended_ms is None else job.ended_ms - job.submitted_ms
+    """From submission to end. Dates are the wall clock's: one that was set back meanwhile shows none."""
+    return None if job.ended_ms is None else max(0, job.ended_ms - job.submitted_ms)
 
 
 class JobShown(JobView, frozen=True, dict=True):

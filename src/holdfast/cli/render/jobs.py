@@ -80,7 +80,7 @@ def job_failure_line(job: JobView) -> str:
 
 def verdict_line(job: JobView) -> str:
     """How it ended, in one line."""
-    took = spoken_ms((job.ended_ms or job.submitted_ms) - job.submitted_ms)
+    took = spoken_ms(max(0, (job.ended_ms or job.submitted_ms) - job.submitted_ms))
     tries = "1 attempt" if job.attempts_made == 1 else f"{job.attempts_made} attempts"
     if job.verdict == "succeeded":
         return f"{job.id} succeeded after {took}, {tries}; sha256 {job.result_sha256}"
