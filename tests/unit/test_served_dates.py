@@ -12,6 +12,7 @@ from holdfast.orchestrator.config import OrchestratorConfig
 from holdfast.orchestrator.content.blob_http import PREFIX, BlobTransferApp
 from holdfast.orchestrator.content.blob_store import open_content
 from holdfast.testing import Network
+from holdfast.testing.network_context import VirtualTime
 
 MONTH_MS = 31 * DAY_MS
 KEY = owned_key(owner_hash("ann"), sha_of(b"x"))
@@ -27,12 +28,15 @@ def set_wall(network: Network, by_ms: int) -> None:
 
 @pytest.mark.spec("H2", "N5")
 @pytest.mark.parametrize("by_ms", [MONTH_MS, -MONTH_MS, 3650 * DAY_MS])
-def test_a_token_lives_in_served_time_and_is_shown_by_the_wall_clock(by_ms: int) -> None:
+def test_a_token_lives_in_served_time_and_is_shown_by_the_wall_clock(
+    by_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Network(nodes=1) as network:
         client = network.client()
         network.advance(seconds=5)
         before = client.tokens.create(ttl_ms=DAY_MS, note="before")
         set_wall(network, by_ms)
+        monkeypatch.setattr(VirtualTime, "wall_ms", lambda self: network.wall_ms + by_ms)  # pyright: ignore
         after = client.tokens.create(ttl_ms=DAY_MS, note="after")
 
         # A token that is made now is valid, and its date is the wall clock's
