@@ -6,6 +6,7 @@ second. CLOCK_BOOTTIME and CLOCK_MONOTONIC stay real, as on a machine whose wall
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from holdfast.wire.http import EventView
 pytestmark = pytest.mark.timeout(300)
 
 HELD = ["sh", "-c", "echo begun; while [ ! -e release ]; do sleep 0.05; done; echo done > made; echo done"]
-SMALL = {"cpu_milli": 100, "memory_mib": 32, "disk_mib": 16}
+SMALL: dict[str, Any] = {"cpu_milli": 100, "memory_mib": 32, "disk_mib": 16}
 YEAR_S = 365 * 86_400
 JUMPS_S = (30 * 86_400, 0, -20 * YEAR_S, 10 * YEAR_S, 90, -90, 0)
 BLAMED = ("node.strike", "node.quarantined")
