@@ -303,9 +303,10 @@ class DrawnNetwork:
                 return held
             following = PHASES[place + 1] if leased or held.phase is not HeldPhase.PREPARING else HeldPhase.RUNNING
             if following is HeldPhase.FINISHED:
-                return Held(
-                    held.attempt, held.fence, following, Result("ab" * 32, 7, manifest=random.choice(("", "cd" * 32)))
-                )
+                manifest = random.choice(("", "cd" * 32))
+                if manifest and random.random() < 0.9:
+                    self.tell(events.ContentDelivered(held.attempt, held.fence, manifest))
+                return Held(held.attempt, held.fence, following, Result("ab" * 32, 7, manifest=manifest))
             return Held(held.attempt, held.fence, following)
         machine.cpu_ms += random.choice((0, 0, 300))
         return replace(held, progress=Progress("run", cpu_ms=machine.cpu_ms, printed=machine.cpu_ms // 900))

@@ -452,6 +452,7 @@ ELSEWHERE = {
     "uuid_in_use": "integration/test_orchestrator_nodes.py::test_an_identity_belongs_to_its_first_key",
     "move_under_way": "kernel/test_moving.py::test_a_job_that_is_being_moved_is_not_sent_elsewhere",
     "output_gone": "integration/test_log_retention.py::test_a_reader_who_comes_too_late_is_told_so",
+    "blob_damaged": "integration/test_bit_rot.py::test_one_flipped_bit_is_named_and_replaced_by_the_next_send",
     "blob_missing": "integration/test_blobs_stores.py::test_bytes_come_back_and_keys_are_listed_and_deleted",
     "link_expired": "unit/test_blobs_signing.py::test_an_expired_address_opens_nothing",
     "store_full": "unit/test_blobs_folder.py::test_a_full_disk_is_called_full",

@@ -6,10 +6,12 @@ from typing import Any
 import httpx
 import pytest
 from glue_house import EMPTY, HandNode, House, folder_of, story
+from msgspec.structs import replace
 
-from holdfast.blobs import scan
+from holdfast.blobs import Blob, scan, sha_of
 from holdfast.model import JobId
 from holdfast.model.messages import HeldPhase
+from holdfast.orchestrator.content.sent_hashes import SentHashes
 
 CHECKPOINTED = {"recovery": "resume", "checkpoint_ms": 600_000}
 PATHS = ("missing", "links", "manifests", "checkpoint")
@@ -246,5 +248,79 @@ def test_over_the_whole_story_of_a_job_its_checkpoint_never_goes_back(tmp_path: 
         assert await asked(first, first.at(old, "checkpoint"), "checkpoint", late) == "revoked"
         # Then every committed state of the job was as far as the one before it, or further
         assert seen == sorted(seen) and seen[-1] == 3 and saved(house, job) == name
+
+    story(tmp_path, tells)
+
+
+# --- an attempt names only what it sent or was given ---
+
+
+async def owned_by_ann(house: House, folder: Path) -> tuple[str, list[Any], bytes]:
+    """The owner's own upload: name and blobs of its manifest, and the bytes of the manifest."""
+    manifest = scan(folder).manifest
+    data = manifest.to_bytes()
+    name = sha_of(data)
+    contents = {sha_of(file.read_bytes()): file.read_bytes() for file in folder.iterdir()} | {name: data}
+    blobs = [[blob.sha, blob.size] for blob in (*manifest.blobs, Blob(name, len(data)))]
+    async with house.acting_for("ann") as http:
+        urls = (await http.post("/v1/blobs/links", json={"blobs": blobs})).json()["urls"]
+        for sha, url in urls.items():
+            assert (await http.put(url, content=contents[sha])).status_code == 201
+        assert (await http.post("/v1/manifests", json={"manifest": name})).json()["missing"] == []
+    return name, blobs, data
+
+
+@pytest.mark.spec("A12", "J6")
+def test_a_node_that_knows_a_hash_does_not_get_the_content_by_naming_it(tmp_path: Path) -> None:
+    async def tells(house: House) -> None:
+        # given something of the owner that the job was not given, and a node that knows its hashes
+        secret, blobs, data = await owned_by_ann(house, folder_of(tmp_path / "secret", key="the owner's secret"))
+        node = await HandNode(house).join()
+        job = await house.submit("work", **CHECKPOINTED)
+        start = await node.started(job)
+        async with node.files() as http:
+            # then it does not learn whether the owner has it
+            answer = await http.post(node.at(start, "missing"), json={"blobs": blobs})
+            assert answer.json()["missing"] == [sha for sha, _ in blobs]
+            # and can name neither the manifest, nor the blobs under a manifest that it sends itself
+            assert await asked(node, node.at(start, "checkpoint"), "checkpoint", secret) == "not_found"
+            urls = (await http.post(node.at(start, "links"), json={"blobs": blobs})).json()["urls"]
+            assert (await http.put(urls[secret], content=data)).status_code == 201
+            assert await asked(node, node.at(start, "checkpoint"), "checkpoint", secret) == "incomplete"
+            taken = await http.post(node.at(start, "manifests"), json={"manifest": secret})
+            assert taken.json()["missing"] == [sha for sha, _ in blobs if sha != secret]
+        assert house.job(job).checkpoint is None and node.row(start).delivered == ()
+        # nor as its result: the job goes on without it
+        node.declare(start, HeldPhase.FINISHED, replace(EMPTY, manifest=secret))
+        await house.until(lambda: node.row(start).failure is not None, "the refusal")
+        assert house.job(job).result is None
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("A12", "J6", "J8")
+def test_an_attempt_names_what_it_was_given_and_what_it_sent_without_sending_it_again(tmp_path: Path) -> None:
+    async def tells(house: House) -> None:
+        package, blobs, _ = await owned_by_ann(house, folder_of(tmp_path / "package", a="given"))
+        node = await HandNode(house).join()
+        job = await house.submit("work", package=package, **CHECKPOINTED)
+        start = await node.started(job)
+        async with node.files() as http:
+            asked_for = {"blobs": blobs}
+            assert (await http.post(node.at(start, "missing"), json=asked_for)).json()["missing"] == []
+            # what it sent once is there for its next checkpoint: also for a leader that forgot everything
+            first = await node.sends(start, folder_of(tmp_path / "one", state="1"))
+            assert await asked(node, node.at(start, "checkpoint"), "checkpoint", first) == "taken"
+            (blob,) = scan(tmp_path / "one").manifest.blobs
+            sent = {"blobs": [[blob.sha, blob.size]]}
+            assert (await http.post(node.at(start, "missing"), json=sent)).json()["missing"] == []
+            house.content._sent = SentHashes()
+            assert (await http.post(node.at(start, "missing"), json=sent)).json()["missing"] == []
+            assert await asked(node, node.at(start, "checkpoint"), "checkpoint", first) == "taken"
+            # an attempt of another job is given none of it
+            other = await node.started(await house.submit("other"))
+            assert (await http.post(node.at(other, "missing"), json=sent)).json()["missing"] == [blob.sha]
+        saved = house.job(job).checkpoint
+        assert saved is not None and (saved.attempt, saved.node) == (start.attempt, node.id)
 
     story(tmp_path, tells)

@@ -30,7 +30,7 @@ ANSWERS = {
     "due": ["Moving", "Confirming"],
     "ending": ["Moving", "Confirming", "Reservations"],
     "ended": ["Files"],
-    "job_changed": ["Moving", "Confirming", "Reservations"],
+    "job_changed": ["Moving", "Confirming", "Reservations", "SavedJobs"],
     "gate": ["Reservations"],
     "node_lost": ["Moving"],
     "served": ["Confirming"],
@@ -62,7 +62,7 @@ def test_another_order_is_refused(first: type[Mechanism], second: type[Mechanism
 
 def test_every_two_that_decide_about_the_same_thing_have_an_order_with_a_reason() -> None:
     # Each writes fields of its own into the row of the job, or only keeps a view: any order gives the same.
-    commute = {("Moving", "Reservations"), ("Confirming", "Reservations")}
+    commute = {("Moving", "Reservations"), ("Confirming", "Reservations"), ("Reservations", "SavedJobs")}
 
     needed = {pair for answering in ANSWERS.values() for pair in pairwise(answering)} - commute
 

@@ -1,6 +1,7 @@
 """The folder store by itself: whole or not there, verified before it is owned, synced before it is called so."""
 
 import asyncio
+import errno
 import os
 import subprocess
 import time
@@ -12,7 +13,18 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.blobs import FolderStore, Grant, incoming_key, owned_key, owner_hash, sha_of
-from holdfast.blobs.errors import BlobMissing, LinkRefused, Mismatch, StoreFull, StoreGone, StoreRefused, StoreSlow
+from holdfast.blobs import folder as folder_module
+from holdfast.blobs.errors import (
+    BlobMissing,
+    Damaged,
+    LinkRefused,
+    Mismatch,
+    StoreFull,
+    StoreGone,
+    StoreRefused,
+    StoreSlow,
+)
+from holdfast.blobs.store import Condition
 from holdfast.blobs.verified import verify
 
 pytestmark = pytest.mark.spec("J1", "N13")
@@ -162,3 +174,86 @@ def test_a_slow_disk_is_called_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert caught.value.code == "store_slow"
 
     run(story())
+
+
+# --- content that changes by itself ---
+
+
+def owned(tmp_path: Path) -> tuple[FolderStore, str, bytes, list[str]]:
+    store = FolderStore(tmp_path)
+    sha, data = fresh()
+    key = owned_key(owner_hash("ada"), sha)
+    found: list[str] = []
+    store.on_damage = found.append
+    run(store.probe())
+    run(store.put(key, data))
+    return store, key, data, found
+
+
+@pytest.mark.spec("J6", "J7")
+def test_damaged_content_is_set_aside_named_and_replaced(tmp_path: Path) -> None:
+    store, key, data, found = owned(tmp_path)
+    assert run(store.scrub(key)) is Condition.SOUND and run(store.get(key, bytes_max=1000)) == data
+    (tmp_path / key).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(Damaged):
+        run(store.get(key, bytes_max=1000))
+    # then its key is free, everybody is told why, and the bytes are kept aside for a person
+    assert run(store.head(key)) is None and found == [key]
+    assert run(store.scrub(key)) is Condition.DAMAGED
+    with pytest.raises(Damaged):
+        run(store.get(key, bytes_max=1000))
+    assert [path.stat().st_size for path in (tmp_path / "damaged").iterdir()] == [1000]
+    run(store.put(key, data))
+    assert run(store.get(key, bytes_max=1000)) == data and list((tmp_path / "damaged").iterdir()) == []
+    assert found == [key]
+
+
+def test_content_that_is_not_there_is_absent_and_incoming_content_is_not_scrubbed(tmp_path: Path) -> None:
+    store, key, _, _ = owned(tmp_path)
+    run(store.delete([key]))
+    assert run(store.scrub(key)) is Condition.ABSENT
+    with pytest.raises(BlobMissing):
+        run(store.get(key, bytes_max=1000))
+    with pytest.raises(LinkRefused):
+        run(store.scrub(incoming_key("probe", "a" * 64)))
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_read_that_fails_in_passing_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    store, key, data, found = owned(tmp_path)
+    hashes, failures = folder_module._hash, [OSError(errno.EIO, "input/output error")] * times
+
+    def failing(file: int) -> str:
+        if failures:
+            raise failures.pop()
+        return hashes(file)
+
+    monkeypatch.setattr(folder_module, "_hash", failing)
+    assert run(store.scrub(key)) is (Condition.SOUND if times == 1 else Condition.DAMAGED)
+    assert found == ([] if times == 1 else [key])
+    assert data
+
+
+def test_another_error_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, key, data, found = owned(tmp_path)
+
+    def failing(file: int) -> str:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(folder_module, "_hash", failing)
+    with pytest.raises(StoreGone):
+        run(store.scrub(key))
+    assert run(store.get(key, bytes_max=1000)) == data and found == []
+
+
+def test_what_is_damaged_is_kept_for_a_month(tmp_path: Path) -> None:
+    store, key, _, _ = owned(tmp_path)
+    (tmp_path / key).write_bytes(b"x")
+    run(store.scrub(key))
+    (aside,) = (tmp_path / "damaged").iterdir()
+    run(store.probe())
+    assert aside.exists()
+    old = time.time() - folder_module.DAMAGED_S - 60
+    os.utime(aside, (old, old))
+    run(store.probe())
+    assert not aside.exists()

@@ -91,12 +91,21 @@ def takeovers() -> st.SearchStrategy[Facts]:
     return lost | unfit
 
 
+_NAMES_AN_ATTEMPT = (
+    RevokeCause.OTHER_WON,
+    RevokeCause.TAINTED,
+    RevokeCause.MOVED,
+    RevokeCause.CAME_BACK,
+    RevokeCause.UNHEALTHY,
+)
+
+
 def revocations() -> st.SearchStrategy[Facts]:
     def facts(cause: RevokeCause) -> st.SearchStrategy[Facts]:
         if cause in (RevokeCause.AWAY_BEFORE_START, RevokeCause.AWAY_BEFORE_MOVE):
             return takeovers().map(lambda f: replace(f, revoke=cause))
         fields: dict[str, Any] = {"revoke": st.just(cause)}
-        if cause in (RevokeCause.OTHER_WON, RevokeCause.MOVED, RevokeCause.CAME_BACK, RevokeCause.UNHEALTHY):
+        if cause in _NAMES_AN_ATTEMPT:
             fields["attempt"] = WORD
         if cause in (RevokeCause.MOVED, RevokeCause.MOVED_BEFORE_START):
             fields["label"] = LABEL
@@ -147,6 +156,7 @@ ENTRIES: dict[str, st.SearchStrategy[Facts]] = {
     "job.reserved": st.builds(Facts, label=LABEL),
     "job.saved": st.builds(Facts, bytes=NUMBER),
     "job.second": st.builds(Facts, attempt=WORD),
+    "job.tainted": st.builds(Facts, attempt=WORD, count=NUMBER),
     "job.takeover": takeovers(),
     "attempt.failed": failed(),
     "attempt.go": st.just(Facts()),

@@ -16,6 +16,7 @@ import pytest
 from holdfast.orchestrator import process_log
 from holdfast.orchestrator.logs import log_files as logs_module
 from holdfast.orchestrator.logs.log_files import LogRefused, LogStore
+from holdfast.orchestrator.logs.output_check import NOTHING, PrintedOutput
 from holdfast.wire.convert import LogPiece
 
 ATTEMPT = "att_abcd.1"
@@ -371,3 +372,45 @@ def test_a_file_that_was_deleted_is_not_written_to_any_more(store: LogStore) -> 
     assert {key[0] for key in store._open} == {"att_efgh.1"}
     assert stored(store, piece(0, b"cd")) == [2]
     assert store.read(ATTEMPT, "stdout", 0, 9) == b"cd"
+
+
+# --- what arrived, and what the disk made of it ---
+
+
+def printed(data: bytes) -> PrintedOutput:
+    return PrintedOutput(len(data), hashlib.sha256(data).hexdigest())
+
+
+@pytest.mark.spec("H3", "J10")
+def test_what_arrived_is_known_whatever_the_disk_does_to_it(store: LogStore, tmp_path: Path) -> None:
+    # given a log that came in pieces, one of them twice, and another stream of the same attempt
+    assert store.received(ATTEMPT) == NOTHING
+    stored(store, piece(0, b"abc"), piece(1, b"bcd"), piece(0, b"errors", stream="stderr"), piece(4, b"e"))
+    assert store.received(ATTEMPT) == printed(b"abcde") == PrintedOutput(*store.digest(ATTEMPT))
+    # when a bit of it flips
+    (path,) = tmp_path.rglob(f"{ATTEMPT}.stdout")
+    path.write_bytes(b"abcdd")
+    # then the two differ
+    assert store.received(ATTEMPT) == printed(b"abcde") != PrintedOutput(*store.digest(ATTEMPT))
+
+
+@pytest.mark.spec("H3")
+def test_what_an_earlier_process_received_is_not_known(store: LogStore, tmp_path: Path) -> None:
+    stored(store, piece(0, b"abc"))
+    other = LogStore(store._folder, store._bytes_max)
+    try:
+        assert other.received(ATTEMPT) is None
+        assert other.append([piece(3, b"d")]) == [4]
+        assert other.received(ATTEMPT) is None
+    finally:
+        other.close()
+
+
+@pytest.mark.spec("H3")
+def test_what_arrived_of_so_many_attempts_is_known(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs_module, "SEALS_MAX", 2)
+    names = [f"att_abcd1234.{number}" for number in (1, 2, 3)]
+    stored(store, *(piece(0, b"x", attempt=name) for name in names))
+    assert [store.received(name) for name in names] == [None, printed(b"x"), printed(b"x")]
+    store.writer.submit(store.delete, "job_abcd1234").result()
+    assert store._received == {}

@@ -11,6 +11,7 @@ from holdfast.kernel.decision import Verify
 from holdfast.kernel.events import Verified
 from holdfast.model import AttemptId, Owner, Result
 from holdfast.orchestrator.content.verify import Verifier
+from holdfast.orchestrator.logs.output_check import PrintedOutput
 
 OUTPUT = b"42\n"
 RESULT = Result(sha256(OUTPUT).hexdigest(), len(OUTPUT), manifest="ab" * 32)
@@ -34,6 +35,9 @@ class Storage:
     def digest(self, attempt: str) -> tuple[int, str]:
         assert attempt in self.sealed
         return len(OUTPUT), sha256(OUTPUT).hexdigest()
+
+    def received(self, attempt: str) -> PrintedOutput:
+        return PrintedOutput(*self.digest(attempt))
 
     async def whole(self, owner: str, manifest: str) -> bool:
         return self.there and (owner, manifest) == ("ada", RESULT.manifest)

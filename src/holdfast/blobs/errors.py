@@ -8,6 +8,7 @@
     ├── DiskFull            disk_full           not enough space here, or the content is over its limit
     ├── DiskRefused         disk_refused        this machine does not let us write there
     ├── Mismatch            blob_mismatch       bytes do not have the hash or size that names them
+    │   └── Damaged         blob_damaged        the store's own copy changed after it was verified
     ├── LinkRefused         link_refused        a signed URL is wrong, altered or for something else
     │   └── LinkExpired     link_expired        it was valid once; ask for a new one
     ├── BlobStoreError                          the store did not do what was asked
@@ -68,6 +69,13 @@ class DiskRefused(BlobError):
 class Mismatch(BlobError):
     code = "blob_mismatch"
     exit_code = 65
+
+
+class Damaged(Mismatch):
+    """Content that was verified when it was stored, and is not any more what its name says: the network's fault."""
+
+    code = "blob_damaged"
+    exit_code = 74
 
 
 class LinkRefused(BlobError):

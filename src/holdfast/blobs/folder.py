@@ -3,6 +3,9 @@
 A blob is written under a temporary name and renamed: under its key it is complete or absent. Owned content is synced
 before it is acknowledged, and survives a power cut. Incoming content is not synced, because it does not count yet: if
 it is lost or torn, verification detects that, and it is sent again. Blocking calls run in threads.
+
+Owned content is verified whenever it is read. What is damaged is moved to `damaged/`: its key is free, so that the next
+upload replaces it, and a person can still look at the bytes for a while.
 """
 
 import asyncio
@@ -22,6 +25,7 @@ from holdfast.blobs.errors import (
     BlobExists,
     BlobMissing,
     BlobStoreError,
+    Damaged,
     LinkRefused,
     Mismatch,
     StoreFull,
@@ -31,7 +35,7 @@ from holdfast.blobs.errors import (
 )
 from holdfast.blobs.keys import Owned, Stored, incoming_key, parse_key, sha_of
 from holdfast.blobs.signing import Grant, LinkSigner
-from holdfast.blobs.store import Abilities, same_sha
+from holdfast.blobs.store import Abilities, Condition, same_sha
 from holdfast.durable import sync_folder
 
 P = ParamSpec("P")
@@ -40,6 +44,8 @@ R = TypeVar("R")
 TIMEOUT_S = 60.0
 STALE_S = 24 * 3600.0
 """A temporary file of this age is abandoned."""
+DAMAGED_S = 30 * 24 * 3600.0
+"""How long damaged content is kept aside."""
 LOCK = "deleting.lock"
 """Held by the process that deletes unreferenced content."""
 _GATHERED_BYTES = 1024 * 1024
@@ -55,6 +61,8 @@ class FolderStore:
         """`signer`: needed to hand out URLs."""
         self._root = root
         self._temporary = root / "tmp"
+        self._aside = root / "damaged"
+        self.on_damage: Callable[[str], None] = lambda key: None
         self._signer = signer
         self._timeout_s = timeout_s
 
@@ -68,6 +76,9 @@ class FolderStore:
 
     async def get(self, key: str, *, bytes_max: int) -> bytes:
         return await self._in_thread(self._get, key, bytes_max)
+
+    async def scrub(self, key: str) -> Condition:
+        return await self._in_thread(self._scrub, key)
 
     async def head(self, key: str) -> Stored | None:
         return await self._in_thread(self._head, key)
@@ -146,10 +157,12 @@ class FolderStore:
     def _probe(self) -> Abilities:
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._temporary.mkdir(exist_ok=True, mode=0o700)
-        for left in self._temporary.iterdir():
-            with contextlib.suppress(OSError):
-                if time.time() - left.stat().st_mtime > STALE_S:
-                    left.unlink()
+        self._aside.mkdir(exist_ok=True, mode=0o700)
+        for folder, age_s in ((self._temporary, STALE_S), (self._aside, DAMAGED_S)):
+            for left in folder.iterdir():
+                with contextlib.suppress(OSError):
+                    if time.time() - left.stat().st_mtime > age_s:
+                        left.unlink()
         data = secrets.token_bytes(32)
         key = incoming_key("probe", sha_of(data))
         self._put(key, data, True)
@@ -191,6 +204,8 @@ class FolderStore:
             os.replace(temporary, target)
         if lasting:
             sync_folder(target.parent)
+            with contextlib.suppress(OSError):
+                self._aside_path(key).unlink()
 
     def _make_parents(self, target: Path) -> None:
         missing = [p for p in target.parents if p.is_relative_to(self._root) and not p.exists()]
@@ -199,13 +214,50 @@ class FolderStore:
             sync_folder(folder.parent)
 
     def _get(self, key: str, bytes_max: int) -> bytes:
+        parsed = parse_key(key)
         try:
-            with self._path(key).open("rb", buffering=0) as file:
-                if os.fstat(file.fileno()).st_size > bytes_max:
-                    raise Mismatch(f"{key} holds more than {bytes_max} bytes")
-                return file.read()
+            data = self._read(key, bytes_max)
+            if not isinstance(parsed, Owned) or sha_of(data) == parsed.sha:
+                return data
         except FileNotFoundError:
+            if self._aside_path(key).exists():
+                raise Damaged(f"the store's copy of {key} was damaged and has not been sent again") from None
             raise BlobMissing(f"the store holds nothing under {key}") from None
+        except OSError as error:
+            if error.errno != errno.EIO or not isinstance(parsed, Owned):
+                raise
+        if self._scrub(key) is Condition.SOUND:
+            return self._read(key, bytes_max)  # the first read failed in passing, or it was replaced meanwhile
+        raise Damaged(f"the store's copy of {key} is damaged")
+
+    def _read(self, key: str, bytes_max: int) -> bytes:
+        with self._path(key).open("rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size > bytes_max:
+                raise Mismatch(f"{key} holds more than {bytes_max} bytes")
+            return file.read()
+
+    def _aside_path(self, key: str) -> Path:
+        return self._aside / key.replace("/", "-")
+
+    def _scrub(self, key: str) -> Condition:
+        """Two reads must agree that content is damaged: the second one from the disk, not from memory."""
+        parsed, path = parse_key(key), self._path(key)
+        if not isinstance(parsed, Owned):
+            raise LinkRefused(f"{key[:160]!r} is not the key of owned content")
+        try:
+            with path.open("rb", buffering=0) as file:
+                for _ in range(2):
+                    if _hash_or_none(file.fileno()) == parsed.sha:
+                        return Condition.SOUND
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                if os.fstat(file.fileno()).st_ino == path.stat().st_ino:  # it was not replaced meanwhile
+                    self._aside.mkdir(exist_ok=True, mode=0o700)
+                    os.utime(file.fileno())  # it is kept for a while from now on
+                    os.replace(path, self._aside_path(key))
+        except FileNotFoundError:
+            return Condition.DAMAGED if self._aside_path(key).exists() else Condition.ABSENT
+        self.on_damage(key)
+        return Condition.DAMAGED
 
     def _head(self, key: str) -> Stored | None:
         try:
@@ -330,6 +382,17 @@ class _Arriving:
             os.close(self._file)
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
+
+
+def _hash_or_none(file: int) -> str | None:
+    """The hash of a whole file; None if the disk cannot read it."""
+    try:
+        os.lseek(file, 0, os.SEEK_SET)
+        return _hash(file)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return None
 
 
 def _hash(file: int) -> str:

@@ -20,6 +20,7 @@ from holdfast.blobs.errors import (
     BlobExists,
     BlobMissing,
     BlobStoreError,
+    Damaged,
     LinkRefused,
     Mismatch,
     StoreFull,
@@ -27,9 +28,10 @@ from holdfast.blobs.errors import (
     StoreRefused,
     StoreSlow,
 )
-from holdfast.blobs.keys import Stored, incoming_key, parse_key, sha_of
+from holdfast.blobs.keys import Owned, Stored, incoming_key, parse_key, sha_of
+from holdfast.blobs.manifest import ManifestLimits
 from holdfast.blobs.signing import METHODS
-from holdfast.blobs.store import Abilities, each, same_sha
+from holdfast.blobs.store import Abilities, Condition, each, same_sha
 from holdfast.blobs.verified import verify
 
 T = TypeVar("T")
@@ -61,6 +63,7 @@ class S3Place(msgspec.Struct, frozen=True, kw_only=True):
 class S3Store:
     def __init__(self, place: S3Place) -> None:
         self._place = place
+        self.on_damage: Callable[[str], None] = lambda key: None
         options: dict[str, object] = {"region": place.region}
         if place.endpoint:
             options["endpoint"] = place.endpoint
@@ -102,6 +105,33 @@ class S3Store:
         await self._ask(obstore.put_async(self._bucket, _key(key), data, mode=mode, use_multipart=False), key)
 
     async def get(self, key: str, *, bytes_max: int) -> bytes:
+        data = await self._read(key, bytes_max)
+        parsed = parse_key(key)
+        if isinstance(parsed, Owned) and await asyncio.to_thread(sha_of, data) != parsed.sha:
+            if await self.scrub(key) is not Condition.SOUND:
+                raise Damaged(f"the store's copy of {key} is damaged")
+            data = await self._read(key, bytes_max)
+        return data
+
+    async def scrub(self, key: str) -> Condition:
+        """Two reads must agree that content is damaged. Only this process writes owned keys."""
+        parsed = parse_key(key)
+        if not isinstance(parsed, Owned):
+            raise LinkRefused(f"{key[:160]!r} is not the key of owned content")
+        try:
+            for _ in range(2):
+                data = await self._read(key, ManifestLimits().manifest_bytes)
+                if await asyncio.to_thread(sha_of, data) == parsed.sha:
+                    return Condition.SOUND
+        except BlobMissing:
+            return Condition.ABSENT
+        except Mismatch:
+            pass  # larger than anything that is stored
+        await self.delete([key])
+        self.on_damage(key)
+        return Condition.DAMAGED
+
+    async def _read(self, key: str, bytes_max: int) -> bytes:
         answer = await self._ask(obstore.get_async(self._bucket, _key(key)), key)
         if answer.meta["size"] > bytes_max:
             raise Mismatch(f"{key} holds more than {bytes_max} bytes")

@@ -6,11 +6,12 @@ short-lived signed URLs, and what they wrote does not count until `promote` has 
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from enum import StrEnum
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from holdfast.blobs.errors import BlobMissing, LinkRefused, Mismatch
+from holdfast.blobs.errors import BlobMissing, Damaged, LinkRefused, Mismatch
 from holdfast.blobs.keys import Incoming, Owned, Stored, incoming_key, owned_key, parse_key
 from holdfast.blobs.manifest import Blob, Manifest, ManifestLimits
 from holdfast.tasks import TaskScope
@@ -29,8 +30,19 @@ class Abilities(msgspec.Struct, frozen=True):
     """Whether a create-only write is refused if the key exists."""
 
 
+class Condition(StrEnum):
+    """The result of reading owned content and comparing it with its name."""
+
+    SOUND = "sound"
+    DAMAGED = "damaged"
+    ABSENT = "absent"
+
+
 class BlobStore(Protocol):
     """Raises BlobStoreError and its subclasses. Every call has its own time limit."""
+
+    on_damage: Callable[[str], None]
+    """Called with the key of owned content that was found damaged, from any thread."""
 
     async def probe(self) -> Abilities:
         """Write, read and delete something. Raises if the store cannot be used."""
@@ -41,7 +53,14 @@ class BlobStore(Protocol):
         `probe`."""
         ...
 
-    async def get(self, key: str, *, bytes_max: int) -> bytes: ...
+    async def get(self, key: str, *, bytes_max: int) -> bytes:
+        """Owned content is verified: raises Damaged if it is not what its name says, and then frees the key."""
+        ...
+
+    async def scrub(self, key: str) -> Condition:
+        """Read owned content and compare it with its name. If it is damaged, its key is free afterwards, so that it
+        counts as missing and the next upload replaces it."""
+        ...
 
     async def head(self, key: str) -> Stored | None: ...
 
@@ -105,14 +124,25 @@ Hold = Callable[[str], bool]
 store is checked, because a blob that is not pledged may be deleted between the check and the answer."""
 
 
+MayUse = Callable[[str], bool]
+"""Whether an uploader may rely on the owner's blob of this hash without sending it. Whoever knows a hash must not get
+the content by naming it: an attempt may rely on what it was given and on what it sent before."""
+
+
 async def missing(
-    store: BlobStore, uploader: str, owner: str, blobs: Sequence[Blob], hold: Hold | None = None
+    store: BlobStore,
+    uploader: str,
+    owner: str,
+    blobs: Sequence[Blob],
+    hold: Hold | None = None,
+    may_use: MayUse | None = None,
 ) -> list[str]:
-    """Which of these an uploader must send: those that the owner does not have and that were not uploaded before."""
+    """Which of these an uploader must send: those that it did not upload before, and that the owner does not have or
+    that it may not use. `may_use`: None: all of the owner's."""
 
     async def absent(blob: Blob) -> bool:
         keys = [incoming_key(uploader, blob.sha)]
-        if hold is None or hold(blob.sha):
+        if (may_use is None or may_use(blob.sha)) and (hold is None or hold(blob.sha)):
             keys.insert(0, owned_key(owner, blob.sha))
         for key in keys:
             there = await store.head(key)
@@ -140,16 +170,19 @@ async def accept(
     name: str,
     *,
     hold: Hold | None = None,
+    may_use: MayUse | None = None,
+    took: Callable[[str], None] | None = None,
     limits: ManifestLimits | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Accepted:
     """Accept what an uploader sent: every blob of the manifest `name`, and the manifest itself last.
 
     So a manifest under an owned key has all its blobs under owned keys. May be repeated after any interruption. A blob
-    that does not match its name is deleted and counts as missing, and so does one that cannot be pledged now. Raises
-    ManifestRefused for an invalid manifest, BlobMissing if it was not sent.
+    that does not match its name is deleted and counts as missing, and so does one that cannot be pledged now. `took` is
+    called with the hash of everything that the uploader sent. Raises ManifestRefused for an invalid manifest,
+    BlobMissing if it was not sent.
     """
-    manifest = await fetch_manifest(store, uploader, owner, name, limits)
+    manifest = await fetch_manifest(store, uploader, owner, name, limits, may_use)
     promoted = 0
 
     async def take(blob: Blob) -> bool:
@@ -157,7 +190,7 @@ async def accept(
         if hold is not None and not hold(blob.sha):
             return False
         key = owned_key(owner, blob.sha)
-        there = await store.head(key)
+        there = await store.head(key) if may_use is None or may_use(blob.sha) else None
         if there is None or there.size != blob.size:
             incoming = incoming_key(uploader, blob.sha)
             try:
@@ -168,6 +201,8 @@ async def accept(
             except BlobMissing:
                 return False
             promoted += blob.size
+            if took is not None:
+                took(blob.sha)
         if progress is not None:
             progress(blob.size)
         return True
@@ -180,17 +215,35 @@ async def accept(
         if hold is not None and not hold(name):
             return Accepted(manifest, (own,), promoted)
         await store.put(owned_key(owner, name), data)
+        if took is not None:
+            took(name)
         await store.delete([incoming_key(uploader, name)])
     return Accepted(manifest, lacking, promoted)
 
 
 async def fetch_manifest(
-    store: BlobStore, uploader: str, owner: str, name: str, limits: ManifestLimits | None = None
+    store: BlobStore,
+    uploader: str,
+    owner: str,
+    name: str,
+    limits: ManifestLimits | None = None,
+    may_use: MayUse | None = None,
 ) -> Manifest:
-    """The manifest `name`, from the owner's content or from the uploader's. Raises BlobMissing, ManifestRefused."""
+    """The manifest `name`, from the owner's content or from the uploader's. Raises BlobMissing, ManifestRefused, and
+    Damaged if the owner's copy is damaged and the uploader sent none."""
     bytes_max = (limits or ManifestLimits()).manifest_bytes
-    try:
-        data = await store.get(owned_key(owner, name), bytes_max=bytes_max)
-    except BlobMissing:
-        data = await store.get(incoming_key(uploader, name), bytes_max=bytes_max)
+    keys = [incoming_key(uploader, name)]
+    if may_use is None or may_use(name):
+        keys.insert(0, owned_key(owner, name))
+    damaged: Damaged | None = None
+    data = b""
+    for key in keys:
+        try:
+            data = await store.get(key, bytes_max=bytes_max)
+            break
+        except Damaged as found:
+            damaged = found
+        except BlobMissing:
+            if key == keys[-1]:
+                raise damaged or BlobMissing(f"the store holds no manifest {name}") from None
     return await asyncio.to_thread(Manifest.from_bytes, data, limits, name=name)

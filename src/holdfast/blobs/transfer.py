@@ -18,6 +18,7 @@ from holdfast.blobs.cache import BlobCache
 from holdfast.blobs.errors import (
     BlobError,
     BlobMissing,
+    Damaged,
     LinkExpired,
     LinkRefused,
     Mismatch,
@@ -279,6 +280,8 @@ class _Flight:
         size = 0
         response = await self._http.send(request, stream=True, follow_redirects=False)
         try:
+            if response.status_code == 422:
+                raise Damaged(f"the store's copy of blob {blob.sha} is damaged")
             _judge(response.status_code, url)
             async for part in response.aiter_raw():
                 size += len(part)

@@ -182,6 +182,11 @@ ROWS = (
         "Send or fetch them again.",
     ),
     Row(
+        "blob_damaged", 74, 422, "a stored file is damaged",
+        "the disk or the store under the network changed it after it had been stored and verified",
+        "Send it again from its folder, or run the job again; the operator looks at that disk (`holdfast doctor`).",
+    ),
+    Row(
         "blob_missing", 66, 404, "the store holds nothing under that name",
         "it was never sent, or is no longer kept",
         "Send it again.",

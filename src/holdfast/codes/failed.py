@@ -12,6 +12,7 @@ WHAT_TO_DO = {
     "image": "Look at the name, the tag and the registry; the detail is the engine's own answer.",
     "build": "The detail is the end of the build's output; build it on this machine first.",
     "data": "Look at the address, the hash and the size of the input that the detail names.",
+    "damaged": "Run it again from its folder: `holdfast run` sends what is damaged anew. `holdfast doctor` says more.",
     "node_lost": "Nothing: it is run again elsewhere, from its last checkpoint where it has one (--checkpoint).",
     "network": "Nothing: it is tried again. If it happens often, check its connection with `holdfast doctor`.",
     "runtime_fault": "Nothing: it is run again elsewhere. The node's own log says more to its operator.",

@@ -15,12 +15,14 @@ Duties of the driver:
    frozen, suspended or away longer than `late_tolerance_ms`.
 5. Give a `NodeJoined` only for a session whose peer proved that it holds the key it names. Report the end of each
    session once with `NodeBroke`, even if the kernel requested it.
-6. Answer every `Verify` with `Verified` as soon as the outcome is known; a lost one is requested again.
+6. Answer every `Verify` with `Verified` and every `Inspect` with `Inspected` as soon as the outcome is known; a lost
+   one is requested again.
 7. Deliver sends of one session in order, or end the session. A send to a session that is gone is dropped.
 
 Modules: `contenders` (offers, takeover, acceptance), `health` (suspicion, quarantine, probation), `recovery` (what
 follows a failure; deadlines), `reconcile` (what a node reports against what it should hold), `membership` (joining,
-leaving), `placement` (which nodes have room), `queue` (which job is next), `checkpoints` (what is saved), `explain`
+leaving), `placement` (which nodes have room), `queue` (which job is next), `checkpoints` (what is saved),
+`tainting` (what of it is not used any more), `explain`
 (why a job waits), `checking` (what would happen to a job if it were submitted), `world` (the state), `commit` (the
 order of deciding, storing and acting). They report to `lifecycle` what happens to an attempt or a job, and it calls
 the mechanisms in the order of its list: `estimates` with `duration_history` (when a job starts and ends, and how often

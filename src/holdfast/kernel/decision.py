@@ -35,7 +35,16 @@ class Verify(msgspec.Struct, frozen=True, gc=False, tag=True):
     """The owner of the files."""
 
 
-Send = ToSession | CloseSession | Verify
+class Inspect(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Read again what this attempt was given, because its node says that it is damaged, and feed `Inspected` back."""
+
+    attempt: AttemptId
+    fence: int
+    owner: Owner
+    manifests: tuple[str, ...]
+
+
+Send = ToSession | CloseSession | Verify | Inspect
 
 
 # --- answers ---

@@ -86,6 +86,17 @@ class Verified(Event, frozen=True, gc=False):
     fence: int
     ok: bool
     detail: str = ""
+    damaged: bool = False
+    """The orchestrator's own copy is damaged: the node is not to blame."""
+
+
+class Inspected(Event, frozen=True, gc=False):
+    """The shell read again what an attempt was given, because its node said that it is damaged."""
+
+    attempt: AttemptId
+    fence: int
+    damaged: tuple[str, ...] = ()
+    """Hashes of the manifests that are damaged themselves or name damaged content; empty: all is sound."""
 
 
 class Checkpointed(Event, frozen=True, gc=False):
@@ -95,6 +106,14 @@ class Checkpointed(Event, frozen=True, gc=False):
     fence: int
     manifest: str
     bytes: int
+
+
+class ContentDelivered(Event, frozen=True, gc=False):
+    """An attempt sent the content of a manifest, and all of it was verified and is safe."""
+
+    attempt: AttemptId
+    fence: int
+    manifest: str
 
 
 class FilesReceived(Event, frozen=True, gc=False):
@@ -146,6 +165,6 @@ class EstimatesAsked(Event, frozen=True, gc=False):
 
 AnyEvent = (
     Led | Tick | Submitted | CancelAsked | MoveAsked | NodeJoined | NodeSaid | NodeBroke | DrainAsked
-    | Verified | Checkpointed | FilesReceived | TokenMade | TokenRevoked | AccessMade | AccessRevoked
-    | ExplainAsked | CheckAsked | EstimatesAsked
+    | Verified | Inspected | Checkpointed | ContentDelivered | FilesReceived | TokenMade | TokenRevoked
+    | AccessMade | AccessRevoked | ExplainAsked | CheckAsked | EstimatesAsked
 )  # fmt: skip

@@ -30,10 +30,12 @@ from holdfast.kernel.events import (
     CancelAsked,
     CheckAsked,
     Checkpointed,
+    ContentDelivered,
     DrainAsked,
     EstimatesAsked,
     ExplainAsked,
     FilesReceived,
+    Inspected,
     Led,
     MoveAsked,
     NodeBroke,
@@ -170,7 +172,9 @@ class Kernel:
             case Tick():
                 self._tick(event)
             case Verified():
-                reconcile.verified(w, event.attempt, event.fence, event.ok, event.detail)
+                reconcile.verified(w, event)
+            case Inspected():
+                reconcile.inspected(w, event)
             case FilesReceived():
                 return files.received(w, event)
             case Checkpointed():
@@ -178,6 +182,8 @@ class Kernel:
                 if isinstance(answer, Done):
                     w.lifecycle.checkpointed(w, event.attempt, event.manifest)
                 return answer
+            case ContentDelivered():
+                return checkpoints.deliver(w, event)
             case NodeJoined():
                 membership.join(w, event.session, event.hello)
             case NodeBroke():

@@ -26,6 +26,7 @@ from holdfast.kernel.poison import Poison
 from holdfast.kernel.recovery import Draining
 from holdfast.kernel.reservation import Reservations
 from holdfast.kernel.straggling import Straggling
+from holdfast.kernel.tainting import SavedJobs
 from holdfast.model import Attempt, AttemptId, Facts, Failure, Gate, Job, Node, NodeId
 from holdfast.model.messages import Progress
 
@@ -46,6 +47,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     Draining,
     Reservations,
     Files,
+    SavedJobs,
 )
 """In the order in which they are called."""
 

@@ -10,22 +10,26 @@ from holdfast.kernel.contenders import (
     accept,
     advance,
     close_attempt,
+    end_job,
     grant_go,
     renew_lease,
     send_discard,
     send_start,
 )
-from holdfast.kernel.decision import ToSession, Verify
+from holdfast.kernel.decision import Inspect, ToSession, Verify
+from holdfast.kernel.events import Inspected, Verified
 from holdfast.kernel.health import won
 from holdfast.kernel.recovery import attempt_failed
+from holdfast.kernel.tainting import drop_damaged
 from holdfast.kernel.world import NO_FACTS, World
-from holdfast.model import Attempt, AttemptId, AttemptPhase, Facts, Failure, FailureCode, NodeId, Recovery
+from holdfast.model import Attempt, AttemptId, AttemptPhase, Facts, Failure, FailureCode, NodeId, Recovery, Verdict
 from holdfast.model.messages import Discard, Held, HeldPhase, Renewed
 
 NODE_MAY_SAY = frozenset(
     {
         FailureCode.EXIT_CODE, FailureCode.OOM_JOB, FailureCode.OOM_NODE, FailureCode.TIME_LIMIT,
         FailureCode.DISK_QUOTA, FailureCode.NODE_DISK_FULL, FailureCode.IMAGE, FailureCode.BUILD, FailureCode.DATA,
+        FailureCode.DAMAGED,
         FailureCode.NETWORK, FailureCode.RUNTIME_FAULT, FailureCode.ORPHANED, FailureCode.LEASE_LOST,
         FailureCode.DRAINED,
     }
@@ -155,6 +159,9 @@ def observe_finished(w: World, attempt: Attempt, item: Held, came_back: bool) ->
         fault = Failure(FailureCode.INVALID_RESULT, f"{item.failure.code.value} is not for a machine to say")
         attempt_failed(w, attempt, fault, still_held=True)
         return
+    if item.failure is not None and item.failure.code is FailureCode.DAMAGED:
+        ask_to_inspect(w, attempt)
+        return
     if item.failure is not None:
         attempt_failed(w, attempt, item.failure, still_held=True, was_away=came_back)
         return
@@ -166,6 +173,11 @@ def observe_finished(w: World, attempt: Attempt, item: Held, came_back: bool) ->
         attempt = body_seen(w, attempt, AttemptPhase.UPLOADING)
         if not attempt.may_win or attempt.id not in w.attempts:
             return
+    if item.result.manifest and item.result.manifest not in attempt.delivered:
+        # Not a lie for certain: a state restored from a backup may not know what was sent before.
+        unsent = Failure(FailureCode.UPLOAD_TIMEOUT, "its result names files that it did not send here")
+        attempt_failed(w, attempt, unsent, still_held=True)
+        return
     if attempt.result is None:
         attempt = replace(attempt, result=item.result)
         w.put(attempt)
@@ -180,14 +192,46 @@ def observe_finished(w: World, attempt: Attempt, item: Held, came_back: bool) ->
         w.send(Verify(attempt.id, attempt.fence, item.result, attempt.owner))
 
 
-def verified(w: World, attempt_id: AttemptId, fence: int, ok: bool, detail: str) -> None:
-    """What was delivered has been compared with what was declared."""
-    attempt = w.attempts.get(attempt_id)
-    if attempt is None or attempt.fence != fence or not attempt.may_win or attempt.result is None:
+def ask_to_inspect(w: World, attempt: Attempt) -> None:
+    """Its machine says that files it was given are damaged. Its word alone is not enough: they are read again."""
+    claim = w.claim(attempt)
+    if claim.verifying:
+        return
+    claim.verifying = True
+    w.put(replace(attempt, phase_until_ms=w.soon(w.settings.upload_ms_max)))  # much may have to be read
+    spec, resumed = w.jobs[attempt.job].spec, attempt.resumed
+    given = {spec.package, *(item.manifest for item in spec.inputs), resumed.manifest if resumed is not None else ""}
+    w.send(Inspect(attempt.id, attempt.fence, attempt.owner, tuple(sorted(given - {""}))))
+
+
+def inspected(w: World, event: Inspected) -> None:
+    """The files that a machine called damaged have been read again. A checkpoint that is damaged is not used again;
+    without its other files the job cannot run anywhere."""
+    attempt = w.attempts.get(event.attempt)
+    if attempt is None or attempt.fence != event.fence or not attempt.may_win:
         return
     w.claim(attempt).verifying = False
-    if not ok:
-        attempt_failed(w, attempt, Failure(FailureCode.INVALID_RESULT, detail), still_held=True)
+    if event.damaged:
+        drop_damaged(w, attempt.job, event.damaged)
+        failure = Failure(FailureCode.DAMAGED, f"the content of manifest {event.damaged[0]} is damaged or lost")
+    else:
+        failure = Failure(FailureCode.RUNTIME_FAULT, "it says that files are damaged, and they are not")
+    attempt_failed(w, attempt, failure, still_held=True)
+    resumed = attempt.resumed.manifest if attempt.resumed is not None else ""
+    beyond = set(event.damaged) - {resumed}
+    if beyond and attempt.job in w.jobs and not any(rival.may_win for rival in w.attempts_of(attempt.job)):
+        end_job(w, attempt.job, Verdict.FAILED, failure)
+
+
+def verified(w: World, event: Verified) -> None:
+    """What was delivered has been compared with what was declared."""
+    attempt = w.attempts.get(event.attempt)
+    if attempt is None or attempt.fence != event.fence or not attempt.may_win or attempt.result is None:
+        return
+    w.claim(attempt).verifying = False
+    if not event.ok:
+        code = FailureCode.DAMAGED if event.damaged else FailureCode.INVALID_RESULT
+        attempt_failed(w, attempt, Failure(code, event.detail), still_held=True)
     elif accept(w, attempt):
         won(w, attempt.node)
 

@@ -25,6 +25,7 @@ from holdfast.kernel.contenders import (
 from holdfast.kernel.health import ended, strike
 from holdfast.kernel.mechanism import Mechanism
 from holdfast.kernel.poison import POISON_WINDOW_MS, poisonous
+from holdfast.kernel.tainting import taint_node
 from holdfast.kernel.world import World
 from holdfast.model import (
     Attempt,
@@ -71,6 +72,8 @@ def attempt_failed(w: World, attempt: Attempt, failure: Failure, still_held: boo
         ended(w, attempt.node, record.BLAMED)
     else:
         strike(w, attempt.node, failure)
+    if failure.code is FailureCode.INVALID_RESULT:
+        taint_node(w, attempt.node)
     go_on(w, attempt, failure, was_away)
 
 

@@ -123,6 +123,10 @@ def straggle_text(facts: Facts) -> str:
 
 _REVOKES: dict[RevokeCause, tuple[FailureCode, Callable[[Facts], str]]] = {
     RevokeCause.OTHER_WON: (FailureCode.SUPERSEDED, lambda f: f"{f.attempt} delivered the result that counts"),
+    RevokeCause.TAINTED: (
+        FailureCode.SUPERSEDED,
+        lambda f: f"it started from a checkpoint of {f.attempt}, which is not believed any more",
+    ),
     RevokeCause.JOB_ENDED: (FailureCode.SUPERSEDED, lambda f: "the job has ended without a result"),
     RevokeCause.CANCELLED: (FailureCode.CANCELLED, lambda f: f"stopped by {f.by}"),
     RevokeCause.POISON: (
@@ -303,6 +307,10 @@ _ENTRIES: dict[str, Callable[[Facts], str]] = {
     "job.received": lambda f: "its owner has the files",
     "job.reserved": lambda f: f"{f.label} takes nothing new until this job fits there",
     "job.saved": lambda f: f"a checkpoint of {f.bytes} bytes is kept",
+    "job.tainted": lambda f: (
+        f"the checkpoints of {f.attempt} and what grew from them are not used: "
+        + (f"it goes on from checkpoint {f.count}" if f.count else "it starts over")
+    ),
     "job.second": lambda f: f"another attempt starts beside {f.attempt}; the first result wins",
     "job.takeover": lambda f: f"another machine takes over: {takeover_cause_text(f)}",
     "attempt.failed": failure_text,

@@ -135,6 +135,8 @@ class RevokeCause(Code):
     """Why an attempt was revoked."""
 
     OTHER_WON = "other_won"
+    TAINTED = "tainted"
+    """It started from a checkpoint that is not believed any more."""
     """Another attempt delivered the result that counts."""
     JOB_ENDED = "job_ended"
     """The job ended without a result."""

@@ -25,6 +25,7 @@ class FailureCode(StrEnum):
     IMAGE = "image"
     BUILD = "build"
     DATA = "data"
+    DAMAGED = "damaged"
     NODE_LOST = "node_lost"
     NETWORK = "network"
     RUNTIME_FAULT = "runtime_fault"
@@ -63,6 +64,9 @@ MEANINGS: dict[FailureCode, Meaning] = {
     FailureCode.IMAGE: Meaning(Blame.USER, False, False, "the image could not be had"),
     FailureCode.BUILD: Meaning(Blame.USER, False, False, "the environment could not be built"),
     FailureCode.DATA: Meaning(Blame.USER, False, False, "an input could not be had, or was not what its hash says"),
+    FailureCode.DAMAGED: Meaning(
+        Blame.PLATFORM, True, False, "files of the job are damaged or lost where the network keeps them"
+    ),
     FailureCode.NODE_LOST: Meaning(Blame.PROVIDER, True, False, "the machine vanished while it held the job"),
     FailureCode.NETWORK: Meaning(Blame.NETWORK, True, False, "the network failed on the way"),
     FailureCode.RUNTIME_FAULT: Meaning(Blame.PROVIDER, True, False, "the machinery around the job broke"),

@@ -162,6 +162,15 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Number of captures from the job's beginning to this one."""
     bytes: int
     made_ms: Instant
+    node: NodeId = NodeId("")
+    """The machine of that attempt: its author. Empty: saved under a release that did not record it."""
+    ancestor: "Checkpoint | None" = None
+    """The checkpoint that the attempt started from, with its own ancestors; their number is limited."""
+
+    @property
+    def line(self) -> "tuple[Checkpoint, ...]":
+        """This one and its ancestors, newest first."""
+        return (self, *(self.ancestor.line if self.ancestor is not None else ()))
 
 
 class MoveState(StrEnum):
@@ -375,6 +384,10 @@ class Attempt(StoredRow, frozen=True, gc=False, omit_defaults=True):
     """Checkpoints taken from it so far."""
     saved_ms: Instant | None = None
     """When it last saved a new checkpoint that became the job's."""
+    delivered: tuple[str, ...] = ()
+    """Hashes of the last manifests whose content it sent and that were accepted. A result may name only these."""
+    tainted: bool = False
+    """Its machine delivered something false since it was made: nothing that it saves is kept."""
     purpose: Purpose = Purpose.PLACED
     straggling: str = ""
     """Why it counts as a straggler, in words; empty: it does not."""

@@ -165,6 +165,10 @@ def takeover_facts(text: str) -> Facts:
 
 _REVOKES = _Sentences(
     ("superseded: <attempt> delivered the result that counts", {"revoke": RevokeCause.OTHER_WON}),
+    (
+        "superseded: it started from a checkpoint of <attempt>, which is not believed any more",
+        {"revoke": RevokeCause.TAINTED},
+    ),
     ("superseded: the job has ended without a result", {"revoke": RevokeCause.JOB_ENDED}),
     ("cancelled: stopped by <by>", {"revoke": RevokeCause.CANCELLED}),
     ("poison: these machines went down with it running: <nodes>", {"revoke": RevokeCause.POISON}),
@@ -220,6 +224,13 @@ _SAYS: dict[str, _Sentences] = {
     "job.reserved": _Sentences(("<label> takes nothing new until this job fits there", {})),
     "job.saved": _Sentences(("a checkpoint of <bytes> bytes is kept", {})),
     "job.second": _Sentences(("another attempt starts beside <attempt>; the first result wins", {})),
+    "job.tainted": _Sentences(
+        (
+            "the checkpoints of <attempt> and what grew from them are not used: it goes on from checkpoint <count>",
+            {},
+        ),
+        ("the checkpoints of <attempt> and what grew from them are not used: it starts over", {}),
+    ),
     "attempt.failed": _FAILURE,
     "attempt.go": _Sentences(("may start; it will not be started anywhere else", {})),
     "attempt.moves_again": _Sentences(("it makes progress again", {})),

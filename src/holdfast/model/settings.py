@@ -138,6 +138,9 @@ class Settings(msgspec.Struct, frozen=True):
     """How long they are kept after receipt: until the next day, so that the job can be run again or its files fetched
     to a second place."""
 
+    scrub_bytes_per_s: int = 4 << 20
+    """How fast stored content is read again and compared with its hash, in bytes per second: a terabyte takes three
+    days, and a disk notices little of it."""
     logs_keep_ms: int = 30 * DAY_MS
     """How long the logs of an ended job are kept: as long as its files. Time without a serving orchestrator does not
     count."""

@@ -1,9 +1,10 @@
 """Carries out a batch once it is durable: its sends go to sessions and to the verifier, its rows to the views."""
 
 from holdfast.kernel.commit import CommitBatch
-from holdfast.kernel.decision import CloseSession, Send, ToSession, Verify
+from holdfast.kernel.decision import CloseSession, Inspect, Send, ToSession, Verify
 from holdfast.model import AccessToken
 from holdfast.orchestrator.access_directory import AccessDirectory
+from holdfast.orchestrator.content.damage import Inspector
 from holdfast.orchestrator.content.service import ContentService
 from holdfast.orchestrator.content.sweep import left_behind
 from holdfast.orchestrator.content.verify import Verifier
@@ -26,6 +27,7 @@ class Effects:
         fleet: Fleet,
         access: AccessDirectory,
         verifier: Verifier,
+        inspector: Inspector,
         wakeups: Wakeups,
         content: ContentService,
     ) -> None:
@@ -33,6 +35,7 @@ class Effects:
         self._fleet = fleet
         self._access = access
         self._verifier = verifier
+        self._inspector = inspector
         self._wakeups = wakeups
         self._content = content
 
@@ -53,6 +56,8 @@ class Effects:
                 self._sessions.close(send)
             case Verify():
                 self._verifier.begin(send, self.leader)
+            case Inspect():
+                self._inspector.begin(send, self.leader)
 
     def leadership_ended(self, why: str) -> None:
         self._access.leadership_ended()

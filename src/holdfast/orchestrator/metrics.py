@@ -37,6 +37,10 @@ class Metrics:
             registry=into,
         )
         self.log_bytes = Counter("holdfast_log_bytes_total", "Log bytes made durable", registry=into)
+        self.damaged = Counter("holdfast_blobs_damaged_total", "Stored blobs found damaged", registry=into)
+        self.scrubbed_bytes = Counter("holdfast_scrub_bytes_total", "Stored bytes read again", registry=into)
+        self.scrubbed_blobs = Counter("holdfast_scrub_blobs_total", "Stored blobs read again", registry=into)
+        self.scrub_rounds = Counter("holdfast_scrub_rounds_total", "Times all blobs were read again", registry=into)
         self.jobs_ended = Counter("holdfast_jobs_ended_total", "Jobs ended", ["verdict", "failure"], registry=into)
         self.attempts_ended = Counter("holdfast_attempts_ended_total", "Attempts ended", ["failure"], registry=into)
         self.transitions = Counter("holdfast_transitions_total", "Journal entries", ["kind"], registry=into)

@@ -37,6 +37,8 @@ from holdfast.orchestrator.connections.bodies import BodyBudget
 from holdfast.orchestrator.connections.http_server import HttpServer
 from holdfast.orchestrator.connections.node_port import NodePort
 from holdfast.orchestrator.content.blob_store import open_content, try_out
+from holdfast.orchestrator.content.damage import DamageRecord, Inspector
+from holdfast.orchestrator.content.scrub import Scrubber
 from holdfast.orchestrator.content.sweep import Sweeper
 from holdfast.orchestrator.content.verify import Verifier
 from holdfast.orchestrator.effects import Effects
@@ -145,6 +147,7 @@ class _Parts(NamedTuple):
     waiting: asyncio.Task[Any]
     moving: asyncio.Task[Any]
     sweeping: asyncio.Task[Any]
+    scrubbing: asyncio.Task[Any]
     clearing: asyncio.Task[Any]
     watching: asyncio.Task[Any]
 
@@ -193,6 +196,7 @@ class Orchestrator:
                 tasks.start("wait for a signal", stop.wait()),
                 tasks.start("serve files", files.serve(sockets=[self._files_socket])),
                 tasks.start("sweep content", Sweeper(self._content, self._store, self._leader).run()),
+                tasks.start("scrub content", self._scrubber.run()),
                 tasks.start("clear logs", self._log_retention.run(lambda: not self._leader.trouble)),
                 tasks.start("watch the node port", self._node_port.run()),
             )
@@ -212,6 +216,9 @@ class Orchestrator:
         self._logs = LogStore(self._config.data / "logs", self._settings.log_bytes_max)
         self._content, self._with_blobs = open_content(self._config, lambda: self._leader.served_ms() / 1000)
         self._verifier = Verifier(self._logs, self._content)
+        self._damage = DamageRecord(self._metrics)
+        self._content.store.on_damage = self._damage.found
+        self._inspector = Inspector(self._content, self._damage)
         self._sessions = Sessions(self._fleet, self._metrics)
         self._node_port = NodePort(self._limits, self._metrics)
         self._queries = Queries(self._store)
@@ -220,11 +227,22 @@ class Orchestrator:
         recording = os.environ.get(record.ENVIRONMENT)
         self._recorder = record.Recorder(Path(recording)) if recording else None
         self._access = AccessDirectory(lambda: self._leader.served_ms())
-        world = Effects(self._sessions, self._fleet, self._access, self._verifier, self._wakeups, self._content)
+        world = Effects(
+            self._sessions,
+            self._fleet,
+            self._access,
+            self._verifier,
+            self._inspector,
+            self._wakeups,
+            self._content,
+        )
         self._leader = world.leader = Leader(
             self._settings, self._store, world, self._wakeups, self._metrics, self._recorder
         )
         self._leader.begin(self._store.meta(), self._store.wall_times())
+        self._scrubber = Scrubber(
+            self._content.store, self._damage, self._leader, self._metrics, self._settings.scrub_bytes_per_s
+        )
 
     def _node_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=server_options(self._limits.node_connections_max))
@@ -273,7 +291,7 @@ class Orchestrator:
             tokens=TokenService(self._token),
             access=self._access,
             access_tokens=AccessService(self._token),
-            self_check=lambda: examine(self._leader, self._queries, self._config.data),
+            self_check=lambda: examine(self._leader, self._queries, self._config.data, [self._scrubber.finding()]),
             pin=self._nodes_certificate.pin if self._nodes_certificate else "",
             stopping=lambda: self._stopping,
             time=RealTime(),
@@ -318,7 +336,8 @@ class Orchestrator:
         self._wakeups.wake_all()
         for one in http:
             one.should_exit = True
-        for part in (parts.sweeping, parts.clearing, parts.watching, parts.announcing, parts.waiting, parts.leading):
+        ending = (parts.sweeping, parts.scrubbing, parts.clearing, parts.watching, parts.announcing, parts.waiting)
+        for part in (*ending, parts.leading):
             part.cancel()
         await self._leader.stop()
         await server.stop(grace=1.0)
@@ -329,6 +348,7 @@ class Orchestrator:
         await asyncio.gather(*parts, return_exceptions=True)
         await self._sessions.probes.close()
         await self._verifier.close()
+        await self._inspector.close()
         self._queries.close()
         await asyncio.to_thread(self._logs.close)
         if self._recorder is not None:

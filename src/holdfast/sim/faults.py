@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.kernel.contenders import MADE_MAX
 from holdfast.kernel.events import DrainAsked
-from holdfast.model import Attempt, AttemptId, Node, NodeId
+from holdfast.model import AttemptId, Node, NodeId
 from holdfast.sim.lies import Liar, Lie
 from holdfast.sim.network import DOWN, UP
 from holdfast.sim.node import Machine
@@ -539,11 +539,8 @@ class Injector:
         return self._upset("rot", self.random.uniform(0.2, 1.0), "the disk under the logs damages what it keeps")
 
     def _rotted(self, attempt: AttemptId) -> None:
-        """The machine that delivered the log is blamed for the difference."""
-        row = self.scene.store.rows.get(("attempt", attempt))
+        """Nobody is excused: the machine that delivered the log must not be blamed for the difference."""
         self.world.note(f"the log of {attempt} is damaged")
-        if isinstance(row, Attempt):
-            self._calm_since[row.node] = self.world.now
 
     def _shared_disk_full(self) -> bool:
         """Logs and state are on one disk."""

@@ -5,8 +5,12 @@ from random import Random
 
 import msgspec
 
+from holdfast.kernel.events import Checkpointed
 from holdfast.model import Failure, FailureCode, Result
 from holdfast.model.messages import Held, HeldPhase, Leaving, Offers, Pong, Report
+
+FOUND_OUT = 0.05
+"""How often a report of a node that makes up checkpoints also has a result that verification refuses."""
 
 
 class Lie(StrEnum):
@@ -14,6 +18,8 @@ class Lie(StrEnum):
     EARLY_PHASES = "phases never reached"
     REFUSED_RESULTS = "results that were refused"
     MADE_UP_RESULTS = "results out of nothing"
+    MADE_UP_CHECKPOINTS = "checkpoints out of nothing"
+    STRANGERS_FILES = "files that it never sent"
     NO_OFFERS = "nothing of what it was offered"
     BLAMED_OWNERS = "that every program failed"
 
@@ -24,6 +30,18 @@ class Liar:
         self.told = 0
         self._random = random
         self._insisted: dict[tuple[str, int], Held] = {}
+
+    @property
+    def saves_at_will(self) -> bool:
+        """Whether it saves what nobody computed, and whenever it likes."""
+        return self.kind is Lie.MADE_UP_CHECKPOINTS
+
+    def saved(self, honest: Checkpointed) -> Checkpointed:
+        """The checkpoint that it delivers instead."""
+        if self.kind is not Lie.MADE_UP_CHECKPOINTS:
+            return honest
+        self.told += 1
+        return msgspec.structs.replace(honest, manifest=f"{self._random.getrandbits(256):064x}")
 
     def twist(self, message: Report | Pong | Leaving | Offers) -> Report | Pong | Leaving | Offers:
         if not isinstance(message, Report):
@@ -58,6 +76,11 @@ class Liar:
             case Lie.BLAMED_OWNERS, phase if phase not in (HeldPhase.REFUSED, HeldPhase.GONE):
                 failed = Failure(FailureCode.EXIT_CODE, "made up", exit_code=1)
                 lie = msgspec.structs.replace(item, phase=HeldPhase.FINISHED, result=None, failure=failed)
+            case Lie.STRANGERS_FILES, HeldPhase.FINISHED if item.result is not None:
+                lie = msgspec.structs.replace(item, result=msgspec.structs.replace(item.result, manifest="a" * 64))
+            case Lie.MADE_UP_CHECKPOINTS, HeldPhase.RUNNING if self._random.random() < FOUND_OUT:
+                # Sooner or later it says something that is found out.
+                lie = msgspec.structs.replace(item, phase=HeldPhase.FINISHED, result=made_up)
             case Lie.MADE_UP_RESULTS, HeldPhase.RUNNING:
                 lie = msgspec.structs.replace(item, phase=HeldPhase.FINISHED, result=made_up)
             case _:

@@ -483,6 +483,7 @@ class SimAgent(SimProcess):
         saved = self._captures.pop(attempt, None)
         orchestrator = self.machine.find(self._random) if self.machine.link.whole else None
         if saved is not None and orchestrator is not None:
+            saved = self.machine.liar.saved(saved) if self.machine.liar is not None else saved
             orchestrator.ask(saved, lambda _: None)
 
     def _look(self) -> None:
@@ -492,7 +493,9 @@ class SimAgent(SimProcess):
             if shim.body is not None:
                 self._feed(Progressed(shim.attempt, Progress("run", cpu_ms=shim.body.computed_ms)))
             every_ms = shim.program.saves_every_ms
-            if every_ms and self.world.now - self._saved_at.setdefault(shim.attempt, self.world.now) >= every_ms:
+            if self.machine.liar is not None and self.machine.liar.saves_at_will:
+                self._capture(shim.attempt)
+            elif every_ms and self.world.now - self._saved_at.setdefault(shim.attempt, self.world.now) >= every_ms:
                 self._saved_at[shim.attempt] = self.world.now
                 self._capture(shim.attempt)
         self.later(LOOK_EVERY_MS, self._look)

@@ -15,10 +15,11 @@ from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import Answer, CloseSession, Decision, Send, Taken, ToSession, Verify
 from holdfast.kernel.events import AnyEvent, CheckAsked, NodeBroke, NodeJoined, NodeSaid, Submitted, Verified
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Instant, Meta, NodeId, Settings
+from holdfast.model import AttemptId, Instant, Meta, NodeId, Settings
 from holdfast.model.messages import Hello, Leaving, Offers, Pong, Report
 from holdfast.model.rows import BY_TYPE, row_key
 from holdfast.orchestrator.leader.core import LeaderCore, Moment, Offered
+from holdfast.orchestrator.logs.output_check import NOTHING, PrintedOutput, output_fault
 from holdfast.sim.delivery import Logs, LogsKept
 from holdfast.sim.network import DOWN, UP, Stream
 from holdfast.sim.process import SimProcess
@@ -83,6 +84,8 @@ class SimOrchestrator(SimProcess):
         self._submitted: dict[Hashable, Submitted] = {}
         """Submissions in progress or waiting for their turn."""
         self._held_back: list[tuple[Stream, Any]] = []
+        self._received: dict[AttemptId, PrintedOutput] = {}
+        """The logs that this process received, as they arrived; gone when it ends."""
         """Messages of nodes that arrived while there was no room for them."""
         self._pulse_timer: Timer | None = None
 
@@ -113,6 +116,7 @@ class SimOrchestrator(SimProcess):
         self._streams.clear()
         self._sessions.clear()
         self._held_back.clear()
+        self._received.clear()
         for ticket in list(self._replies):
             self._reply(ticket, None)
 
@@ -199,6 +203,7 @@ class SimOrchestrator(SimProcess):
                     self._held_back.append((stream, message))
             case Logs() if known is not None:
                 if self.store.deliver(message.attempt, message.stdout_sha256, message.stdout_bytes):
+                    self._received[message.attempt] = PrintedOutput(message.stdout_bytes, message.stdout_sha256)
                     stream.send(DOWN, LogsKept(message.attempt))
             case _:
                 """A repeated Hello, or a message before it: a real shell drops it too."""
@@ -300,12 +305,14 @@ class SimOrchestrator(SimProcess):
         except SimStoreFailed:
             self.later(VERIFY_AGAIN_MS, self._verify, attempt, fence, result)  # our disk failed, not the node
             return
-        ok = delivered == (result.stdout_sha256, result.stdout_bytes)
-        detail = (
-            "" if ok else f"declared {result.stdout_bytes} bytes, {result.stdout_sha256[:12]}; delivered {delivered}"
-        )
-        if self.core.leads:
-            self._offer(Verified(attempt, fence, ok, detail))
+        declared = PrintedOutput(result.stdout_bytes, result.stdout_sha256)
+        stored = PrintedOutput(delivered[1], delivered[0]) if delivered is not None else NOTHING
+        received = self._received.get(attempt, None if delivered is not None else NOTHING)
+        fault = output_fault(declared, stored, received)
+        if self.core.leads and fault is None:
+            self._offer(Verified(attempt, fence, True))
+        elif self.core.leads and fault is not None:
+            self._offer(Verified(attempt, fence, False, fault.detail, fault.damaged))
 
     def _leadership_ended(self, failure: SimStoreFailed) -> None:
         self.world.note(f"{self.name} no longer leads: {failure.says}")

@@ -48,6 +48,7 @@ class FailureCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_NO_FIT: _ClassVar[FailureCode]
     FAILURE_POISON: _ClassVar[FailureCode]
     FAILURE_REFUTED: _ClassVar[FailureCode]
+    FAILURE_DAMAGED: _ClassVar[FailureCode]
 
 class Workload(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -105,6 +106,7 @@ FAILURE_QUEUE_EXPIRED: FailureCode
 FAILURE_NO_FIT: FailureCode
 FAILURE_POISON: FailureCode
 FAILURE_REFUTED: FailureCode
+FAILURE_DAMAGED: FailureCode
 WORKLOAD_UNSAID: Workload
 WORKLOAD_BATCH: Workload
 WORKLOAD_TRAINING: Workload

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.blobs import BlobIndex, Manifest
 from holdfast.blobs.beneath import Beneath, NotAFile
-from holdfast.blobs.errors import BlobError, DiskFull, InTheWay, ManifestRefused, Mismatch
+from holdfast.blobs.errors import BlobError, BlobMissing, DiskFull, InTheWay, ManifestRefused, Mismatch
 from holdfast.durable import durable_write
 from holdfast.model import Failure, FailureCode, Input
 from holdfast.model.messages import Progress
@@ -32,6 +32,8 @@ PACKAGE_FILE = "package.manifest"
 INDEX_FILE = "package.index"
 """What was put into `work/`, stored beside it: the difference at the end is the job's result."""
 INPUTS = "inputs"
+LOST_CODES = ("blob_damaged", "blob_missing", "not_found")
+"""Codes with which the orchestrator says that it does not have what it told this node to fetch."""
 FETCH_S_MAX = 12 * 60.0
 """Per URL. Below the orchestrator's limit for preparation, so that the reason reaches the owner."""
 
@@ -76,7 +78,8 @@ class Preparer:
         except web_inputs.Unfetched as wrong:
             raise Unprepared(wrong.failure) from None
         except NodeFilesRefused as wrong:
-            raise Unprepared(Failure(FailureCode.DATA, f"the files could not be fetched: {wrong.says}")) from None
+            code = FailureCode.DAMAGED if wrong.code in LOST_CODES else FailureCode.DATA
+            raise Unprepared(Failure(code, f"the files could not be fetched: {wrong.says}")) from None
         except BlobError as wrong:
             raise Unprepared(_blamed(wrong, order)) from None
         except OSError as wrong:
@@ -222,12 +225,15 @@ def _owner_of(folder: Path) -> tuple[int, int]:
 
 
 def _blamed(wrong: BlobError, order: Order) -> Failure:
-    """Content that does not fit or does not match its hash is the owner's fault; everything else is the network's."""
+    """Content that does not fit is the owner's fault. Content that was verified when it was stored, and is lost or does
+    not match its hash now, is the network's, as everything else is."""
     match wrong:
         case DiskFull():
             asked = order.resources.get("disk_mib", 0)
             return Failure(FailureCode.DISK_QUOTA, f"the files do not fit into the {asked} MiB asked for: {wrong.says}")
-        case ManifestRefused() | Mismatch() | InTheWay():
+        case ManifestRefused() | Mismatch() | BlobMissing():
+            return Failure(FailureCode.DAMAGED, wrong.says)
+        case InTheWay():
             return Failure(FailureCode.DATA, wrong.says)
         case _:
             return Failure(FailureCode.NETWORK, wrong.says)

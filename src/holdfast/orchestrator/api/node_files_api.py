@@ -22,7 +22,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.blobs.manifest import ManifestLimits
 from holdfast.kernel.decision import Rejected
-from holdfast.kernel.events import Checkpointed
+from holdfast.kernel.events import Checkpointed, ContentDelivered
 from holdfast.model import Attempt, AttemptId, Job, job_of
 from holdfast.orchestrator.api.app import JsonRequest, raw, turn_away, worded
 from holdfast.orchestrator.api.content import blobs_of, manifest_answer, name_of, taken_view
@@ -63,10 +63,22 @@ class Visit(msgspec.Struct, frozen=True):
         """The files that a body made fit on its disk."""
         return ManifestLimits(total_bytes=max(1, self.job.spec.need.resources.disk_mib) << 20)
 
-    def readable(self, name: str) -> bool:
+    @property
+    def given(self) -> set[str]:
+        """The manifests that the attempt was told to use."""
         spec, resumed = self.job.spec, self.attempt.resumed
-        given = {spec.package, *(item.manifest for item in spec.inputs)}
-        return name in given or (resumed is not None and name == resumed.manifest)
+        named = {spec.package, *(item.manifest for item in spec.inputs)}
+        return (named | ({resumed.manifest} if resumed is not None else set[str]())) - {""}
+
+    @property
+    def known(self) -> set[str]:
+        """The manifests whose content the attempt may name: what it was given, and what it delivered."""
+        saved = self.job.checkpoint.line if self.job.checkpoint is not None else ()
+        own = {checkpoint.manifest for checkpoint in saved if checkpoint.attempt == self.attempt.id}
+        return self.given | own | set(self.attempt.delivered)
+
+    def readable(self, name: str) -> bool:
+        return name in self.given
 
 
 class SessionGuard:
@@ -125,7 +137,7 @@ def _held(queries: Queries, attempt: str) -> tuple[Attempt | None, Job | None]:
 @post("/node/v1/attempts/{attempt:str}/missing", status_code=200)
 async def missing(attempt: str, data: BlobsRequest, request: Request) -> Missing:
     guest = visit(request)
-    return Missing(await guest.door.content.missing(guest.job.owner, attempt, blobs_of(data.blobs)))
+    return Missing(await guest.door.content.missing(guest.job.owner, attempt, blobs_of(data.blobs), guest.known))
 
 
 @post("/node/v1/attempts/{attempt:str}/links", status_code=200)
@@ -136,9 +148,13 @@ async def places(attempt: str, data: BlobsRequest, request: Request) -> Urls:
 
 @post("/node/v1/attempts/{attempt:str}/manifests", status_code=200)
 async def take(attempt: str, data: TakeRequest, request: Request) -> ManifestView:
+    """Accepts the uploaded content; then a result of this attempt may name it."""
     guest = visit(request)
     name = name_of(data.manifest)
-    return taken_view(name, await guest.door.content.take(guest.job.owner, attempt, name, guest.limits))
+    accepted = await guest.door.content.take(guest.job.owner, attempt, name, guest.limits, guest.known)
+    if not accepted.missing:
+        await _committed(guest, name, ContentDelivered(guest.attempt.id, guest.attempt.fence, name))
+    return taken_view(name, accepted)
 
 
 @get("/node/v1/attempts/{attempt:str}/manifests/{name:str}")
@@ -159,16 +175,21 @@ async def checkpoint(attempt: str, data: TakeRequest, request: Request) -> Saved
     """Accepts the uploaded content first; then it may become the job's checkpoint."""
     guest = visit(request)
     name = name_of(data.manifest)
-    accepted = await guest.door.content.take(guest.job.owner, attempt, name, guest.limits)
+    accepted = await guest.door.content.take(guest.job.owner, attempt, name, guest.limits, guest.known)
     if accepted.missing:
         raise ApiError("incomplete", f"{len(accepted.missing)} blobs of the checkpoint are not there")
+    event = Checkpointed(guest.attempt.id, guest.attempt.fence, name, accepted.manifest.total_bytes)
+    return SavedView(await _committed(guest, name, event))
+
+
+async def _committed(guest: Visit, name: str, event: Checkpointed | ContentDelivered) -> str:
+    """Commit a row that names the manifest. Returns what the kernel says."""
     if not guest.door.content.may_name(guest.job.owner, [name]):
         raise Unavailable("busy", "this orchestrator has only just begun to lead; nothing was done")
-    event = Checkpointed(guest.attempt.id, guest.attempt.fence, name, accepted.manifest.total_bytes)
     answer = await guest.door.leader.ask(event)
     if isinstance(answer, Rejected):
         raise ApiError(answer.code, answer.says)
-    return SavedView(getattr(answer, "says", ""))
+    return getattr(answer, "says", "")
 
 
 @post("/node/v1/attempts/{attempt:str}/inputs/{name:str}/link", status_code=200)

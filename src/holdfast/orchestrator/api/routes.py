@@ -25,15 +25,24 @@ _NAMED = ("not_found", "ambiguous")
 _STORED = ("store_gone", "store_refused", "store_slow")
 """Of a route that reads the blob store."""
 _SENT = (
-    *_NAMED, *_STORED, "blob_mismatch", "blob_missing", "bucket_not_allowed", "bucket_refused", "key_reused",
-    "manifest_refused", "network_full", "no_files", "no_fit", "owner_limit", "too_large",
+    *_NAMED, *_STORED, "blob_damaged", "blob_mismatch", "blob_missing", "bucket_not_allowed", "bucket_refused",
+    "key_reused", "manifest_refused", "network_full", "no_files", "no_fit", "owner_limit", "too_large",
 )  # fmt: skip
 """Of a route that takes a job, which may name files, buckets and other jobs."""
 _MOVES = (
     *_NAMED, "already_there", "move_under_way", "moved_too_often", "must_not_repeat", "no_fit", "no_room",
     "no_such_node", "node_not_ready", "not_live", "too_late",
 )  # fmt: skip
-_TAKES = (*_STORED, "not_found", "blob_mismatch", "blob_missing", "manifest_refused", "store_full", "too_large")
+_TAKES = (
+    *_STORED,
+    "not_found",
+    "blob_damaged",
+    "blob_mismatch",
+    "blob_missing",
+    "manifest_refused",
+    "store_full",
+    "too_large",
+)
 
 OPEN: frozenset[Role] = frozenset()
 """No token is needed."""

@@ -1,4 +1,5 @@
-"""Checks the orchestrator: it leads, the store answers, memory equals the store, the disk has room.
+"""Checks the orchestrator: it leads, the store answers, memory equals the store, the disk has room, and no content was
+found damaged.
 
 Reports findings; repairs nothing.
 """
@@ -6,7 +7,7 @@ Reports findings; repairs nothing.
 import asyncio
 import os
 import shutil
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 from holdfast.kernel.kernel import Kernel
@@ -20,12 +21,14 @@ from holdfast.wire.http import DoctorView, Finding
 DISK_FREE_MIB_MIN = 256
 
 
-async def examine(leader: Leader, queries: Queries, data: Path) -> DoctorView:
+async def examine(leader: Leader, queries: Queries, data: Path, known: Sequence[Finding] = ()) -> DoctorView:
+    """`known`: findings of parts that watch themselves."""
     findings = [
         _leads(leader),
         await _store_answers(leader, queries),
         await _rebuild_equals_memory(leader, queries),
         *(await asyncio.to_thread(_disk, data)),
+        *known,
     ]
     return DoctorView(all(finding.ok for finding in findings), findings)
 

@@ -5,22 +5,27 @@ Uploaders get signed URLs for single keys; an upload counts once every blob of i
 yet: the garbage collector is given a pledge (holdfast.blobs.garbage, whose rules this service follows).
 """
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
-from holdfast.blobs.errors import BlobMissing
+from holdfast.blobs.errors import BlobError, BlobMissing, Damaged
 from holdfast.blobs.garbage import GRACE_MS, Collector, Root
 from holdfast.blobs.keys import incoming_key, owned_key, owner_hash
 from holdfast.blobs.manifest import Blob, Manifest, ManifestLimits
-from holdfast.blobs.store import Accepted, BlobStore, accept, each, fetch_manifest, missing
+from holdfast.blobs.store import Accepted, BlobStore, MayUse, accept, each, fetch_manifest, missing
 from holdfast.boottime import boottime_ms
 from holdfast.orchestrator.api_error import ApiError, Unavailable
 from holdfast.orchestrator.content.s3_inputs import S3Inputs
+from holdfast.orchestrator.content.sent_hashes import SentHashes
 
 LINK_S = 15 * 60
 """How long a signed URL is valid, in seconds: enough for a chunk of 4 MiB over the slowest line worth using."""
 ASKED_MAX = 4_096
 """Blobs per request."""
+NAMED_MAX = 32
+"""Manifests whose blobs are kept as sets: enough for the attempts that send at the same time."""
 MANIFESTS_KEPT_BYTES = 64 * 1024 * 1024
 """Limit of the manifests in memory, estimated from their numbers of entries and blobs."""
 
@@ -34,6 +39,9 @@ class ContentService:
         self._epoch = 0
         self._uploads: dict[str, int] = {}
         """Uploader -> when it last made a request."""
+        self._sent = SentHashes()
+        self._named: OrderedDict[tuple[str, str], frozenset[str]] = OrderedDict()
+        """The blobs of manifests that attempts were given lately."""
         self._manifests: OrderedDict[tuple[str, str], Manifest] = OrderedDict()
         self._kept = 0
 
@@ -56,12 +64,33 @@ class ContentService:
     def _hold(self, whose: str) -> Callable[[str], bool]:
         return lambda sha: self.collector.may_promote(whose, sha, boottime_ms())
 
-    async def missing(self, owner: str, uploader: str, blobs: Sequence[Blob]) -> list[str]:
-        """Which of the blobs must be uploaded."""
+    async def missing(
+        self, owner: str, uploader: str, blobs: Sequence[Blob], given: Collection[str] | None = None
+    ) -> list[str]:
+        """Which of the blobs must be uploaded. `given`: the manifests that an attempt was given or has delivered; None:
+        the uploader is the owner, who may use everything."""
         bounded(len(blobs))
         whose = owner_hash(owner)
         self._uploads[uploader] = boottime_ms()
-        return await missing(self.store, uploader, whose, blobs, self._hold(whose))
+        may_use = await self._may_use(owner, uploader, given)
+        return await missing(self.store, uploader, whose, blobs, self._hold(whose), may_use)
+
+    async def _may_use(self, owner: str, uploader: str, given: Collection[str] | None) -> MayUse | None:
+        if given is None:
+            return None
+        known: list[Collection[str]] = [given, self._sent.of(uploader)]
+        for name in given:
+            with contextlib.suppress(ApiError, BlobError):
+                known.append(self._shas(owner, name, await self.manifest(owner, name)))
+        return lambda sha: any(sha in some for some in known)
+
+    def _shas(self, owner: str, name: str, manifest: Manifest) -> frozenset[str]:
+        found = self._named.get((owner, name))
+        if found is None:
+            found = self._named[owner, name] = frozenset(blob.sha for blob in manifest.blobs)
+            if len(self._named) > NAMED_MAX:
+                self._named.popitem(last=False)
+        return found
 
     async def places(self, uploader: str, blobs: Sequence[Blob]) -> dict[str, str]:
         """The upload URL of each blob."""
@@ -74,14 +103,25 @@ class ContentService:
 
         return dict(zip((blob.sha for blob in blobs), await each(blobs, sign), strict=True))
 
-    async def take(self, owner: str, uploader: str, name: str, limits: ManifestLimits | None = None) -> Accepted:
-        """Accept the content uploaded under a manifest. Raises ApiError if no such manifest was uploaded, Unavailable
-        while part of it is being deleted."""
+    async def take(
+        self,
+        owner: str,
+        uploader: str,
+        name: str,
+        limits: ManifestLimits | None = None,
+        given: Collection[str] | None = None,
+    ) -> Accepted:
+        """Accept the content uploaded under a manifest. `given`: as for `missing`. Raises ApiError if no such manifest
+        was uploaded, Unavailable while part of it is being deleted."""
         whose = owner_hash(owner)
         began_ms = boottime_ms()
         collector = self.collector
         try:
-            accepted = await accept(self.store, uploader, whose, name, hold=self._hold(whose), limits=limits)
+            may_use = await self._may_use(owner, uploader, given)
+            took = None if given is None else partial(self._sent.add, uploader)
+            accepted = await accept(
+                self.store, uploader, whose, name, hold=self._hold(whose), may_use=may_use, took=took, limits=limits
+            )
         except BlobMissing:
             raise ApiError("not_found", f"no manifest {name[:64]} was sent") from None
         if any(collector.condemns(whose, blob.sha) for blob in accepted.missing):
@@ -108,7 +148,7 @@ class ContentService:
         whose = owner_hash(owner)
         try:
             manifest = await self.manifest(owner, name)
-        except ApiError:
+        except (ApiError, Damaged):
             return False
         shas = [name, *(blob.sha for blob in manifest.blobs)]
         collector, pledged_ms = self.collector, boottime_ms()
@@ -127,7 +167,7 @@ class ContentService:
         return found
 
     async def manifest(self, owner: str, name: str) -> Manifest:
-        """An accepted manifest. Raises ApiError `not_found` if there is none."""
+        """An accepted manifest. Raises ApiError `not_found` if there is none, Damaged if the stored one is damaged."""
         known = self._manifests.get((owner, name))
         if known is not None:
             self._manifests.move_to_end((owner, name))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from holdfast.blobs.errors import BlobError
+from holdfast.blobs.errors import BlobError, Damaged, ManifestRefused
 from holdfast.blobs.garbage import ROUND_MS, Collector, Root
 from holdfast.blobs.keys import Stored, owner_hash
 from holdfast.boottime import boottime_ms
@@ -35,16 +35,17 @@ log = logging.getLogger("holdfast.sweep")
 
 
 def roots_of(live: Snapshot, kept: Iterable[tuple[str, tuple[str, ...]]]) -> dict[Root, str]:
-    """Every manifest that is referred to, with the owner's name: by live jobs, by checkpoints and results of their
-    attempts, and by the kept files of ended jobs."""
+    """Every manifest that is referred to, with the owner's name: by live jobs, by their checkpoints and the ancestors
+    of these, by what their attempts delivered, and by the kept files of ended jobs."""
     named: list[tuple[str, str]] = []
     for job in live.jobs:
         spec = job.spec
         mine = [spec.package, *(item.manifest for item in spec.inputs)]
-        mine += [job.checkpoint.manifest] if job.checkpoint is not None else []
+        mine += [saved.manifest for saved in job.checkpoint.line] if job.checkpoint is not None else []
         named += [(job.owner, manifest) for manifest in mine]
     for attempt in live.attempts:
         mine = [attempt.resumed.manifest] if attempt.resumed is not None else []
+        mine += attempt.delivered
         mine += [attempt.result.manifest] if attempt.result is not None else []
         named += [(attempt.owner, manifest) for manifest in mine]
     for owner, manifests in kept:
@@ -150,7 +151,7 @@ class Sweeper:
         for root, owner in roots.items():
             try:
                 manifest = await self._content.manifest(owner, root.manifest)
-            except ApiError:
-                continue  # it does not exist; the collector then deletes nothing of its owner
+            except (ApiError, Damaged, ManifestRefused):
+                continue  # it does not exist or is damaged; the collector then deletes nothing of its owner
             named[root.manifest] = [blob.sha for blob in manifest.blobs]
         return named

@@ -12,6 +12,7 @@ from holdfast.orchestrator.content.service import ContentService
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.leader.loop import Leader
 from holdfast.orchestrator.logs.log_files import LogStore
+from holdfast.orchestrator.logs.output_check import OutputFault, PrintedOutput, output_fault
 from holdfast.state import StoreError
 from holdfast.tasks import OwnedTasks
 
@@ -38,7 +39,7 @@ class Verifier:
         while True:
             try:
                 fault = await asyncio.get_running_loop().run_in_executor(self._threads, self._fault, send)
-                fault = fault or await self._missing_files(send)
+                detail = fault.detail if fault is not None else await self._missing_files(send)
                 break
             except (OSError, BlobError, StoreError) as cause:
                 # The fault is in our own storage, not the node's: no verdict; retry, as the kernel asks only once.
@@ -51,7 +52,8 @@ class Verifier:
             # The state was rebuilt meanwhile, and the node may have declared another result: the kernel asks again.
             return
         try:
-            leader.tell(Verified(send.attempt, send.fence, ok=not fault, detail=fault))
+            damaged = fault is not None and fault.damaged
+            leader.tell(Verified(send.attempt, send.fence, ok=not detail, detail=detail, damaged=damaged))
         except Unavailable:
             log.info("%s was verified for a leader that is gone", send.attempt)
 
@@ -62,15 +64,11 @@ class Verifier:
         whole = await self._content.whole(send.owner, send.result.manifest)
         return "" if whole else f"the files of manifest {send.result.manifest} were declared, but are not all there"
 
-    def _fault(self, send: Verify) -> str:
+    def _fault(self, send: Verify) -> OutputFault | None:
         self._logs.seal(send.attempt)
-        size, digest = self._logs.digest(send.attempt)
-        declared = send.result
-        if size != declared.stdout_bytes:
-            return f"{declared.stdout_bytes} bytes of output were declared, {size} arrived"
-        if digest != declared.stdout_sha256:
-            return "the output that arrived is not the output that was declared: their hashes differ"
-        return ""
+        declared = PrintedOutput(send.result.stdout_bytes, send.result.stdout_sha256)
+        stored = PrintedOutput(*self._logs.digest(send.attempt))
+        return output_fault(declared, stored, self._logs.received(send.attempt))
 
     async def close(self) -> None:
         await self._running.close()

@@ -24,6 +24,7 @@ import msgspec
 from holdfast.durable import sync_folder
 from holdfast.model import AttemptId, job_of
 from holdfast.orchestrator.failpoints import failpoint
+from holdfast.orchestrator.logs.output_check import NOTHING, PrintedOutput
 from holdfast.passing import patiently
 from holdfast.wire.convert import LogPiece
 
@@ -47,6 +48,18 @@ class _OpenLog(msgspec.Struct):
     """What was there when it was opened, or was synced since."""
 
 
+class _Received:
+    """A hash of what arrived, computed before it is written to the disk."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.summed = hashlib.sha256()
+
+    def add(self, data: bytes) -> None:
+        self.size += len(data)
+        self.summed.update(data)
+
+
 class LogRefused(Exception):
     """Logs of this attempt are not accepted; the text says why."""
 
@@ -62,6 +75,8 @@ class LogStore:
         self._bytes_max = bytes_max
         self._open: OrderedDict[tuple[str, str], _OpenLog] = OrderedDict()
         """By attempt and stream, the one used last at the end; touched only by the writer thread."""
+        self._received: OrderedDict[str, _Received] = OrderedDict()
+        """By attempt: its stdout as it arrived, if all of it arrived in this process. Guarded by `_sealing`."""
         self._sealed: OrderedDict[str, None] = OrderedDict()
         self._sealing = threading.Lock()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="logs")
@@ -123,11 +138,25 @@ class LogStore:
                 raise LogRefused(f"the log of {piece.attempt} is closed: its result is being verified")
             if size + len(fresh) > self._bytes_max:
                 raise LogRefused(f"over the limit of {self._bytes_max} bytes per attempt and stream")
+            arrived = self._arriving(piece, size)
             while fresh:
                 written = os.pwrite(log.descriptor, fresh, size)
                 log.size = size = size + written
+                if arrived is not None:
+                    arrived.add(fresh[:written])
                 fresh = fresh[written:]
             return size
+
+    def _arriving(self, piece: LogPiece, size: int) -> _Received | None:
+        """What arrived of this log before; None if this process does not know all of it."""
+        if piece.stream != "stdout":
+            return None
+        if size == 0:
+            self._received[piece.attempt] = _Received()
+            if len(self._received) > SEALS_MAX:
+                self._received.popitem(last=False)
+        known = self._received.get(piece.attempt)
+        return known if known is not None and known.size == size else None
 
     def _sync(self, key: tuple[str, str]) -> None:
         log = self._open[key]
@@ -136,6 +165,8 @@ class LogStore:
         except OSError:
             # After a failed sync the kernel may mark lost pages as clean: only what was synced before is certain.
             self._open.pop(key)
+            with self._sealing:
+                self._received.pop(key[0], None)
             try:
                 os.ftruncate(log.descriptor, log.durable)
             finally:
@@ -171,6 +202,9 @@ class LogStore:
 
     def delete(self, job: str) -> None:
         """Delete the output of a job. Runs in the writer thread, which may have its files open."""
+        with self._sealing:
+            for attempt in [attempt for attempt in self._received if job_of(AttemptId(attempt)) == job]:
+                del self._received[attempt]
         for key in [key for key in self._open if job_of(AttemptId(key[0])) == job]:
             os.close(self._open.pop(key).descriptor)
         folder = self._folder_of(job)
@@ -225,6 +259,14 @@ class LogStore:
             self._sealed[attempt] = None
             if len(self._sealed) > SEALS_MAX:
                 self._sealed.popitem(last=False)
+
+    def received(self, attempt: str) -> PrintedOutput | None:
+        """The stdout of an attempt as it arrived; None if this process did not receive all of it."""
+        with self._sealing:
+            known = self._received.get(attempt)
+            if known is not None:
+                return PrintedOutput(known.size, known.summed.hexdigest())
+        return None if self.size(attempt, "stdout") else NOTHING
 
     def digest(self, attempt: str, stream: str = "stdout") -> tuple[int, str]:
         """(bytes, sha256) of what is stored."""

@@ -17,6 +17,7 @@ from holdfast.sim.checkers.held_free import HeldFree
 from holdfast.sim.checkers.honest_verdict import HonestVerdict
 from holdfast.sim.checkers.journal_unbroken import JournalUnbroken
 from holdfast.sim.checkers.leader_ticks import LeaderTicks
+from holdfast.sim.checkers.liars_are_undone import LiarsAreUndone
 from holdfast.sim.checkers.limits_kept import LimitsKept
 from holdfast.sim.checkers.moves_make_first import MovesMakeFirst
 from holdfast.sim.checkers.never_needs_go import NeverNeedsGo
@@ -48,7 +49,8 @@ from holdfast.sim.watch import Rule
 RULES: tuple[type[Rule], ...] = (
     AcknowledgedKept, BackoffLengthens, BegunFirst, BlameIsConfirmed, BlamelessFreeze, ChangesOnRecord, CheckPredicts,
     CheckpointsForward, CommitBeforeWord, CutIsNoPoison, EpochNeverBack, EveryStateBounded, HeldFree, HonestVerdict,
-    JournalUnbroken, LeaderTicks, LimitsKept, MovesMakeFirst, NeverNeedsGo, NeverOutlivesLease, NeverRunsOnce,
+    JournalUnbroken, LeaderTicks, LiarsAreUndone, LimitsKept, MovesMakeFirst, NeverNeedsGo, NeverOutlivesLease,
+    NeverRunsOnce,
     NothingLeft, OneGpuOneBody, OneResult, PlacementGates, PriorityFirst, ProbationFirst, QuarantineCapped,
     QuarantineLengthens, QueuesBounded, RebuildEqualsMemory, RejoiningIsJudged, RevokedCountsNothing, RevokedStaysOut,
     ExtraAttemptsAreFew, ServedTime, SessionsAreCurrent, SettledInTime, SickStaysOut, StrikesAreEarned, TerminalStays,

@@ -13,7 +13,7 @@ from holdfast.sim.watch import Rule, View
 Line = tuple[str, str]
 """A kind of entry and its subject."""
 OF_NODES = {f"node.{state.value}" for state in NodeState} | {"node.strike"}
-OF_JOBS = {f"job.{phase.value}" for phase in JobPhase} | {"job.accepted", "job.saved", "job.reserved"}
+OF_JOBS = {f"job.{phase.value}" for phase in JobPhase} | {"job.accepted", "job.saved", "job.tainted", "job.reserved"}
 OF_ATTEMPTS = {"attempt.failed", "attempt.go", "attempt.moves_again", "attempt.revoked", "attempt.running"} | {
     "attempt.straggling"
 }
@@ -98,7 +98,12 @@ def _job(before: object, row: Job, placed: bool) -> list[Line]:
     if row.accepted is not None and (known is None or known.accepted is None):
         owed.append(("job.accepted", row.id))
     doubted = known is not None and row.pending_verdict != known.pending_verdict  # it goes back to an earlier one
-    if row.checkpoint is not None and not doubted and (known is None or known.checkpoint != row.checkpoint):
+    kept = known.checkpoint if known is not None else None
+    if doubted:
+        pass
+    elif kept is not None and (row.checkpoint is None or row.checkpoint in kept.line[1:]):
+        owed.append(("job.tainted", row.id))
+    elif row.checkpoint is not None and kept != row.checkpoint:
         owed.append(("job.saved", row.id))
     if row.reserved is not None and (known is None or known.reserved != row.reserved):
         owed.append(("job.reserved", row.id))

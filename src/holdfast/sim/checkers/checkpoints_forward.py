@@ -1,10 +1,22 @@
 """SPEC J8, A12: over the whole life of a job, its checkpoint only moves forward, except that nothing goes on from what
-an attempt saved whose failure had to be confirmed; and every attempt of a job of class `resume` starts from the current
-one."""
+an attempt saved whose failure had to be confirmed, or from what a machine saved that delivered a false result. Every
+attempt of a job of class `resume` starts from the current one."""
 
 from holdfast.kernel.decision import Decision, Row
 from holdfast.kernel.events import AnyEvent
-from holdfast.model import Attempt, AttemptId, Checkpoint, Entry, Instant, Job, JobId, Recovery, job_of
+from holdfast.model import (
+    Attempt,
+    AttemptId,
+    Checkpoint,
+    Entry,
+    FailureCode,
+    Instant,
+    Job,
+    JobId,
+    NodeId,
+    Recovery,
+    job_of,
+)
 from holdfast.model.rows import row_key
 from holdfast.sim.watch import Rule, SceneView, View
 
@@ -15,28 +27,35 @@ class CheckpointsForward(Rule):
         self._kept: dict[JobId, Checkpoint] = {}
         self._doubted: set[AttemptId] = set()
         """Attempts whose failure had to be confirmed. The job goes back to where they started."""
+        self._liars: set[NodeId] = set()
+        """Machines that delivered a false result. The job goes back to an ancestor of what they saved."""
 
     def journaled(self, entries: list[Entry]) -> None:
         self._doubted.update(entry.attempt for entry in entries if entry.kind == "job.confirming" and entry.attempt)
 
     def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
+        for _, row in rows:
+            if isinstance(row, Attempt) and row.failure is not None and row.failure.code is FailureCode.INVALID_RESULT:
+                self._liars.add(row.node)
         for before, row in rows:
             if isinstance(row, Attempt) and before is None and row.resumed is not None:
                 kept = self._kept.get(row.job)
-                if kept is not None and kept.attempt not in self._doubted and row.resumed.depth < kept.depth:
+                if kept is not None and row.resumed.depth < kept.depth and not self._undone(kept):
                     self.fail(f"{row.id} starts from depth {row.resumed.depth}; depth {kept.depth} was kept before")
         for _, row in rows:
             if isinstance(row, Job):
                 self._moved_on(row)
 
+    def _undone(self, kept: Checkpoint) -> bool:
+        return kept.attempt in self._doubted or any(one.node in self._liars for one in kept.line)
+
     def _moved_on(self, job: Job) -> None:
         kept, now = self._kept.get(job.id), job.checkpoint
-        doubted = kept is not None and kept.attempt in self._doubted
-        if kept is not None and not doubted and (now is None or now.depth < kept.depth or now.made_ms < kept.made_ms):
+        back = kept is not None and (now is None or now.depth < kept.depth or now.made_ms < kept.made_ms)
+        if kept is not None and back and not self._undone(kept):
             self.fail(f"{job.id} kept {kept} and goes back to {now}")
-        if now is None:
-            self._kept.pop(job.id, None)
-        else:
+        self._kept.pop(job.id, None)
+        if now is not None:
             if job_of(now.attempt) != job.id or now.depth < 1:
                 self.fail(f"{job.id} goes on from {now}, which none of its attempts saved")
             self._kept[job.id] = now

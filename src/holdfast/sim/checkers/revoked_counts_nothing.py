@@ -28,8 +28,9 @@ class RevokedCountsNothing(Rule):
                 known = before.checkpoint if isinstance(before, Job) else None
                 saver = row.checkpoint.attempt
                 doubted = isinstance(before, Job) and row.pending_verdict != before.pending_verdict
-                # What a doubted attempt saved is dropped, and the job goes back to where that attempt started.
-                if row.checkpoint != known and not doubted and self._revoked(saver, rows, view):
+                # What a doubted or dishonest attempt saved is dropped, and the job goes back to an ancestor of it.
+                back = doubted or (known is not None and row.checkpoint in known.line)
+                if not back and self._revoked(saver, rows, view):
                     self.fail(f"{row.id} goes on from what {saver} saved, which was revoked")
             rows[row_key(row)] = row
         for send in decision.sends:
