@@ -275,7 +275,7 @@ def network(own: Engine) -> None:
     common = ["docker", "run", "--detach", "--network", "holdfast", "--health-interval", "1s"]
     own.run(*common, "--name", "up", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "holdfast")
     wait_for(lambda: own.healthy("up"), "the orchestrator's container to be healthy", 60)
-    token = own.holdfast("up", "token", "new")
+    token = own.holdfast("up", "token", "new", "--uses", "2")
     settings = {"ORCHESTRATOR_ADDRESS": "up:7421", "HOLDFAST_TOKEN": token, "HOLDFAST_NODE_ENGINE": "none"}
     with tempfile.NamedTemporaryFile("w", suffix=".env") as secrets:  # not among the arguments
         secrets.write("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -341,7 +341,7 @@ def compose() -> None:
             wait_for(lambda: own.healthy(up), lambda: own.run("docker", "logs", up, check=False)[-2000:], 90)
             arguments = own.run("docker", "top", up, "-eo", "pid,args")
             assert "a password" not in arguments, "the password stands among the arguments"
-            own.env["HOLDFAST_TOKEN"] = own.holdfast(up, "token", "new")
+            own.env["HOLDFAST_TOKEN"] = own.holdfast(up, "token", "new", "--uses", "2")
             own.run(*words, "up", "--detach", "--no-build", "--scale", "node=2")
             nodes = own.run(*words, "ps", "--quiet", "node").split()
             for node in nodes:

@@ -40,7 +40,7 @@ STATUS = {
     405: "method_not_allowed",
     409: "already_there incomplete key_reused move_under_way moved_too_often must_not_repeat no_files no_room "
     "node_not_ready not_ended not_live revoked too_late",
-    410: "output_gone",
+    410: "cursor_expired job_deleted output_gone",
     413: "too_large",
     422: "blob_damaged blob_mismatch manifest_refused no_fit",
     429: "access_limit network_full owner_limit",

@@ -101,7 +101,7 @@ class SiteNetwork(FaultNetwork):
         """An orchestrator and two machines, under the supervisor."""
         self.start_orchestrator()
         self.supervise()
-        self.token = self.client().tokens.create().token
+        self.token = self.client().tokens.create(uses=-1).token
         for name in ("ant", "bee"):
             self.begin_node(name, self.token)
         self.wait_whole()

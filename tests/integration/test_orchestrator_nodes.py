@@ -198,7 +198,7 @@ def test_a_first_frame_that_cannot_be_meant_is_refused(line: Line, frame: pb.Nod
 def test_a_message_over_the_limit_ends_only_its_own_session(
     orchestrator: OrchestratorProcess, client: Client, size: int
 ) -> None:
-    token = client.tokens.create().token
+    token = client.tokens.create(uses=2).token
     with WireNode(orchestrator.listen, token, name="calm") as calm:
         calm.wait_welcome()
         # Given a node that was welcomed and reported
@@ -341,7 +341,7 @@ def test_a_node_that_says_goodbye_is_gone_and_blamed_for_nothing(
 
 @pytest.mark.spec("H2")
 def test_a_flood_of_reports_slows_only_its_sender(orchestrator: OrchestratorProcess, client: Client) -> None:
-    token = client.tokens.create().token
+    token = client.tokens.create(uses=2).token
     flood = WireNode(orchestrator.listen, token, name="flood")
     flood.offered = Resources(cpu_milli=1, memory_mib=1, disk_mib=1)  # else it is the job that waits for its sender
     line = Line(orchestrator.listen)

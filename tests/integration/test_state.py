@@ -4,9 +4,10 @@ import pytest
 
 from holdfast.state import engines
 from holdfast.testing.store import StoreConformance
+from holdfast.testing.store_deletion import DeletionConformance
 
 
-class TestSqlite(StoreConformance):
+class TestSqlite(StoreConformance, DeletionConformance):
     @pytest.fixture
     def store_url(self, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
         # Several write at once here, which no orchestrator meets; on a slow disk the last of them waits for long.
@@ -14,7 +15,7 @@ class TestSqlite(StoreConformance):
         return sqlite_url
 
 
-class TestPostgres(StoreConformance):
+class TestPostgres(StoreConformance, DeletionConformance):
     @pytest.fixture
     def store_url(self, postgres_url: str) -> str:
         return postgres_url

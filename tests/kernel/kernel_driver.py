@@ -53,6 +53,9 @@ class Network:
             if BY_TYPE[type(row)].live is not Live.NONE:
                 place = getattr(row, "id", "meta")
                 self.rows[f"record of {place}" if isinstance(row, NodeRecord) else place] = row
+            if BY_TYPE[type(row)].replaces is not None:
+                for place in (row.id, f"record of {row.id}"):  # pyright: ignore[reportAttributeAccessIssue]
+                    self.rows.pop(place, None)
         self.sends = list(decision.sends)
         return decision
 
@@ -70,13 +73,13 @@ class Network:
                 self.report(node, *held)
             self.tell(Tick())
 
-    def join(self, node: str, **more: Any) -> None:
+    def join(self, node: str, address: str = "", key_sha256: str = "", **more: Any) -> None:
         """Dial in; a node that is welcome then reports what it holds, as every node does."""
         self.sessions[node] = session = max(self.sessions.values(), default=0) + 1
         self.seqs[node] = 0
         known = {"instance": "first", "public_key": "k" * 64, "version": "0.1.0", "hardware": Hardware(total=ROOM)}
         hello = Hello(NodeId(node), isolation="bubblewrap", **{"offered": ROOM, **known, **more})
-        self.tell(NodeJoined(session, hello))
+        self.tell(NodeJoined(session, hello, address, key_sha256))
         if self.said(Welcome):
             sends = self.sends
             self.report(node, *hello.held)

@@ -26,10 +26,10 @@ ADDED = {"facts", "wait_reason", "straggle", "revoke_cause", "cause_code", "numb
 """What rows have gained since."""
 WORDS = {"text", "waiting", "straggling", "cause", "revoked"}
 DECIDED = {
-    "schema-0001": "585e76e7e02de52602c84a5a9b249f3a6540e5c9f07369c6367fba38c774bc4b",
-    "schema-0002": "aea979f7cd0aa7f84d6f1a3ca1886f07796a46a9e141abc9cbdf04d5a6b2aa2a",
-    "schema-0003": "bb1b898e4332bb24405837feef124f338ae38eb1cb927fbfacc135bd7ae23deb",
-    "schema-0004": "7b5b101cec97460ba6fce425c6e37c918bc723391b35696f325770c4eb33dc40",
+    "schema-0001": "9ab428e46e045001311f6c3ec9a257a2b6d6d3208db54169d8f55ab45e8879b7",
+    "schema-0002": "a8270e6421f0c9b77ebc21561da66fb240fa17c195d248f0cbf897192cc395fd",
+    "schema-0003": "d09d43abf798a5ac1651de9ff8819c6e37799a11a248bfe6006776c3792903b8",
+    "schema-0004": "0513391f360333282a23f72510d990eb78ac4b753e3d301d8f26110647555b3d",
 }
 """A hash of the rows that `story` leads to, first made with the code of 0.1, which decided by the words. A rule that is
 changed on purpose changes them (the last: failures are confirmed); a code that means something else than its words does

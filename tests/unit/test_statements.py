@@ -20,7 +20,7 @@ def test_a_record_changes_until_it_has_ended(table: Any) -> None:
     live = a_job(1) if table is jobs else an_attempt(a_job(1), 1)
     ended = a_job(1, phase=JobPhase.ENDED) if table is jobs else an_attempt(a_job(1), 1, AttemptPhase.ENDED)
     engine = create_engine("sqlite://")
-    metadata.create_all(engine, [table])
+    metadata.create_all(engine, [table, statements.deleted_jobs])
     with engine.connect() as connection:
 
         def put(row: Any) -> list[str]:
@@ -35,14 +35,14 @@ def test_a_record_changes_until_it_has_ended(table: Any) -> None:
 
 @pytest.mark.spec("J3")
 def test_on_postgres_many_ids_are_one_parameter() -> None:
-    said = str(statements.jobs_by_ids(["job_a", "job_b"], "postgresql").compile(dialect=postgresql.dialect()))
+    said = str(statements.by_ids(jobs, ["job_a", "job_b"], "postgresql").compile(dialect=postgresql.dialect()))
     assert "WHERE jobs.id = ANY (" in said
 
 
 @pytest.mark.spec("J3", "J7")
 def test_records_that_have_ended_are_found_by_their_ids() -> None:
     engine = create_engine("sqlite://")
-    metadata.create_all(engine, [jobs])
+    metadata.create_all(engine, [jobs, statements.deleted_jobs])
     rows = [a_job(1, phase=JobPhase.ENDED), a_job(2), a_job(3, phase=JobPhase.ENDED)]
     with engine.connect() as connection:
         connection.execute(statements.put(jobs), by_table(rows)[jobs])

@@ -343,7 +343,7 @@ class AsyncTokens:
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
-    async def create(self, *, ttl_ms: int = 86_400_000, uses: int = -1, note: str = "", key: str = "") -> TokenView:
+    async def create(self, *, ttl_ms: int = 86_400_000, uses: int = 1, note: str = "", key: str = "") -> TokenView:
         """A join token. The idempotency key is made once per call, so lost responses never create a second token."""
         return await self._transport.run(requests.create_token(ttl_ms, uses, note, key))
 

@@ -344,7 +344,7 @@ class Tokens:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def create(self, *, ttl_ms: int = 86_400_000, uses: int = -1, note: str = "", key: str = "") -> TokenView:
+    def create(self, *, ttl_ms: int = 86_400_000, uses: int = 1, note: str = "", key: str = "") -> TokenView:
         """A join token. The idempotency key is made once per call, so lost responses never create a second token."""
         return self._transport.run(requests.create_token(ttl_ms, uses, note, key))
 

@@ -14,6 +14,11 @@ ROWS = (
         "Start the stream again without Last-Event-ID.",
     ),
     Row(
+        "cursor_expired", 65, 410, "a stream cannot be resumed at that position any more",
+        "the journal is kept for as long as the network says (`journal_keep_ms`), and what follows that event is gone",
+        "Start the stream again without Last-Event-ID, or from the oldest cursor, which the error names.",
+    ),
+    Row(
         "ambiguous", 65, 400, "the name or id matches several",
         "several jobs or nodes have ids that begin with these letters, or several have this name and only one can "
         "be stopped or moved",
@@ -66,6 +71,12 @@ ROWS = (
         "key_reused", 65, 409, "the idempotency key was used before, for something else",
         "a key identifies one job for ever, so that nothing runs twice by accident",
         "Use a new key, or send exactly what was sent before.",
+    ),
+    Row(
+        "job_deleted", 66, 410, "the job ended long ago and was deleted",
+        "ended jobs are kept for as long as the network says (`jobs_keep_ms`); their keys stay used, so that nothing "
+        "runs twice by accident",
+        "To run it again, submit it under a new key.",
     ),
     Row(
         "not_live", 65, 409, "the job has already ended",

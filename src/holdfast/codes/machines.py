@@ -149,6 +149,12 @@ ROWS = (
         "Ask its operator for a new one: `holdfast token new`.",
     ),
     Row(
+        "join_limit", 3, None, "too many machines joined within a short time",
+        "the network limits new machines per token, per address and in all (`joins_per_token_max`, "
+        "`joins_per_address_max`, `joins_max`)",
+        "Nothing: the node tries again by itself and is taken later. The operator can raise the limits.",
+    ),
+    Row(
         "uuid_taken", 3, None, "the node's identity belongs to another key",
         "a machine was copied, or its key was lost",
         "Give this machine an id of its own (PNODE_UUID), or restore its key.",

@@ -64,7 +64,7 @@ class Drawn(NamedTuple):
 
 
 def make(
-    pin: str, made_ms: Instant, expires_ms: Instant, uses: int = -1, note: str = "", drawn: Drawn | None = None
+    pin: str, made_ms: Instant, expires_ms: Instant, uses: int = 1, note: str = "", drawn: Drawn | None = None
 ) -> tuple[Ticket, JoinToken]:
     """A new token: the ticket, which is shown once, and the row to store."""
     if drawn is None:

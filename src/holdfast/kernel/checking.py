@@ -86,12 +86,12 @@ def _not_on(w: World, job: Job, lane: LaneKey, node_id: NodeId) -> Checked:
     """Why the requested node would not take the job now, and whether it ever could."""
     node = w.nodes[node_id]
     member = w.fleet[node_id]
-    never = shortfall(node, node.offered, lane[0])
+    never = shortfall(member.kind, node.offered, lane[0])
     if never is not None:
         says = f"{member.label} could not hold it even idle: {never.text}"
         return Checked("never", says, "no_fit", node_id, member.label, node.state.value, nearest=never.text)
     gate = w.closed_to_work(node)
-    miss = shortfall(node, Resources(*w.free_on(node)), lane[0]) if gate is None else None
+    miss = shortfall(member.kind, Resources(*w.free_on(node)), lane[0]) if gate is None else None
     if gate is None:
         gate = miss.gate if miss is not None else Gate.HELD_BACK
     why = miss.text if miss is not None else gate_text(gate)

@@ -14,7 +14,8 @@ Crash points and what holds at each:
     commit refused    as failed, and certainly nothing is durable: the batch changed a row that has ended
                       (docs/decisions/0022)
 
-Within a batch the last version of a row counts. A row that ended is no longer replaced there either: the store,
+Within a batch the last version of a row counts, and of a row and the one that replaces it (`model.deleted`), the later
+one. A row that ended is no longer replaced there either: the store,
 which sees one version, could not tell.
 
 The production shell and the simulator drive this same object. It knows no store and no clock.
@@ -28,7 +29,7 @@ from holdfast.kernel.decision import Answer, Row, Send
 from holdfast.kernel.events import AnyEvent
 from holdfast.kernel.kernel import Kernel
 from holdfast.model import Instant
-from holdfast.model.rows import row_key
+from holdfast.model.rows import counterpart_key, row_key
 
 
 class CommitBatch(msgspec.Struct):
@@ -58,6 +59,8 @@ class CommitLoop:
             before = batch.rows.get(key)
             if before is not None and not before.live and before != row:
                 raise AssertionError(f"{key} has ended, and was changed in the same batch: {before} became {row}")
+            if (other := counterpart_key(row)) is not None:
+                batch.rows.pop(other, None)
             batch.rows[key] = row
         batch.sends.extend(decision.sends)
         if ticket is not None:

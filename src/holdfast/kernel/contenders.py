@@ -223,7 +223,7 @@ def choose(w: World, job: Job, lane: LaneKey, asking: bool = False) -> Member | 
         return room_held(w, job, lane) if held_free(w) else None
     if len(found) == 1:
         return found[0]
-    sites = {w.nodes[n].site for n in ruled_out} if ruled_out else ()
+    sites = {w.nodes[n].site for n in ruled_out if n in w.nodes} if ruled_out else ()
     gpus = need.resources.gpus
     best = found[0]
     lowest_ms = -1

@@ -13,7 +13,7 @@ from typing import Literal
 
 from holdfast.model import Instant
 
-Subject = Literal["attempt", "job", "node", "drain", "silence", "lease", "ping", "reserve"]
+Subject = Literal["attempt", "job", "node", "drain", "silence", "lease", "ping", "reserve", "forget", "token"]
 Key = tuple[Subject, str]
 SWEEP_MIN = 1_024
 

@@ -69,6 +69,14 @@ class Done(msgspec.Struct, frozen=True, gc=False, tag=True):
     says: str = ""
 
 
+class Deletions(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """What may be deleted now: `jobs` were replaced in this commit, and the journal may go up to `entry_seq`."""
+
+    jobs: int = 0
+    entry_seq: int = 0
+    """0: nothing of the journal."""
+
+
 class Estimate(msgspec.Struct, frozen=True, gc=False, tag=True):
     """When a job is predicted to start and end (SPEC J15): Unix ms, from and to, right four times out of five. None: it
     has started, or there is no prediction."""
@@ -140,7 +148,7 @@ class Predicted(msgspec.Struct, frozen=True, gc=False, tag="Foretold"):
     scores: dict[str, Score]
 
 
-Answer = Taken | Rejected | Done | Explanation | Checked | Predicted
+Answer = Taken | Rejected | Done | Explanation | Checked | Predicted | Deletions
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):

@@ -37,6 +37,7 @@ from holdfast.policy.estimates import Spread, adapted, left, mean_ms, spread
 from holdfast.policy.forecast import ForecastRequest, Room, starts
 
 NODES_FORECAST = 64
+NODES_LOOKED_AT = 2_000
 JOBS_FORECAST = 128
 ATTEMPTS_FORECAST = 1_000
 """Limits of one forecast: it takes some ten milliseconds in a network of any size. In a larger network, a sample of the
@@ -232,14 +233,17 @@ def _forecast_scope(w: World) -> tuple[list[Node], int]:
     """The machines in a forecast, and how many times larger the fleet is. The queue is sampled alike."""
     working: list[Node] = []
     looked_at = attempts = 0
-    for node in islice(w.nodes.values(), NODES_FORECAST):
+    for node_id in islice(w.present, NODES_LOOKED_AT):
+        node = w.nodes[node_id]
+        if node.state not in _WORKING:
+            continue
         looked_at += 1
-        if node.state in _WORKING and not node.draining:
+        if not node.draining:
             working.append(node)
             attempts += len(w.fleet[node.id].held)
-            if attempts >= ATTEMPTS_FORECAST:
-                break
-    return working, max(1, len(w.nodes) // max(1, looked_at))
+        if looked_at >= NODES_FORECAST or attempts >= ATTEMPTS_FORECAST:
+            break
+    return working, max(1, sum(w.states.get(state, 0) for state in _WORKING) // max(1, looked_at))
 
 
 def _waits(w: World) -> dict[str, int]:

@@ -2,7 +2,20 @@
 
 import msgspec
 
-from holdfast.model import AccessId, AccessToken, AttemptId, Job, JobId, JobSpec, JoinToken, NodeId, Owner, TokenId
+from holdfast.model import (
+    AccessId,
+    AccessToken,
+    AttemptId,
+    Instant,
+    Job,
+    JobId,
+    JobSpec,
+    JoinToken,
+    Keep,
+    NodeId,
+    Owner,
+    TokenId,
+)
 from holdfast.model.messages import Hello, Leaving, Offers, Pong, Report
 
 
@@ -57,6 +70,10 @@ class NodeJoined(Event, frozen=True, gc=False):
     session: int
     """Unique over the life of this leader; a later one is larger."""
     hello: Hello
+    address: str = ""
+    """The network address that it dials from, as far as joins are limited by it; empty: not limited."""
+    key_sha256: str = ""
+    """Fingerprint of the key to which its id was bound when a node with this id was forgotten; empty: none was."""
 
 
 class NodeSaid(Event, frozen=True, gc=False):
@@ -122,6 +139,28 @@ class FilesReceived(Event, frozen=True, gc=False):
     job: Job
 
 
+class OldJob(msgspec.Struct, frozen=True, gc=False):
+    """An ended job, and what else is left of it."""
+
+    job: Job
+    keep: Keep | None = None
+    """How long its files are kept; None: it has none."""
+    group_ended_ms: Instant | None = Instant(0)
+    """When the last item of its array ended; None: not all have; 0: it is in no array."""
+    output: bool = False
+    """Whether its output is still stored."""
+
+
+class DeletionAsked(Event, frozen=True, gc=False):
+    """The shell looked for the oldest ended jobs and journal entries. The event carries them, because they are not in
+    memory."""
+
+    jobs: tuple[OldJob, ...] = ()
+    entry_seq: int = 0
+    """The newest of the oldest journal entries; 0: none was looked at."""
+    entry_ms: Instant = Instant(0)
+
+
 class TokenMade(Event, frozen=True, gc=False):
     token: JoinToken
 
@@ -166,5 +205,5 @@ class EstimatesAsked(Event, frozen=True, gc=False):
 AnyEvent = (
     Led | Tick | Submitted | CancelAsked | MoveAsked | NodeJoined | NodeSaid | NodeBroke | DrainAsked
     | Verified | Inspected | Checkpointed | ContentDelivered | FilesReceived | TokenMade | TokenRevoked
-    | AccessMade | AccessRevoked | ExplainAsked | CheckAsked | EstimatesAsked
+    | AccessMade | AccessRevoked | ExplainAsked | CheckAsked | EstimatesAsked | DeletionAsked
 )  # fmt: skip

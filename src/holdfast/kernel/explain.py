@@ -7,7 +7,7 @@ from holdfast.kernel.contenders import lease_over_ms, must_not_repeat, pending_f
 from holdfast.kernel.decision import Answer, Explanation, Rejected
 from holdfast.kernel.estimates import of_live
 from holdfast.kernel.placement import NodeKind, kind_serves
-from holdfast.kernel.world import NO_FACTS, World, kind_of, node_label
+from holdfast.kernel.world import NO_FACTS, World, node_label
 from holdfast.model import (
     Attempt,
     AttemptPhase,
@@ -19,7 +19,6 @@ from holdfast.model import (
     JobPhase,
     MoveState,
     Need,
-    Node,
     NodeState,
     Recovery,
     Resources,
@@ -38,7 +37,6 @@ _THEN = {
 NODES_LOOKED_AT = 2_000
 """Most nodes over which gates are counted. In a larger fleet this is a sample, which takes only milliseconds."""
 SHAPES_LOOKED_AT = 4_096
-_NOT_HERE = (NodeState.GONE, NodeState.LOST)
 _PHASE_WAITS = {
     AttemptPhase.OFFERED: WaitReason.ANSWER,
     AttemptPhase.PREPARING: WaitReason.PREPARATION,
@@ -168,15 +166,18 @@ def gate_counts(w: World, job: Job) -> tuple[dict[Gate, int], str]:
     gates: dict[Gate, int] = {}
     nearest: tuple[int, str] | None = None
     holding = {a.node for a in w.attempts_of(job.id)}
-    # Nodes that left accumulate over the years: counting them would use up the limit for nodes that are present.
-    here = ((id, node) for id, node in w.nodes.items() if node.state not in _NOT_HERE)
-    for node_id, node in islice(here, NODES_LOOKED_AT):
+    # Nodes that left are not looked at: counting them would use up the limit for nodes that are present.
+    for node_id in islice(w.present, NODES_LOOKED_AT):
+        node = w.nodes[node_id]
         gate = w.closed_to_work(node, job.id) or (Gate.SAME_JOB if node_id in holding else None)
         if job.pending_verdict is not None and job.pending_verdict.node == node_id:
             gate = Gate.DOUBTED
         if job.pinned not in (None, node_id):
             gate = Gate.NOT_CHOSEN
-        if gate is None and (miss := shortfall(node, Resources(*w.free_on(node)), job.spec.need)) is not None:
+        if (
+            gate is None
+            and (miss := shortfall(w.fleet[node_id].kind, Resources(*w.free_on(node)), job.spec.need)) is not None
+        ):
             gate = miss.gate
             if nearest is None or miss.short < nearest[0]:
                 nearest = (miss.short, f"{node_label(node)}: {miss.text}")
@@ -189,9 +190,9 @@ def gate_counts(w: World, job: Job) -> tuple[dict[Gate, int], str]:
     return gates, nearest[1] if nearest else ""
 
 
-def shortfall(node: Node, room: Resources, need: Need) -> Shortfall | None:
-    """What the room lacks for the need; None: it fits."""
-    if not kind_serves(kind_of(node), need):
+def shortfall(kind: NodeKind, room: Resources, need: Need) -> Shortfall | None:
+    """What a machine of this kind with this room lacks for the need; None: it fits."""
+    if not kind_serves(kind, need):
         return Shortfall(Gate.KIND, 10**9)
     want = need.resources
     gaps = {

@@ -27,6 +27,8 @@ class Files(Mechanism):
 def received(w: World, event: FilesReceived) -> Answer:
     """The owner has the files: the network keeps them for a shorter time, in which the job can be run again."""
     job = event.job
+    if job.id in w.deleted:
+        return Rejected("job_deleted", f"{job.id} ended long ago and was deleted, with its files")
     if job.id in w.jobs or job.live:
         return Rejected("not_ended", f"{job.id} has not ended: there is nothing to receive yet")
     until = after(w.now, w.settings.files_keep_received_ms)

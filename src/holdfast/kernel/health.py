@@ -322,7 +322,7 @@ def state_due(w: World, node_id: NodeId) -> bool:
     presence = w.presence(node_id)
     match node.state:
         case NodeState.SUSPECT:
-            change(w, node, NodeState.LOST, Facts(node_cause=NodeCause.AWAY_TOO_LONG))
+            change(w, node, NodeState.LOST, Facts(node_cause=NodeCause.AWAY_TOO_LONG), w.settings.nodes_keep_ms)
             return True
         case NodeState.QUARANTINED if presence.load.sick:
             why = Facts(node_cause=NodeCause.STILL_SICK, detail=presence.load.sick)

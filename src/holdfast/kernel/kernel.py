@@ -21,6 +21,7 @@ from holdfast.kernel import (
     reconcile,
     recovery,
     reservation,
+    retention,
 )
 from holdfast.kernel.decision import Answer, Decision, Done, Predicted, Rejected, Taken
 from holdfast.kernel.events import (
@@ -31,6 +32,7 @@ from holdfast.kernel.events import (
     CheckAsked,
     Checkpointed,
     ContentDelivered,
+    DeletionAsked,
     DrainAsked,
     EstimatesAsked,
     ExplainAsked,
@@ -61,6 +63,7 @@ from holdfast.model import (
     NodeState,
     RevokeCause,
     Settings,
+    TokenId,
     Verdict,
     WaitReason,
 )
@@ -98,6 +101,7 @@ class Kernel:
         for attempt in w.attempts.values():
             if attempt.job not in w.jobs:
                 w.remember_ended(attempt.job, "")
+        w.order_departed()
         w.changes = []
         return kernel
 
@@ -152,6 +156,9 @@ class Kernel:
         """Whether the last event changed a row or sent something, even if an exception stopped it halfway."""
         return bool(self._w.changes or self._w.sends)
 
+    def knows_node(self, node: NodeId) -> bool:
+        return node in self._w.nodes
+
     def load_of(self, node: NodeId) -> "tuple[bool, object]":
         """Whether the node is connected, and its last reported load. For display, not for decisions."""
         member = self._w.fleet.get(node)
@@ -185,7 +192,7 @@ class Kernel:
             case ContentDelivered():
                 return checkpoints.deliver(w, event)
             case NodeJoined():
-                membership.join(w, event.session, event.hello)
+                membership.join(w, event)
             case NodeBroke():
                 membership.broke(w, event.session, event.node, event.why)
             case CancelAsked():
@@ -213,6 +220,8 @@ class Kernel:
                     return Rejected("no_such_token", f"There is no token {event.token}.")
                 w.put(replace(token, revoked=True))
                 return Done("revoked")
+            case DeletionAsked():
+                return retention.delete(w, event)
             case Led():
                 self._led(event)
         return None
@@ -234,6 +243,7 @@ class Kernel:
         self._follow_wall(event.wall_ms)
         for job_id, spec_hash in event.ended:
             w.remember_ended(job_id, spec_hash)
+        retention.date_departed(w)
         for node_id, node in sorted(w.nodes.items()):
             if node.state in (NodeState.READY, NodeState.PROBATION, NodeState.QUARANTINED):
                 health.await_return(w, node_id)
@@ -284,6 +294,10 @@ class Kernel:
                     health.ping_due(w, NodeId(id))
                 case "reserve":
                     reservation.review(w)
+                case "forget":
+                    retention.node_due(w, NodeId(id))
+                case "token":
+                    retention.token_due(w, TokenId(id))
 
     # --- people ---
 

@@ -1,6 +1,7 @@
 """Decides which nodes may join, under which id, and how they leave (SPEC N1, N6, N7).
 
-A node's id belongs to the first key that joined under it. A token is needed only the first time. One identity has
+A node's id belongs to the first key that joined under it, also after the node was forgotten (kernel.retention). A token
+is needed only the first time, and new machines are limited in number (kernel.joining). One identity has
 one session: when the same agent process reconnects, its new session replaces the old one; another process with the
 same identity must wait until the old one is shown to be silent.
 """
@@ -8,6 +9,7 @@ same identity must wait until the old one is shown to be silent.
 from msgspec.structs import replace
 
 from holdfast.kernel.decision import Answer, CloseSession, Done, Rejected, ToSession
+from holdfast.kernel.events import NodeJoined
 from holdfast.kernel.health import (
     await_return,
     begin_probation,
@@ -18,24 +20,29 @@ from holdfast.kernel.health import (
     ping_due,
     suspect,
 )
+from holdfast.kernel.joining import joined, limit_refusal, note_refusal, unrest
 from holdfast.kernel.reconcile import compare
 from holdfast.kernel.recovery import drain_due, make_fit, write_off
+from holdfast.kernel.retention import fingerprint
 from holdfast.kernel.world import World, node_label
 from holdfast.model import DrainChange, Facts, Instant, Node, NodeCause, NodeId, NodeState, PauseCause, after
 from holdfast.model.cause_text import draining_text, pause_text
 from holdfast.model.messages import Drained, Hello, Leaving, Load, Offers, Ping, Refusal, Welcome
 
 
-def join(w: World, session: int, hello: Hello) -> None:
+def join(w: World, event: NodeJoined) -> None:
     """A node that proved its key asks to join."""
+    session, hello = event.session, event.hello
     node = w.nodes.get(hello.node)
-    refusal = _wrong_key(node, hello) or _token_refusal(w, node, hello) or _taken(w, hello)
+    refusal = _wrong_key(w, node, event) or _token_refusal(w, node, hello) or _too_often(w, node, event)
+    refusal = refusal or _taken(w, hello)
     if refusal is not None:
         w.send(ToSession(session, hello.node, refusal), CloseSession(session, refusal.says))
         if refusal.final and node is not None:
-            said = Facts(label=hello.node, refusal=refusal.code, detail=refusal.says)
-            w.note("node.refused", said, node=hello.node)
+            note_refusal(w, hello.node, refusal)
         return
+    if node is None:
+        joined(w, hello, event.address)
     presence = w.presence(hello.node)
     if presence.session is not None:
         w.send(CloseSession(presence.session, "replaced by a newer session of the same node"))
@@ -112,8 +119,15 @@ def _enter(w: World, node: Node | None, hello: Hello) -> None:
 # --- refusals ---
 
 
-def _wrong_key(node: Node | None, hello: Hello) -> Refusal | None:
-    if node is not None and node.public_key != hello.public_key:
+def _wrong_key(w: World, node: Node | None, event: NodeJoined) -> Refusal | None:
+    """An id stays bound to its first key, also after its node was forgotten."""
+    hello = event.hello
+    if node is not None:
+        other = node.public_key != hello.public_key
+    else:
+        bound = event.key_sha256 or w.deleted.get(hello.node, "")
+        other = bound not in ("", fingerprint(hello.public_key))
+    if other:
         says = (
             f"{hello.node} belongs to another key. Give this machine an id of its own (PNODE_UUID), or restore its key."
         )
@@ -141,6 +155,15 @@ def _token_fault(w: World, hello: Hello) -> Refusal | None:
         return Refusal("token_expired", f"The join token has expired. {fresh}", final=True)
     if token.uses_left == 0:
         return Refusal("token_used", f"The join token was used up by another machine. {fresh}", final=True)
+    return None
+
+
+def _too_often(w: World, node: Node | None, event: NodeJoined) -> Refusal | None:
+    """New machines are limited in number; a known one only in how often it dials in."""
+    if node is None:
+        return limit_refusal(w, event.hello, event.address)
+    if unrest(w, w.presence(node.id)):
+        return Refusal("busy", f"{node.id} dials in too often; it is taken later.", final=False)
     return None
 
 
@@ -201,7 +224,7 @@ def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:
         if not node.leaving:
             _drain_requested(w, node_id, "its own operator", message.grace_ms, leaves=True, pause=PauseCause.LEAVING)
         return
-    change(w, node, NodeState.GONE, Facts(node_cause=NodeCause.GOODBYE))
+    change(w, node, NodeState.GONE, Facts(node_cause=NodeCause.GOODBYE), w.settings.nodes_keep_ms)
     w.presence(node_id).session = None
     w.reindex(node_id)
     w.send(CloseSession(session, "goodbye"))
@@ -211,7 +234,11 @@ def leaving(w: World, session: int, node_id: NodeId, message: Leaving) -> None:
 def offers(w: World, node_id: NodeId, message: Offers) -> None:
     """Its operator offers more or less, or nothing for now. What no longer fits moves, the youngest first."""
     node = w.nodes[node_id]
-    heard(w, node_id, w.presence(node_id))
+    presence = w.presence(node_id)
+    heard(w, node_id, presence)
+    if (message.offered != node.offered or message.paused != node.leaving) and unrest(w, presence):
+        suspect(w, node_id, Facts(node_cause=NodeCause.RESTLESS))
+        return
     if message.offered != node.offered:
         w.put(replace(node, offered=message.offered))
         w.note("node.offers", Facts(label=node_label(node), room=message.offered), node=node_id)

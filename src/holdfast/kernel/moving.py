@@ -144,7 +144,7 @@ def _too_late(w: World, job: Job, contenders: list[Attempt], node: Node) -> Answ
 
 def _unfit(w: World, job: Job, node: Node, at_once: bool) -> Rejected | None:
     """The answer if the machine rules out the move, or None. `at_once`: there must be room now, not only later."""
-    label = node_label(node)
+    label, kind = node_label(node), w.fleet[node.id].kind
     gate = w.closed_to_work(node, job.id)
     if gate is None and any(a.node == node.id for a in w.attempts_of(job.id)):
         gate = Gate.EARLIER_ATTEMPT
@@ -152,10 +152,10 @@ def _unfit(w: World, job: Job, node: Node, at_once: bool) -> Rejected | None:
         gate = Gate.DOUBTED
     if gate is not None and (at_once or gate not in _ROOM):
         return Rejected("node_not_ready", f"{label} can take no work now: {gate_text(gate)}.")
-    miss = shortfall(node, node.offered, job.spec.need)
+    miss = shortfall(kind, node.offered, job.spec.need)
     if miss is not None:
         return Rejected("no_fit", f"{job.id} does not fit on {label}; it misses {miss.text}.")
-    miss = shortfall(node, Resources(*w.free_on(node)), job.spec.need)
+    miss = shortfall(kind, Resources(*w.free_on(node)), job.spec.need)
     if miss is not None and at_once:
         return Rejected("no_room", f"{label} has no room for {job.id} now; it misses {miss.text}.")
     return None

@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from holdfast.model import JOBS, Need, NodeId, Resources
+from holdfast.model import JOBS, PLAIN, Need, NodeId, Resources
 from holdfast.policy.cost import ENOUGH_MS, standing_ms
 from holdfast.policy.versions import at_least
 
@@ -386,6 +386,19 @@ class NodeIndex(Generic[S]):
                     if enough and seat.node not in without:
                         return [seat]
         return []
+
+
+PLAIN_ARCHITECTURES = ("x86_64", "aarch64")
+PLAIN_FEATURES = (JOBS, PLAIN)
+
+
+def plain_kind(kind: NodeKind) -> NodeKind:
+    """The kind without what a node can choose freely: it serves needs that name no model, driver or CUDA version."""
+    return NodeKind(
+        kind.arch if kind.arch in PLAIN_ARCHITECTURES else "",
+        gpu_memory_mib=1 << (kind.gpu_memory_mib.bit_length() - 1) if kind.gpu_memory_mib > 0 else 0,
+        features=tuple(feature for feature in PLAIN_FEATURES if feature in kind.features),
+    )
 
 
 def kind_serves(kind: NodeKind, need: Need) -> bool:

@@ -9,18 +9,22 @@ stored rows into an empty world. State that is not in rows (sessions, rhythm, lo
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.kernel.deadlines import Deadlines
 from holdfast.kernel.decision import Row, Send
+from holdfast.kernel.joining import JoinLimits
+from holdfast.kernel.members import Claim, Member, Presence
 from holdfast.kernel.newest_rows import NewestRows
-from holdfast.kernel.placement import Free, NodeIndex, NodeKind, Seat
+from holdfast.kernel.placement import Free, NodeIndex, NodeKind, Seat, plain_kind
 from holdfast.kernel.queue import Queue
 from holdfast.model import (
     Attempt,
     AttemptId,
     AttemptPhase,
+    DeletedJob,
+    DeletedNode,
+    DeletedToken,
     DurationHistory,
     Entry,
     Facts,
@@ -42,11 +46,9 @@ from holdfast.model import (
     WallTimes,
 )
 from holdfast.model.cause_text import entry_text
-from holdfast.model.messages import Load
 from holdfast.model.rows import ROWS, Live, is_live, key_of
 from holdfast.policy import record
 from holdfast.policy.chance import mix
-from holdfast.policy.suspicion import Rhythm
 from holdfast.policy.versions import parts
 
 if TYPE_CHECKING:
@@ -62,9 +64,14 @@ _READY = NodeState.READY
 
 NO_FACTS = Facts()
 NO_WALL_TIMES = WallTimes()
+KINDS_MAX = 512
+"""How many kinds of nodes are told apart; a node of a further kind counts as a plain one. Nodes choose what they say of
+themselves, and every new need is compared with all kinds."""
 ENDED_MAX = 20_000
 """How many ended jobs are remembered. The store knows all of them: one that is forgotten here and submitted again costs
 a refused commit (docs/decisions/0022)."""
+DEPARTED = (NodeState.LOST, NodeState.GONE)
+"""The states of a node that is away for good, unless it joins again."""
 _CLOSED = {
     NodeState.SUSPECT: Gate.SUSPECT,
     NodeState.QUARANTINED: Gate.QUARANTINED,
@@ -72,60 +79,6 @@ _CLOSED = {
     NodeState.GONE: Gate.GONE,
 }
 """The states in which a node gets no work, with their gates."""
-
-
-class Presence(msgspec.Struct, gc=False):
-    """What is known of a node beyond its row. Ephemeral."""
-
-    session: int | None = None
-    instance: str = ""
-    heard_ms: Instant = Instant(0)
-    """On the patience clock."""
-    watched_ms: Instant = Instant(0)
-    """When it last got work while it held none. Silence is counted from then at the earliest."""
-    rhythm: Rhythm = Rhythm()
-    seq: int = 0
-    load: Load = Load()
-    pings: int = 0
-    """Probes answered in this probation."""
-    nonce: int = 0
-    answered: int = 0
-    """The latest probe that was answered. On a slow link an answer may arrive after the next probe is sent."""
-    late_at_join_ms: int = 0
-    excused_ms: Instant | None = None
-    """When its sessions began to end without a report. This is excused for a limited time only."""
-    contested_ms: Instant | None = None
-    """When another machine claimed the same identity and the connected one was pinged."""
-    grace_until_ms: Instant = Instant(0)
-    """While it is disconnected through no fault of its own, it is not suspected before this moment."""
-
-
-class Member(Seat, gc=False, eq=False):
-    """A node with everything derived from its row and its reports: one object, for the reason given in `Seat`."""
-
-    state: NodeState = NodeState.GONE
-    label: str = ""
-    """Its name and id, for display."""
-    held: tuple[AttemptId, ...] = ()
-    """Live attempts that occupy it."""
-    width: int = 0
-    """Attempts that its record allows at once."""
-    doubted: int = 0
-    """Failures that it blames on owners and that are not confirmed yet. They count as held."""
-    presence: Presence = msgspec.field(default_factory=Presence)
-    idle: Seat | None = None
-    """Its seat in `World.could`: what it could hold if it were idle."""
-
-
-class Claim(msgspec.Struct, gc=False):
-    """State of an attempt between messages. Ephemeral, and created only when there is something to keep."""
-
-    sent_ms: Instant = Instant(0)
-    """When the last command about it was sent, on the patience clock."""
-    verifying: bool = False
-    lease_from_ms: Instant | None = None
-    refused: bool = False
-    """The journal already says why its result does not count."""
 
 
 def weight(holds: Resources) -> int:
@@ -150,7 +103,14 @@ class World:
         self.ended: dict[JobId, str] = {}
         """The jobs that ended last, oldest first: id to hash of the specification, or "" where only an attempt of the
         job is known. Ephemeral, at most `ENDED_MAX`."""
+        self.deleted: dict[str, str] = {}
+        """The ids that were deleted last, oldest first: of a job to the hash of its specification, of a node to the
+        fingerprint of its key. Ephemeral, at most `ENDED_MAX`."""
         self.nodes: dict[NodeId, Node] = self.rows[Node]
+        self.present: dict[NodeId, None] = {}
+        """The nodes that are neither lost nor gone."""
+        self.departed: dict[NodeId, None] = {}
+        """The nodes that are, in the order in which they left."""
         self.tokens: dict[TokenId, JoinToken] = self.rows[JoinToken]
         self.records: dict[NodeId, NodeRecord] = self.rows[NodeRecord]
         self.ends = self.blamed = 0
@@ -166,6 +126,8 @@ class World:
         self.live_of: dict[Owner, int] = {}
         self.shapes: dict[tuple[NodeKind, Resources], int] = {}
         """The number of nodes with exactly this kind and offer. The nearest miss is looked for here."""
+        self.kinds: dict[NodeKind, int] = {}
+        """The number of nodes of each kind that have not left."""
         self.states: dict[NodeState, int] = {}
         """How many nodes are in each state."""
         self.index = NodeIndex[Member](settings.candidates)
@@ -174,6 +136,7 @@ class World:
         self.queue = Queue(lambda owner: self.shares.get(owner, 0))
         self.deadlines = Deadlines()
 
+        self.limits = JoinLimits()
         self.claims: dict[AttemptId, Claim] = {}
         self.durations: dict[str, DurationHistory] = self.rows[DurationHistory]
         """Recent durations by kind of job (kernel.duration_history)."""
@@ -187,7 +150,11 @@ class World:
             Job: self._load_job,
             Node: self._load_node,
             NodeRecord: self._load_record,
+            JoinToken: self._load_token,
             Meta: self._load_meta,
+            DeletedJob: lambda _: None,
+            DeletedNode: self._drop_node,
+            DeletedToken: self._drop_token,
         }
         """By kind of row, the function that updates the views."""
         self.changes: list[Row] = []
@@ -307,6 +274,20 @@ class World:
         if len(self.ended) > ENDED_MAX:
             del self.ended[next(iter(self.ended))]
 
+    def remember_deleted(self, id: str, mark: str) -> None:
+        self.deleted[id] = mark
+        if len(self.deleted) > ENDED_MAX:
+            del self.deleted[next(iter(self.deleted))]
+
+    def _load_token(self, token: JoinToken) -> None:
+        self.tokens[token.id] = token
+        late_ms = self.meta.late_ms
+        self.deadlines.add(Instant(token.expires_ms + self.settings.tokens_keep_ms - late_ms), "token", token.id)
+
+    def _drop_token(self, deleted: DeletedToken) -> None:
+        self.tokens.pop(deleted.id, None)
+        self.deadlines.drop("token", deleted.id)
+
     def _load_attempt(self, attempt: Attempt) -> None:
         old = self.attempts.get(attempt.id)
         if attempt.phase is _ATTEMPT_ENDED:
@@ -374,11 +355,13 @@ class World:
         old = self.nodes.get(node.id)
         self.nodes[node.id] = node
         member = self.member(node.id)
-        kind, room = kind_of(node), node.offered
+        room = node.offered
         if old is not None:
             self._less(self.states, old.state, 1)
             if old.state is not NodeState.GONE:
                 self._less(self.shapes, (member.kind, old.offered), 1)
+                self._less(self.kinds, member.kind, 1)
+        kind = self._told_apart(kind_of(node))
         self.states[node.state] = self.states.get(node.state, 0) + 1
         if member.kind != kind:
             self.index.close(member)
@@ -388,8 +371,18 @@ class World:
         self._could(member, kind, amounts(room) if node.state is not NodeState.GONE else None)
         if node.state is not NodeState.GONE:
             self.shapes[kind, room] = self.shapes.get((kind, room), 0) + 1
-        if node.state_until_ms:
-            self.deadlines.add(node.state_until_ms, "node", node.id)
+            self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        if node.state in DEPARTED:
+            self.present.pop(node.id, None)
+            self.departed[node.id] = None
+            if node.state_until_ms:
+                self.deadlines.add(node.state_until_ms, "forget", node.id)
+            self.bound_departed()
+        else:
+            self.departed.pop(node.id, None)
+            self.present[node.id] = None
+            if node.state_until_ms:
+                self.deadlines.add(node.state_until_ms, "node", node.id)
         if node.draining and node.drain_until_ms:
             self.deadlines.add(node.drain_until_ms, "drain", node.id)
         self.freed[node.id] = None
@@ -416,6 +409,37 @@ class World:
         self.member(node).doubted += by
         self.freed[node] = None
         self.reindex(node)
+
+    def _told_apart(self, kind: NodeKind) -> NodeKind:
+        """The kind itself, or a plain one if there are too many already."""
+        return kind if kind in self.kinds or len(self.kinds) < KINDS_MAX else plain_kind(kind)
+
+    def order_departed(self) -> None:
+        """After a rebuild: the order in which the departed nodes left."""
+        self.departed = dict.fromkeys(sorted(self.departed, key=lambda id: (self.nodes[id].state_since_ms, id)))
+        self.bound_departed()
+
+    def bound_departed(self) -> None:
+        """If too many departed nodes are remembered, the one that left first is due."""
+        if len(self.departed) > self.settings.departed_nodes_max:
+            self.deadlines.add(self.patience, "forget", next(iter(self.departed)))
+
+    def _drop_node(self, deleted: DeletedNode) -> None:
+        """A departed node is forgotten."""
+        node, member = self.nodes.pop(deleted.id), self.fleet.pop(deleted.id)
+        self._less(self.states, node.state, 1)
+        if node.state is not NodeState.GONE:
+            self._less(self.shapes, (member.kind, node.offered), 1)
+            self._less(self.kinds, member.kind, 1)
+        self._could(member, member.kind, None)
+        known = self.records.pop(node.id, None)
+        if known is not None:
+            self.ends -= len(known.ends)
+            self.blamed -= known.ends.count(record.BLAMED)
+        for nodes in (self.departed, self.freed, self.unproven):
+            nodes.pop(node.id, None)
+        for subject in ("node", "drain", "silence", "ping", "forget"):
+            self.deadlines.drop(subject, node.id)
 
     def _could(self, member: Member, kind: NodeKind, room: Free | None) -> None:
         """Record what the node could hold if it were idle; None removes it."""

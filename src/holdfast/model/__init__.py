@@ -14,6 +14,7 @@ from holdfast.model.causes import (
     TakeoverCause,
     WaitReason,
 )
+from holdfast.model.deleted import DeletedJob, DeletedNode, DeletedToken
 from holdfast.model.failure import MEANINGS, Blame, Failure, FailureCode, Meaning
 from holdfast.model.ids import (
     AccessId,
@@ -80,6 +81,9 @@ __all__ = [
     "Blame",
     "Checkpoint",
     "Confirmation",
+    "DeletedJob",
+    "DeletedNode",
+    "DeletedToken",
     "DrainChange",
     "DurationHistory",
     "Entry",

@@ -117,6 +117,8 @@ class NodeCause(Code):
     PROVEN = "proven"
     NO_FAULT = "no_fault"
     """No fault during its probation."""
+    RESTLESS = "restless"
+    """It changes what it offers too often."""
     AWAY_TOO_LONG = "away_too_long"
     GOODBYE = "goodbye"
     UNKNOWN = "unknown"

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from holdfast.model.access import AccessToken
+from holdfast.model.deleted import DeletedJob, DeletedNode, DeletedToken
 from holdfast.model.job import Attempt, DurationHistory, Job, Keep
 from holdfast.model.journal import Entry, Meta, WallTimes
 from holdfast.model.node import JoinToken, Node, NodeRecord
@@ -62,6 +63,8 @@ class RowType(msgspec.Struct, Generic[R], frozen=True):
     newest: Newest | None = None
     appends: bool = False
     """Rows are only added: a commit that uses a key twice fails."""
+    replaces: type[StoredRow] | None = None
+    """A commit of such a row deletes the row of this kind with the same key, and what belongs to that row alone."""
 
     @property
     def single(self) -> bool:
@@ -86,6 +89,9 @@ ROWS: tuple[RowType[Any], ...] = (
     RowType(Attempt, "attempt", "attempts", live=Live.UNENDED),
     RowType(Entry, "entry", "entries", key="seq", live=Live.NONE, appends=True),
     RowType(Keep, "keep", "keeps", live=Live.NONE),
+    RowType(DeletedJob, "deleted_job", "deleted_jobs", live=Live.NONE, replaces=Job),
+    RowType(DeletedNode, "deleted_node", "deleted_nodes", live=Live.NONE, replaces=Node),
+    RowType(DeletedToken, "deleted_token", "deleted_tokens", live=Live.NONE, replaces=JoinToken),
 )
 """In the order in which a rebuild loads them. Duration histories of a command alone are counted separately: a parameter
 sweep makes one for every value that it tries, and must not evict the names and arrays by which stragglers are found."""
@@ -116,6 +122,18 @@ def row_key(row: StoredRow) -> tuple[str, Hashable]:
 def key_of(row: StoredRow) -> Any:
     """Identifies a row among the rows of its kind."""
     return _KEYS[type(row)][1](row)
+
+
+_COUNTERPARTS: dict[type[StoredRow], str] = {
+    **{row.kind: BY_TYPE[row.replaces].name for row in ROWS if row.replaces is not None},
+    **{row.replaces: row.name for row in ROWS if row.replaces is not None},
+}
+
+
+def counterpart_key(row: StoredRow) -> tuple[str, Hashable] | None:
+    """The key of the row that this one replaces, or that would replace it; None: its kind has no such row."""
+    name = _COUNTERPARTS.get(type(row))
+    return None if name is None else (name, key_of(row))
 
 
 def is_live(row: StoredRow) -> bool:

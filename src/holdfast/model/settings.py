@@ -112,6 +112,34 @@ class Settings(msgspec.Struct, frozen=True):
     open_join: bool = False
     """True: any machine may join without a token. The network operator's choice, never a default."""
 
+    joins_ms: int = 1 * HOUR_MS
+    """The time over which new machines are counted. A machine that is known and dials in again is not counted."""
+    joins_per_token_max: int = 1_000
+    """New machines by one token in that time: a large fleet, but not every identity that somebody can invent."""
+    joins_per_address_max: int = 256
+    """New machines from one address in that time: an office behind one router. Loopback is not counted."""
+    joins_max: int = 10_000
+    """New machines in that time: bounds how fast memory and store grow, whatever tokens there are."""
+    unrest_ms: int = 10 * MINUTE_MS
+    """The time over which the sessions of a node and the changes of its offer are counted."""
+    unrest_max: int = 240
+    """Sessions and changes of one node in that time; further ones are refused. Each adds up to three journal entries.
+    A node on a link that breaks every few seconds stays below."""
+
+    # retention
+    nodes_keep_ms: int = 30 * DAY_MS
+    """How long a machine that is lost or gone is remembered: it may return from a holiday. Then it needs a new token,
+    and only its id and the fingerprint of its key are kept, so that no other machine takes its id."""
+    departed_nodes_max: int = 10_000
+    """Machines that are lost or gone and still remembered; the one that left first is forgotten first."""
+    tokens_keep_ms: int = 30 * DAY_MS
+    """How long a join token is listed after it expired."""
+    jobs_keep_ms: int = 90 * DAY_MS
+    """How long an ended job is listed: a quarter of a year. Its files and logs go before. Then its id, the hash of its
+    specification, its verdict and its end are kept, so that its idempotency key runs nothing again."""
+    journal_keep_ms: int = 90 * DAY_MS
+    """How long journal entries are kept: as long as the jobs that they tell of."""
+
     # queue
     queue_ms_max: int = 1 * DAY_MS
     """Queue limit of jobs that name none: a day, so that a job can wait for a machine that is only on at night."""
@@ -209,6 +237,7 @@ class Settings(msgspec.Struct, frozen=True):
             stall_ms=60 * SECOND_MS,
             slow_ms_min=10 * SECOND_MS,
             late_tolerance_ms=250,
+            unrest_ms=60 * SECOND_MS,
         )
 
     @staticmethod

@@ -47,6 +47,18 @@ class ApiError(Exception):
         return {} if wait_s is None else {"Retry-After": str(wait_s)}
 
 
+class CursorExpired(ApiError):
+    """A stream cannot be resumed: what follows the cursor is no longer kept."""
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__("cursor_expired", f"the journal after that cursor was deleted; the oldest cursor is {oldest}")
+        self._oldest = oldest
+
+    @property
+    def view(self) -> ErrorView:
+        return msgspec.structs.replace(super().view, oldest=self._oldest)
+
+
 class Unavailable(ApiError):
     """The request cannot be served now. Trying again is safe and will help."""
 

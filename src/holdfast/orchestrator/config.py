@@ -8,6 +8,7 @@ import msgspec
 from holdfast.errors import Misconfigured
 from holdfast.model import Settings
 from holdfast.orchestrator.connection_limits import ConnectionLimits
+from holdfast.quantities import duration_ms
 
 HTTP_DEFAULT = "127.0.0.1:7420"
 NODES_DEFAULT = "127.0.0.1:7421"
@@ -41,6 +42,8 @@ class OrchestratorConfig(msgspec.Struct, frozen=True):
     """Replaces the preset, for tests and measurements."""
     limits: ConnectionLimits = ConnectionLimits()
     """On connections and requests."""
+    keep: tuple[str, ...] = ()
+    """`WHAT=DURATION`, such as `jobs=90d`: replaces a setting of the preset that says how long something is kept."""
     log_level: str = "info"
 
     def store_url(self) -> str:
@@ -57,7 +60,23 @@ class OrchestratorConfig(msgspec.Struct, frozen=True):
             settings = self.settings or Settings.preset(self.preset)
         except ValueError as wrong:
             raise Misconfigured(str(wrong), hint="Choose one of them with --preset.") from None
-        return msgspec.structs.replace(settings, open_join=self.open_join or settings.open_join)
+        kept = dict(map(_kept, self.keep))
+        return msgspec.structs.replace(settings, open_join=self.open_join or settings.open_join, **kept)
+
+
+KEPT = ("files", "jobs", "journal", "logs", "nodes", "tokens")
+"""What is kept for a time: the setting of each is called `<name>_keep_ms`."""
+
+
+def _kept(words: str) -> tuple[str, int]:
+    """The setting that `jobs=90d` sets, and its value."""
+    what, _, duration = words.partition("=")
+    if what not in KEPT:
+        raise Misconfigured(f"{words[:80]!r} keeps nothing", hint=f"For example jobs=90d; there is {', '.join(KEPT)}.")
+    ms = duration_ms(duration)
+    if not ms:
+        raise Misconfigured(f"{words[:80]!r} keeps nothing", hint="For example jobs=90d.")
+    return f"{what}_keep_ms", ms
 
 
 def host_and_port(address: str, what: str) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from holdfast.model import Attempt, Entry, Job, JoinToken, Keep, Node
+from holdfast.model import Attempt, DeletedJob, DeletedToken, Entry, Job, JoinToken, Keep, Node
 from holdfast.orchestrator.api_error import ApiError
 
 T = TypeVar("T")
@@ -26,6 +26,8 @@ class RowsPort(Protocol):
 
     def job(self, id: str) -> Job | None: ...
     def jobs_by_ids(self, ids: Sequence[str]) -> list[Job]: ...
+    def deleted_jobs(self, ids: Sequence[str]) -> list[DeletedJob]: ...
+    def deleted_token(self, id: str) -> DeletedToken | None: ...
     def jobs(
         self, owner: str | None = None, phase: str | None = None, limit: int = 50, after: str | None = None
     ) -> list[Job]: ...
@@ -44,6 +46,7 @@ class RowsPort(Protocol):
         self, after_seq: int = 0, job: str | None = None, node: str | None = None, limit: int = 1000
     ) -> list[Entry]: ...
     def last_seq(self) -> int: ...
+    def first_seq(self) -> int: ...
 
 
 class Queries:
@@ -71,6 +74,9 @@ class Queries:
             job = store.job(named)
             if job is not None and sees in (None, job.owner):
                 return job
+            for deleted in store.deleted_jobs([named]):
+                if sees in (None, deleted.owner):
+                    raise ApiError("job_deleted", f"{deleted_text(deleted)} and was deleted")
         elif named.startswith("job_") and len(named) > 4:
             ids = store.job_ids_by_prefix(named, owner=sees)
             if len(ids) == 1 and (job := store.job(ids[0])) is not None:
@@ -106,11 +112,14 @@ class Queries:
     async def jobs(self, owner: str | None, phase: str | None, limit: int, after: str | None) -> list[Job]:
         return await self.ask(self.store.jobs, owner, phase, limit, after)
 
-    async def known_jobs(self, ids: Iterable[str]) -> dict[str, Job]:
-        """Those of the ids that exist."""
+    async def known_jobs(self, ids: Iterable[str]) -> dict[str, Job | DeletedJob]:
+        """Those of the ids that exist or existed."""
+        return await self.ask(self._known_jobs, list(ids))
 
-        found = await self.ask(self.store.jobs_by_ids, list(ids))
-        return {job.id: job for job in found}
+    def _known_jobs(self, ids: Sequence[str]) -> dict[str, Job | DeletedJob]:
+        found: dict[str, Job | DeletedJob] = {job.id: job for job in self.store.jobs_by_ids(ids)}
+        gone = self.store.deleted_jobs([id for id in ids if id not in found])
+        return {**found, **{job.id: job for job in gone}}
 
     # --- nodes ---
 
@@ -148,6 +157,9 @@ class Queries:
     async def nodes(self) -> list[Node]:
         return await self.ask(self.store.nodes)
 
+    async def token_deleted(self, id: str) -> bool:
+        return await self.ask(self.store.deleted_token, id) is not None
+
     async def token(self, id: str) -> JoinToken | None:
         return await self.ask(self.store.token, id)
 
@@ -174,6 +186,10 @@ class Queries:
     async def entries(self, after: int, job: str | None, node: str | None, limit: int) -> list[Entry]:
         return await self.ask(self.store.entries, after, job, node, limit)
 
+    async def oldest_cursor(self) -> int:
+        """The cursor before the oldest entry that is kept: none before it can be resumed from."""
+        return max(0, await self.ask(self.store.first_seq) - 1)
+
     async def recent_of_node(self, node: str) -> list[Entry]:
         return await self.ask(self._recent_of_node, node)
 
@@ -194,6 +210,10 @@ def _one_node(named: str, fits: list[Node]) -> Node:
     if fits:
         raise _ambiguous("nodes", named, [node.id for node in fits])
     raise ApiError("not_found", f"there is no node {named[:80]!r}", "`holdfast nodes` lists them.")
+
+
+def deleted_text(job: DeletedJob) -> str:
+    return f"{job.id} ended long ago ({job.verdict.value if job.verdict else 'unknown'})"
 
 
 def _ambiguous(kind: str, named: str, ids: list[str], hint: str = "Give more letters of the id.") -> ApiError:

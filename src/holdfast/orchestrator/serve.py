@@ -53,6 +53,7 @@ from holdfast.orchestrator.nodes.log_receiver import LogIntake
 from holdfast.orchestrator.nodes.sessions import Sessions
 from holdfast.orchestrator.process_log import log_to_stderr
 from holdfast.orchestrator.queries import Queries
+from holdfast.orchestrator.retention import Retention
 from holdfast.orchestrator.wakeups import Wakeups
 from holdfast.state import Store
 from holdfast.tasks import TaskScope
@@ -150,6 +151,7 @@ class _Parts(NamedTuple):
     scrubbing: asyncio.Task[Any]
     clearing: asyncio.Task[Any]
     watching: asyncio.Task[Any]
+    deleting: asyncio.Task[Any]
 
 
 class Orchestrator:
@@ -199,6 +201,7 @@ class Orchestrator:
                 tasks.start("scrub content", self._scrubber.run()),
                 tasks.start("clear logs", self._log_retention.run(lambda: not self._leader.trouble)),
                 tasks.start("watch the node port", self._node_port.run()),
+                tasks.start("delete what is old", Retention(self._leader, self._logs.has).run()),
             )
             await server.start()
             try:
@@ -336,8 +339,8 @@ class Orchestrator:
         self._wakeups.wake_all()
         for one in http:
             one.should_exit = True
-        ending = (parts.sweeping, parts.scrubbing, parts.clearing, parts.watching, parts.announcing, parts.waiting)
-        for part in (*ending, parts.leading):
+        ending = (parts.sweeping, parts.scrubbing, parts.clearing, parts.deleting, parts.watching, parts.announcing)
+        for part in (*ending, parts.waiting, parts.leading):
             part.cancel()
         await self._leader.stop()
         await server.stop(grace=1.0)

@@ -15,9 +15,9 @@ from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import Answer, CloseSession, Decision, Send, Taken, ToSession, Verify
 from holdfast.kernel.events import AnyEvent, CheckAsked, NodeBroke, NodeJoined, NodeSaid, Submitted, Verified
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import AttemptId, Instant, Meta, NodeId, Settings
+from holdfast.model import AttemptId, DeletedNode, Instant, Meta, NodeId, Settings
 from holdfast.model.messages import Hello, Leaving, Offers, Pong, Report
-from holdfast.model.rows import BY_TYPE, row_key
+from holdfast.model.rows import BY_TYPE, counterpart_key, row_key
 from holdfast.orchestrator.leader.core import LeaderCore, Moment, Offered
 from holdfast.orchestrator.logs.output_check import NOTHING, PrintedOutput, output_fault
 from holdfast.sim.delivery import Logs, LogsKept
@@ -49,6 +49,10 @@ class WatchedKernel(Kernel):
         for row in decision.changes:
             if not BY_TYPE[type(row)].appends:
                 self.view[row_key(row)] = row
+            if BY_TYPE[type(row)].replaces is not None and (gone := counterpart_key(row)) is not None:
+                self.view.pop(gone, None)
+                if isinstance(row, DeletedNode):
+                    self.view.pop(("record", row.id), None)
         return decision
 
 

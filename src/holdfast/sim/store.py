@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Iterable
 from random import Random
 
 from holdfast.kernel.decision import Row
-from holdfast.model import AttemptId, Entry, Job, Meta
-from holdfast.model.rows import is_live, row_key
+from holdfast.model import Attempt, AttemptId, DeletedJob, DeletedNode, Entry, Job, Meta
+from holdfast.model.rows import BY_TYPE, counterpart_key, is_live, row_key
 
 
 class SimStoreFailed(Exception):
@@ -69,6 +69,8 @@ class SimStore:
         rows = list(rows)
         before = [(self.rows.get(row_key(row)), row) for row in rows if not isinstance(row, Entry)]
         ended = tuple(known for known, row in before if known is not None and not known.live and known != row)
+        deleted = (self.rows.get(("deleted_job", row.id)) for row in rows if isinstance(row, Job))
+        ended += tuple(known for known in deleted if known is not None)
         if ended:
             raise SimStoreFailed(f"a commit would change what has ended: {ended}", ended=ended)
         for row in rows:
@@ -76,8 +78,23 @@ class SimStore:
                 self.journal.append((at, row))
             else:
                 self.rows[row_key(row)] = row
+                self._remove(row)
         if self.forgetful and self._random.random() < self.forgetful:
             raise SimStoreFailed("the store did not answer", durable=True)
+
+    def _remove(self, row: Row) -> None:
+        """Delete what the row replaces."""
+        if BY_TYPE[type(row)].replaces is not None and (replaced := counterpart_key(row)) is not None:
+            self.rows.pop(replaced, None)
+        if isinstance(row, DeletedNode):
+            self.rows.pop(("record", row.id), None)
+        if isinstance(row, DeletedJob):
+            gone = [key for key, one in self.rows.items() if isinstance(one, Attempt) and one.job == row.id]
+            for key in (*gone, ("keep", row.id)):
+                self.rows.pop(key, None)
+
+    def forget_entries(self, to_seq: int) -> None:
+        self.journal = [one for one in self.journal if one[1].seq > to_seq]
 
     def live(self) -> list[Row]:
         """What a leader loads: everything that has not ended."""

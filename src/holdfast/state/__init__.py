@@ -10,6 +10,6 @@ store.py       `Store`: the transactions
 """
 
 from holdfast.state.errors import EndedRowChanged, LeadershipLost, StoreError, StoreFailed
-from holdfast.state.store import Snapshot, Store
+from holdfast.state.store import Snapshot, Store, StoreSizes
 
-__all__ = ["EndedRowChanged", "LeadershipLost", "Snapshot", "Store", "StoreError", "StoreFailed"]
+__all__ = ["EndedRowChanged", "LeadershipLost", "Snapshot", "Store", "StoreError", "StoreFailed", "StoreSizes"]

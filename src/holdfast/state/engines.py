@@ -55,6 +55,14 @@ class Engines(NamedTuple):
         self.writer.dispose()
 
 
+def database_bytes(connection: Connection) -> int:
+    """How large the database is on its disk. SQLite reuses what was deleted and does not shrink."""
+    if connection.dialect.name == "sqlite":
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        return pages * connection.exec_driver_sql("PRAGMA page_size").scalar_one()
+    return connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one()
+
+
 def open_engines(url: str) -> Engines:
     """Connects nothing yet. A SQLite file is created, readable by its owner only."""
     try:

@@ -44,6 +44,9 @@ _RECORDERS = {kind: (table, _recorder(ROW_TYPES[kind], table)) for kind, table i
 
 TABLES = tuple(tables.BY_TYPE.values())
 """The tables that a batch can write to."""
+REPLACING = {tables.BY_TYPE[row.kind]: row.kind for row in ROW_TYPES.values() if row.replaces is not None}
+"""The tables of rows that replace others, with their kinds."""
+USUAL = tuple(table for table in TABLES if table not in REPLACING)
 _APPENDED = {tables.BY_TYPE[row_type.kind] for row_type in ROW_TYPES.values() if row_type.appends}
 
 

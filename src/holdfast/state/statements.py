@@ -5,7 +5,7 @@ the index only if they can see that the query implies its condition.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -23,6 +23,7 @@ from sqlalchemy import (
     cast,
     column,
     delete,
+    exists,
     func,
     literal,
     literal_column,
@@ -34,7 +35,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from holdfast.model import DeletedJob, DeletedNode, NodeRecord
 from holdfast.model.rows import ROWS, Live, Newest, RowType
+from holdfast.model.stored import StoredRow
 from holdfast.state.tables import (
     BY_TYPE,
     attempts,
@@ -53,6 +56,7 @@ from holdfast.state.tables import (
 BIGGEST = 2**63 - 1
 """The largest integer that both engines can compare. Larger numbers in a query are reduced to it."""
 
+deleted_jobs = BY_TYPE[DeletedJob]
 _ENDED = literal_column("'ended'")
 _LIVE_JOB = jobs.c.phase != _ENDED
 _APPENDED = {BY_TYPE[row_type.kind] for row_type in ROWS if row_type.appends}
@@ -86,7 +90,17 @@ leader_held: Select[int, str] = select(leader.c.epoch, leader.c.holder).where(le
 
 def put(table: Table) -> sqlite.Insert:
     """SQLite: inserts one record, or replaces the record with the same key."""
-    return _or_replace(table, sqlite.insert(table))
+    sent = {name: bindparam(name, type_=c.type) for name, c in table.columns.items()}
+    return _or_replace(table, sqlite.insert(table).values(_unless_deleted(table, sent)))
+
+
+def _unless_deleted(table: Table, sent: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
+    """The values of a record. A job that was deleted cannot be written again: its phase would be NULL, which the column
+    does not allow, so the whole batch fails, as for a job that has ended."""
+    if table is not jobs:
+        return dict(sent)
+    deleted = exists().where(deleted_jobs.c.id == sent["id"])
+    return {**sent, "phase": case((deleted, null()), else_=sent["phase"])}
 
 
 def put_all(batch: Iterable[Table]) -> Select[int, str]:
@@ -105,7 +119,8 @@ def put_all(batch: Iterable[Table]) -> Select[int, str]:
             *(column(c.name, c.type) for c in table.columns)
         )
         sent = sent.render_derived(name=f"sent_{table.name}", with_types=True)
-        records = select(*(sent.c[name] for name in names)).join_from(sent, held, held.c.epoch == bindparam("epoch"))
+        values = _unless_deleted(table, {name: sent.c[name] for name in names})
+        records = select(*values.values()).join_from(sent, held, held.c.epoch == bindparam("epoch"))
         written = _or_replace(table, postgresql.insert(table)).from_select(names, records)
         puts.append(written.cte(f"put_{table.name}"))
     return select(held.c.epoch, held.c.holder).add_cte(*puts)
@@ -173,6 +188,24 @@ def _newest_of(table: Table, what: ColumnElement[str], newest: Newest, *, prefix
     return select(what).where(begins if prefixed else not_(begins)).order_by(table.c.seq.desc(), table.c.id.desc())
 
 
+# --- deleting ---
+
+
+def removals(kind: type[StoredRow], ids: Sequence[str], dialect: str) -> list[UpdateBase]:
+    """Delete the rows that rows of this kind with these ids replace, and what belongs to them alone."""
+    if kind is DeletedJob:
+        columns = (jobs.c.id, attempts.c.job, keeps.c.id)
+    elif kind is DeletedNode:
+        columns = (nodes.c.id, BY_TYPE[NodeRecord].c.id)
+    else:
+        columns = (tokens.c.id,)
+    return [delete(column.table).where(_one_of(column, ids, dialect)) for column in columns]
+
+
+def forget_entries(to_seq: int) -> UpdateBase:
+    return delete(entries).where(entries.c.seq <= _bounded(to_seq))
+
+
 every_note: Select[str, str] = select(notes.c.id, notes.c.doc)
 
 
@@ -191,22 +224,40 @@ def by_id(table: Table, key: str) -> Select[str]:
     return select(table.c.doc).where(table.c.id == key)
 
 
-def jobs_by_ids(ids: Sequence[str], dialect: str) -> Select[str]:
-    return select(jobs.c.doc).where(_one_of(jobs, ids, dialect))
+def by_ids(table: Table, ids: Sequence[str], dialect: str) -> Select[str]:
+    return select(table.c.doc).where(_one_of(table.c.id, ids, dialect))
+
+
+def ended_before(ended_ms: int, after: tuple[int, str], limit: int) -> Select[str]:
+    """Ended jobs in the order of their submission, `after` (submitted_ms, id) of the last one. No job ends before it is
+    submitted, so later ones need no look."""
+    return (
+        select(jobs.c.doc)
+        .where(tuple_(jobs.c.submitted_ms, jobs.c.id) > after, jobs.c.submitted_ms <= _bounded(ended_ms))
+        .where(jobs.c.phase == _ENDED, jobs.c.ended_ms <= _bounded(ended_ms))
+        .order_by(jobs.c.submitted_ms, jobs.c.id)
+        .limit(_bounded(limit))
+    )
+
+
+def array_ended(array: str) -> Select[int, int | None]:
+    """How many jobs of an array are live, and when the last of the others ended."""
+    live = func.count(case((_LIVE_JOB, 1)))
+    return select(live, func.max(jobs.c.ended_ms)).where(jobs.c.array_id == array)
 
 
 def ended_by_ids(table: Table, ids: Sequence[str], dialect: str) -> Select[str]:
     """Those of the records that have ended."""
-    return select(table.c.doc).where(_one_of(table, ids, dialect), table.c.phase == _ENDED)
+    return select(table.c.doc).where(_one_of(table.c.id, ids, dialect), table.c.phase == _ENDED)
 
 
-def _one_of(table: Table, ids: Sequence[str], dialect: str) -> ColumnElement[bool]:
+def _one_of(column: ColumnElement[str], ids: Sequence[str], dialect: str) -> ColumnElement[bool]:
     """The ids are one parameter: a statement with one parameter per id would be compiled anew for every query."""
     words = [storable(id) for id in ids]
     if dialect == "postgresql":
-        return table.c.id == any_(literal(words, ARRAY(Text)))
+        return column == any_(literal(words, ARRAY(Text)))
     wanted = func.json_each(json.dumps(words)).table_valued("value")
-    return table.c.id.in_(select(wanted.c.value))
+    return column.in_(select(wanted.c.value))
 
 
 def ids_by_prefix(table: Table, prefix: str, limit: int) -> Select[str]:
@@ -282,6 +333,11 @@ def entries_after(seq: int, job: str | None, node: str | None, limit: int) -> Se
 
 
 last_entry: Select[int | None] = select(func.max(entries.c.seq))
+first_entry: Select[int | None] = select(func.min(entries.c.seq))
+
+
+def count(table: Table) -> Select[int]:
+    return select(func.count()).select_from(table)
 
 
 def _bounded(number: int) -> int:

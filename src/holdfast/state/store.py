@@ -6,7 +6,9 @@ Duties of the caller:
 2. After `StoreFailed`, `EndedRowChanged` or `LeadershipLost` from a write, drop the state in memory, call `take_lead`
    (to lead again) and `load_live`. A batch whose commit failed may still be durable: an answer can be lost.
 3. Number the entries upwards, and use each number once.
-4. Change no job and no attempt that has ended. A batch that does is refused whole (docs/decisions/0022).
+4. Change no job and no attempt that has ended or was deleted. A batch that does is refused whole
+   (docs/decisions/0022).
+5. Delete a job, a node or a token by writing the row that replaces it (`model.deleted`), and few of them at a time.
 
 Reads see only committed state, even while a commit is in flight.
 """
@@ -18,16 +20,29 @@ from itertools import chain, groupby
 from typing import Any, TypeVar, cast
 
 import msgspec
-from sqlalchemy import Connection, Select
+from sqlalchemy import Connection, Select, Table, UpdateBase
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from holdfast.model import Attempt, DurationHistory, Entry, Job, JoinToken, Keep, Meta, Node, WallTimes
+from holdfast.model import (
+    Attempt,
+    DeletedJob,
+    DeletedNode,
+    DeletedToken,
+    DurationHistory,
+    Entry,
+    Job,
+    JoinToken,
+    Keep,
+    Meta,
+    Node,
+    WallTimes,
+)
 from holdfast.model.rows import BY_TYPE, Live, R, decode, encode, key_of
 from holdfast.model.stored import StoredRow
 from holdfast.state import migrate, statements, tables
-from holdfast.state.engines import Engines, open_engines
+from holdfast.state.engines import Engines, database_bytes, open_engines
 from holdfast.state.errors import EndedRowChanged, LeadershipLost, StoreFailed
-from holdfast.state.records import by_table
+from holdfast.state.records import REPLACING, TABLES, by_table
 from holdfast.state.writing import Batch, Lead, forget, writer_of
 
 T = TypeVar("T")
@@ -86,6 +101,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     def meta(self) -> Meta | None:
         """None: nothing has ever been committed."""
         return next(iter(self.of(Meta)), None)
+
+
+class StoreSizes(msgspec.Struct, frozen=True):
+    rows: dict[str, int]
+    """By table."""
+    bytes: int
 
 
 class Store:
@@ -177,9 +198,20 @@ class Store:
         commit."""
         self._write({tables.notes: [{"id": subject, "doc": text}]}, epoch)
 
-    def _write(self, batch: Batch, epoch: int) -> None:
+    def forget_entries(self, to_seq: int, epoch: int) -> None:
+        """Delete the journal up to this entry, if this epoch leads. The caller bounds how many that are."""
         try:
-            lead = self._writer.write(batch, epoch)
+            forget(self._engines.writer, epoch, [statements.forget_entries(to_seq)])
+        except SQLAlchemyError as error:
+            raise self._failed("written to", error) from error
+
+    def _write(self, batch: Batch, epoch: int) -> None:
+        replacing = [table for table in batch if table in REPLACING]
+        try:
+            if replacing:
+                lead = self._writer.replace(batch, self._removals(batch, replacing), epoch)
+            else:
+                lead = self._writer.write(batch, epoch)
         except IntegrityError as error:
             ended = self._ended_rows(batch)
             raise self._refused(ended) if ended else self._failed("written to", error) from error
@@ -188,9 +220,17 @@ class Store:
         if lead.epoch != epoch:
             raise self._lost(epoch, lead)
 
+    def _removals(self, batch: Batch, replacing: list[Table]) -> list[UpdateBase]:
+        ids = {table: [record["id"] for record in batch[table]] for table in replacing}
+        return [
+            removal
+            for table in replacing
+            for removal in statements.removals(REPLACING[table], ids[table], self._dialect)
+        ]
+
     def _ended_rows(self, batch: Batch) -> tuple[StoredRow, ...]:
-        """The rows that have ended and that the batch would change."""
-        found: list[StoredRow] = []
+        """The rows that have ended or were deleted, and that the batch would change."""
+        found: list[StoredRow] = [*self.deleted_jobs([record["id"] for record in batch.get(tables.jobs, ())])]
         for row_type in BY_TYPE.values():
             sent = {record["doc"] for record in batch.get(tables.BY_TYPE[row_type.kind], ())}
             if row_type.live is Live.UNENDED and sent:
@@ -204,7 +244,7 @@ class Store:
     def load_live(self) -> Snapshot:
         """The state that a leader rebuilds from: jobs and attempts that have not ended, every node and every token.
 
-        Nodes that are gone are included, so that their id stays bound to their key, and so are revoked tokens.
+        Nodes that are gone are included until they are deleted, and so are revoked tokens.
         """
 
         def ask() -> Snapshot:
@@ -226,7 +266,44 @@ class Store:
 
     def jobs_by_ids(self, ids: Sequence[str]) -> list[Job]:
         """The jobs that exist among up to a few thousand ids, in no particular order."""
-        return self._all(Job, statements.jobs_by_ids(ids, self._dialect)) if ids else []
+        return self._all(Job, statements.by_ids(tables.jobs, ids, self._dialect)) if ids else []
+
+    def deleted_jobs(self, ids: Sequence[str]) -> list[DeletedJob]:
+        """What is left of deleted jobs among up to a few thousand ids, in no particular order."""
+        if not ids:
+            return []
+        return self._all(DeletedJob, statements.by_ids(tables.BY_TYPE[DeletedJob], ids, self._dialect))
+
+    def deleted_node(self, id: str) -> DeletedNode | None:
+        return self._one(DeletedNode, statements.by_id(tables.BY_TYPE[DeletedNode], id))
+
+    def deleted_token(self, id: str) -> DeletedToken | None:
+        return self._one(DeletedToken, statements.by_id(tables.BY_TYPE[DeletedToken], id))
+
+    def ended_before(self, ended_ms: int, after: tuple[int, str] = (-1, ""), limit: int = 200) -> list[Job]:
+        """Jobs that ended by then, in the order of their submission. `after`: (submitted_ms, id) of the last of the
+        previous page."""
+        return self._all(Job, statements.ended_before(ended_ms, after, limit))
+
+    def array_ended(self, array: str) -> int | None:
+        """When the last job of an array ended; None: some have not."""
+
+        def ask() -> int | None:
+            with self._engines.reader.connect() as connection:
+                live, ended_ms = connection.execute(statements.array_ended(array)).one()
+                return None if live else ended_ms
+
+        return self._read(ask)
+
+    def sizes(self) -> StoreSizes:
+        """How many rows each table has, and how many bytes the database takes."""
+
+        def ask() -> StoreSizes:
+            with self._engines.snapshot() as view:
+                rows = {table.name: view.execute(statements.count(table)).scalar_one() for table in TABLES}
+                return StoreSizes(rows, database_bytes(view))
+
+        return self._read(ask)
 
     def jobs(
         self, owner: str | None = None, phase: str | None = None, limit: int = 50, after: str | None = None
@@ -265,6 +342,11 @@ class Store:
         """Those that have not expired, in no particular order."""
         return self._all(Keep, statements.keeps_after(now_ms))
 
+    def keeps_of(self, jobs: Iterable[str]) -> list[Keep]:
+        """How long the files of these jobs are kept, for those that have files; in no particular order."""
+        ids = list(jobs)
+        return self._all(Keep, statements.by_ids(tables.keeps, ids, self._dialect)) if ids else []
+
     def attempts(self, job: str) -> list[Attempt]:
         """In the order in which they were made."""
         return self._all(Attempt, statements.attempts_of(job))
@@ -273,7 +355,7 @@ class Store:
         return self._one(Node, statements.by_id(tables.nodes, id))
 
     def nodes(self) -> list[Node]:
-        """All nodes that ever joined, including those that are gone."""
+        """All nodes that are known, including those that are gone."""
         return self._all(Node, statements.every_node)
 
     def node_ids_by_prefix(self, prefix: str, limit: int = 10) -> list[str]:
@@ -283,7 +365,7 @@ class Store:
         return self._one(JoinToken, statements.by_id(tables.tokens, id))
 
     def tokens(self) -> list[JoinToken]:
-        """All tokens that were ever made, including revoked and expired ones."""
+        """All tokens that are known, including revoked and expired ones."""
         return self._all(JoinToken, statements.every_token)
 
     def entries(
@@ -295,6 +377,10 @@ class Store:
     def last_seq(self) -> int:
         """The number of the newest entry; 0 if there is none."""
         return self._scalar(statements.last_entry) or 0
+
+    def first_seq(self) -> int:
+        """The number of the oldest entry; 0 if there is none."""
+        return self._scalar(statements.first_entry) or 0
 
     # --- running a query ---
 

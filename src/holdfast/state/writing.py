@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, Table, UpdateBase
 from sqlalchemy.dialects import sqlite
 
 from holdfast.state import statements
-from holdfast.state.records import TABLES, Record
+from holdfast.state.records import TABLES, USUAL, Record
 from holdfast.state.tables import notes
 
 _encode = msgspec.json.Encoder().encode
@@ -29,6 +29,10 @@ class Lead(NamedTuple):
 class Writer(Protocol):
     def write(self, batch: Batch, epoch: int) -> Lead: ...
 
+    def replace(self, batch: Batch, removals: Iterable[UpdateBase], epoch: int) -> Lead:
+        """Write a batch, and delete in the same transaction what its rows replace."""
+        ...
+
 
 def writer_of(engine: Engine) -> Writer:
     return Sqlite(engine) if engine.dialect.name == "sqlite" else Postgres(engine)
@@ -41,11 +45,16 @@ class Sqlite:
         self._puts = {table: str(statements.put(table).compile(dialect=named)) for table in (*TABLES, notes)}
 
     def write(self, batch: Batch, epoch: int) -> Lead:
+        return self.replace(batch, (), epoch)
+
+    def replace(self, batch: Batch, removals: Iterable[UpdateBase], epoch: int) -> Lead:
         with self._engine.begin() as transaction:
             lead = _lead(transaction)
             if lead.epoch == epoch:
                 for table, records in batch.items():
                     transaction.exec_driver_sql(self._puts[table], records)
+                for removal in removals:
+                    transaction.execute(removal)
         return lead
 
 
@@ -53,14 +62,25 @@ class Postgres:
     def __init__(self, engine: Engine) -> None:
         # One statement is a transaction by itself: BEGIN and COMMIT would only add two round trips.
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
-        # Notes are rare, and would make the statement of every batch longer.
-        self._puts = {tables: statements.put_all(tables) for tables in (TABLES, (notes,))}
+        self._in_transaction = engine
+        # Notes and rows that replace others are rare, and would make the statement of every batch longer.
+        self._puts = {tables: statements.put_all(tables) for tables in (USUAL, TABLES, (notes,))}
 
     def write(self, batch: Batch, epoch: int) -> Lead:
-        tables = (notes,) if notes in batch else TABLES
-        sent: dict[str, Any] = {table.name: _encode(batch.get(table, ())).decode() for table in tables}
         with self._engine.connect() as connection:
-            return Lead(*connection.execute(self._puts[tables], {**sent, "epoch": epoch}).one())
+            return self._put(connection, (notes,) if notes in batch else USUAL, batch, epoch)
+
+    def replace(self, batch: Batch, removals: Iterable[UpdateBase], epoch: int) -> Lead:
+        with self._in_transaction.begin() as transaction:
+            lead = self._put(transaction, TABLES, batch, epoch)
+            if lead.epoch == epoch:
+                for removal in removals:
+                    transaction.execute(removal)
+        return lead
+
+    def _put(self, connection: Connection, tables: tuple[Table, ...], batch: Batch, epoch: int) -> Lead:
+        sent: dict[str, Any] = {table.name: _encode(batch.get(table, ())).decode() for table in tables}
+        return Lead(*connection.execute(self._puts[tables], {**sent, "epoch": epoch}).one())
 
 
 def forget(engine: Engine, epoch: int, removals: Iterable[UpdateBase]) -> None:

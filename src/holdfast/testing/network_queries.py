@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from holdfast.model import Attempt, Entry, Job, JoinToken, Keep, Node
+from holdfast.model import Attempt, DeletedJob, DeletedToken, Entry, Job, JoinToken, Keep, Node
 from holdfast.orchestrator.queries import Queries
 from holdfast.sim.store import SimStore
 
@@ -39,6 +39,14 @@ class VirtualRows:
 
     def jobs_by_ids(self, ids: Sequence[str]) -> list[Job]:
         return [job for id in ids if (job := self.job(id)) is not None]
+
+    def deleted_jobs(self, ids: Sequence[str]) -> list[DeletedJob]:
+        found = (self._store.rows.get(("deleted_job", id)) for id in ids)
+        return [row for row in found if isinstance(row, DeletedJob)]
+
+    def deleted_token(self, id: str) -> DeletedToken | None:
+        found = self._store.rows.get(("deleted_token", id))
+        return found if isinstance(found, DeletedToken) else None
 
     def jobs(
         self, owner: str | None = None, phase: str | None = None, limit: int = 50, after: str | None = None
@@ -114,6 +122,9 @@ class VirtualRows:
 
     def last_seq(self) -> int:
         return self._store.journal[-1][1].seq if self._store.journal else 0
+
+    def first_seq(self) -> int:
+        return self._store.journal[0][1].seq if self._store.journal else 0
 
 
 def _age(job: Job) -> tuple[int, str]:

@@ -370,7 +370,7 @@ class LocalNetwork:
     ) -> NodeProcesses:
         """Start `holdfast node`. A name that was used before gets its old home: it is the same machine again."""
         if token is None:
-            token = self._token = self._token or self.client().tokens.create().token
+            token = self._token = self._token or self.client().tokens.create(uses=-1).token
         home = self.folder / f"node-{name}"
         words = [
             "node",

@@ -21,3 +21,5 @@ class ErrorView(msgspec.Struct, frozen=True):
     says: str
     hint: str = ""
     failure: FailureView | None = None
+    oldest: int | None = None
+    """`cursor_expired`: the oldest cursor from which the stream can be resumed."""

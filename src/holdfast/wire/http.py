@@ -375,7 +375,8 @@ class LogLine(msgspec.Struct, frozen=True):
 
 class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ttl_ms: int = 86_400_000
-    uses: int = -1
+    uses: int = 1
+    """How many machines may join with it; -1: any number."""
     note: str = ""
 
 

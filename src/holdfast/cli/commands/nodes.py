@@ -10,7 +10,7 @@ from holdfast.cli.flags import Json, TokenFile, Url, connect
 token_group = typer.Typer(
     help=(
         "Manage the tokens that nodes join with.\n\n"
-        "Examples:\n  holdfast token new --uses 1\n  holdfast token list\n  holdfast token revoke tok_4d"
+        "Examples:\n  holdfast token new --uses 20\n  holdfast token list\n  holdfast token revoke tok_4d"
     ),
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -55,24 +55,26 @@ def list_nodes(
 
 @token_group.command("new")
 def new_token(
-    uses: Annotated[int, typer.Option(help="How many nodes may join with it; -1: any number.")] = -1,
+    uses: Annotated[str, typer.Option(metavar="N|unlimited", help="How many machines may join with it.")] = "1",
     ttl: Annotated[str, typer.Option(metavar="DURATION", help="How long it is good for.")] = "24h",
     note: Annotated[str, typer.Option(help="What it is for; shown in the network's journal.")] = "",
     json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Make a join token. It is shown only once.
+    """Make a join token. It is shown only once, and lets one machine join unless more are asked for.
 
     Examples:
       holdfast token new
-      holdfast token new --uses 1 --ttl 1h --note "the attic"
+      holdfast token new --uses 20 --ttl 1h --note "the lab"
+      holdfast token new --uses unlimited
     """
     from holdfast.cli.render import jobs as render_jobs
+    from holdfast.cli.render import nodes as render_nodes
     from holdfast.quantities import duration_ms
 
     with connect(url, token_file) as client:
-        token = client.tokens.create(ttl_ms=duration_ms(ttl), uses=uses, note=note)
+        token = client.tokens.create(ttl_ms=duration_ms(ttl), uses=_uses(uses), note=note)
         where = _where_nodes_join(client.url)
     if json:
         render_jobs.print_json(token)
@@ -81,10 +83,19 @@ def new_token(
     # If the token went into a file, it must not appear in a log as well.
     word = token.token if sys.stdout.isatty() else "TOKEN"
     typer.echo(
-        f"{token.id}, good for {ttl}; end it with: holdfast token revoke {token.id}\n"
+        f"{token.id}, for {render_nodes.uses_text(token.uses_left)}, good for {ttl}; "
+        f"end it with: holdfast token revoke {token.id}\n"
         f"Join a machine with: holdfast node --orchestrator {where} --token {word}",
         err=True,
     )
+
+
+def _uses(asked: str) -> int:
+    if asked == "unlimited":
+        return -1
+    if not asked.isascii() or not asked.isdigit() or int(asked) < 1:
+        raise typer.BadParameter(f"{asked!r} is neither a number of machines nor 'unlimited'", param_hint="--uses")
+    return int(asked)
 
 
 def _where_nodes_join(url: str) -> str:

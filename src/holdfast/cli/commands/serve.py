@@ -57,6 +57,13 @@ def up(
         list[str] | None,
         typer.Option(metavar="NAME=NUMBER", help="A limit on connections and requests, 0 for none; repeatable."),
     ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT=DURATION",
+            help="How long something is kept, such as jobs=90d: files, jobs, journal, logs, nodes, tokens; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Start an orchestrator here, in the foreground.
 
@@ -86,6 +93,7 @@ def up(
         open_join=open_join,
         preset=preset,
         limits=ConnectionLimits.read(tuple(limit or ())),
+        keep=tuple(keep or ()),
     )
     threading.Thread(target=_announce, args=(data, listen), daemon=True).start()
     raise typer.Exit(run_orchestrator(config))
@@ -134,7 +142,8 @@ def _announce(data: "Path", listen: str) -> None:
     used = _known_as_local(data)
     aim = "" if used == "local" else " --context local"
     typer.echo(f"Holdfast is up: {endpoint['url']}")
-    typer.echo(f"Join a machine with:\n  {join}\nSend work with:\n  holdfast run{aim} --no-folder -- echo hello")
+    once = "" if endpoint["open_join"] else "More machines: holdfast token new --uses N\n"
+    typer.echo(f"Join a machine with:\n  {join}\n{once}Send work with:\n  holdfast run{aim} --no-folder -- echo hello")
     if aim:
         typer.echo(f"Commands go to the context {used}; to have them come here:\n  holdfast context use local")
 

@@ -318,6 +318,12 @@ def _left_ms(token: JoinTokenView) -> int:
     return max(0, token.expires_ms - estimate_text.now_ms()) if token.left_ms is None else token.left_ms
 
 
+def uses_text(uses: int) -> str:
+    if uses < 0:
+        return "any number of machines"
+    return "one machine" if uses == 1 else f"{uses} machines"
+
+
 def tokens(listed: Sequence[JoinTokenView], *, everyone: bool = False) -> None:
     """`everyone`: also tokens that are no longer valid."""
     out = render_jobs.console()

@@ -8,7 +8,7 @@ from holdfast.model import Entry
 from holdfast.orchestrator.api import streams
 from holdfast.orchestrator.api.call import ApiCall, EventStream
 from holdfast.orchestrator.api.visibility import JournalFilter, seen_entry
-from holdfast.orchestrator.api_error import ApiError
+from holdfast.orchestrator.api_error import ApiError, CursorExpired
 
 TAIL_MAX = 1_000
 _CHOICES = {"both": ("stdout", "stderr"), "stdout": ("stdout",), "stderr": ("stderr",)}
@@ -31,6 +31,9 @@ async def follow_events(
         if not last.isascii() or not last.isdigit() or len(last) > 18:
             raise ApiError("bad_cursor", "Last-Event-ID was not issued by this stream")
         after = int(last)
+    oldest = await queries.oldest_cursor()
+    if 0 < after < oldest:
+        raise CursorExpired(oldest)
     job_id = (await call.job(job)).id if job else None
     node_id = (await call.node(node)).id if node else None
     readable = JournalFilter(call)

@@ -22,15 +22,17 @@ METRICS_TYPE = "text/plain; version=0.0.4"
 _ALWAYS = ("busy", "internal", "stopping", "store_unavailable")
 _NAMED = ("not_found", "ambiguous")
 """Of a route that takes a name or an id."""
+_JOB = (*_NAMED, "job_deleted")
+"""Of a route that takes a job."""
 _STORED = ("store_gone", "store_refused", "store_slow")
 """Of a route that reads the blob store."""
 _SENT = (
-    *_NAMED, *_STORED, "blob_damaged", "blob_mismatch", "blob_missing", "bucket_not_allowed", "bucket_refused",
+    *_JOB, *_STORED, "blob_damaged", "blob_mismatch", "blob_missing", "bucket_not_allowed", "bucket_refused",
     "key_reused", "manifest_refused", "network_full", "no_files", "no_fit", "owner_limit", "too_large",
 )  # fmt: skip
 """Of a route that takes a job, which may name files, buckets and other jobs."""
 _MOVES = (
-    *_NAMED, "already_there", "move_under_way", "moved_too_often", "must_not_repeat", "no_fit", "no_room",
+    *_JOB, "already_there", "move_under_way", "moved_too_often", "must_not_repeat", "no_fit", "no_room",
     "no_such_node", "node_not_ready", "not_live", "too_late",
 )  # fmt: skip
 _TAKES = (
@@ -117,21 +119,21 @@ ROUTES = (
           refusals=_SENT),
     Route("GET", "/v1/jobs", jobs.list_jobs, USERS, says="newest first"),
     Route("GET", "/v1/jobs/{job}", jobs.show_job, USERS, says="a unique prefix of an id is enough",
-          refusals=_NAMED),
+          refusals=_JOB),
     Route("GET", "/v1/jobs/{job}/explain", jobs.explain_job, USERS,
-          refusals=(*_NAMED, "not_live")),
+          refusals=(*_JOB, "not_live")),
     Route("POST", "/v1/jobs/{job}/stop", jobs.stop_job, USERS,
-          refusals=(*_NAMED, "not_live")),
+          refusals=(*_JOB, "not_live")),
     Route("POST", "/v1/jobs/{job}/rerun", jobs.rerun_job, USERS, status=201,
           says="the same again; header Idempotency-Key",
           refusals=_SENT),
     Route("POST", "/v1/jobs/{job}/move", jobs.move_job, USERS,
           refusals=_MOVES),
     Route("POST", "/v1/jobs/{job}/received", jobs.files_received, USERS, says="the files it made have arrived",
-          refusals=(*_NAMED, "not_ended")),
+          refusals=(*_JOB, "not_ended")),
     Route("GET", "/v1/jobs/{job}/output/{attempt}/{stream}", jobs.output, USERS,
           says="up to 1 MiB; empty at the end",
-          refusals=(*_NAMED, "output_gone")),
+          refusals=(*_JOB, "output_gone")),
     # --- checks ---
     Route("POST", "/v1/check", checks.check, USERS, says="a submission's outcome now; nothing is stored",
           refusals=(*_SENT, "no_such_node")),
@@ -185,10 +187,10 @@ ROUTES = (
     # --- streams ---
     Route("GET", "/v1/events", following.follow_events, EVERYBODY, media_type=EVENTS_TYPE,
           says="EventViews; Last-Event-ID resumes; tail: start this many before the newest",
-          refusals=(*_NAMED, "bad_cursor")),
+          refusals=(*_JOB, "bad_cursor", "cursor_expired")),
     Route("GET", "/v1/jobs/{job}/logs", following.follow_logs, USERS, media_type=EVENTS_TYPE,
           says="LogLines; Last-Event-ID resumes",
-          refusals=(*_NAMED, "bad_cursor")),
+          refusals=(*_JOB, "bad_cursor")),
     # --- the orchestrator itself ---
     Route("GET", "/v1/doctor", service.doctor, NETWORK_OPERATORS,
           says="rebuild equals memory, store reachable and more"),

@@ -57,6 +57,8 @@ async def events(
     with context.wakeups.listen(JOURNAL) as wakeup:
         while not context.stopping():
             wakeup.clear()
+            if after and after < await context.queries.oldest_cursor():
+                return  # cut: the reader was too slow, and is told so when it resumes
             page = await context.queries.entries(after, job, node, PAGE)
             for entry in page:
                 after = entry.seq

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.kernel.decision import Answer, Rejected, Taken
 from holdfast.kernel.events import Submitted
-from holdfast.model import Job, Settings
+from holdfast.model import DeletedJob, Job, Settings
 from holdfast.orchestrator.api.job_requests import checked_key, submission
 from holdfast.orchestrator.api.refusals import refusal, rejection
 from holdfast.orchestrator.api.request_files import need_named
 from holdfast.orchestrator.api.views import Dated, job_view
+from holdfast.orchestrator.queries import deleted_text
 from holdfast.wire.errors import ErrorView
 from holdfast.wire.http import JobRequest, JobView
 
@@ -30,14 +31,15 @@ class Submissions:
             return await self._submit(context, asked, await context.queries.known_jobs(keyed))
 
     async def _submit(
-        self, context: "ApiContext", asked: list["Submission"], known: dict[str, Job]
+        self, context: "ApiContext", asked: list["Submission"], known: dict[str, Job | DeletedJob]
     ) -> list[JobView | ErrorView]:
         fresh = [one.event for one in asked if one.event.job not in known]
         need_named(context.content, fresh)
-        said, taken = await context.leader.ask_all(fresh) if fresh else ([], {})
+        said, new = await context.leader.ask_all(fresh) if fresh else ([], {})
+        taken: dict[str, Job | DeletedJob] = {**new}
         before = {answer.job for answer in said if isinstance(answer, Taken) and answer.job not in taken}
         if before:  # submitted meanwhile by another request, and perhaps over
-            taken = {**taken, **await context.queries.known_jobs(before)}
+            taken |= await context.queries.known_jobs(before)
         answers = iter(said)
         return [
             _outcome(event, known[event.job], context.dated, again=True)
@@ -59,7 +61,7 @@ def asked_for(request: JobRequest, owner: str, key: str | None, settings: Settin
     return Submission(submission(request, owner, checked, settings), keyed=bool(key))
 
 
-def _answered(event: Submitted, answer: Answer, job: Job | None, dated: Dated) -> JobView | ErrorView:
+def _answered(event: Submitted, answer: Answer, job: Job | DeletedJob | None, dated: Dated) -> JobView | ErrorView:
     if isinstance(answer, Rejected):
         return rejection(answer).view
     if job is None:
@@ -67,10 +69,16 @@ def _answered(event: Submitted, answer: Answer, job: Job | None, dated: Dated) -
     return _outcome(event, job, dated, again=isinstance(answer, Taken) and answer.again)
 
 
-def _outcome(event: Submitted, job: Job, dated: Dated, again: bool) -> JobView | ErrorView:
-    """The job under the key, or an error if the key was used for something else."""
+def _outcome(event: Submitted, job: Job | DeletedJob, dated: Dated, again: bool) -> JobView | ErrorView:
+    """The job under the key, or an error if it was deleted or the key was used for something else."""
     if job.spec_hash == event.spec_hash:
-        return job_view(job, dated, again=again)
+        if isinstance(job, Job):
+            return job_view(job, dated, again=again)
+        return ErrorView(
+            "job_deleted",
+            f"the idempotency key was used before: {deleted_text(job)} and was deleted; nothing was run",
+            "To run it again, send it under a new key.",
+        )
     return ErrorView(
         "key_reused",
         f"the idempotency key was used before, for another job ({job.id})",

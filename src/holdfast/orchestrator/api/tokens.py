@@ -47,6 +47,8 @@ class TokenService:
         # No other call may make the same token between the lookup and the commit: it would undo a revocation.
         async with self._one_at_a_time:
             known = None if key is None else await context.queries.token(row.id)
+            if known is None and key is not None and await context.queries.token_deleted(row.id):
+                raise ApiError("key_reused", "the idempotency key was used before, for a token that was deleted since")
             if known is None:
                 decided(await context.leader.ask(TokenMade(row)))
                 known = row

@@ -49,7 +49,7 @@ from holdfast.kernel.commit import CommitBatch, CommitLoop
 from holdfast.kernel.events import AnyEvent, CheckAsked, EstimatesAsked, ExplainAsked, Led, Tick
 from holdfast.kernel.kernel import Kernel
 from holdfast.kernel.world import ENDED_MAX
-from holdfast.model import MINUTE_MS, Instant, Job, JobId, Settings
+from holdfast.model import MINUTE_MS, DeletedJob, Instant, Job, JobId, Settings
 from holdfast.model.stored import StoredRow
 from holdfast.orchestrator.leader.dedupe import SubmissionQueue
 
@@ -214,7 +214,7 @@ class LeaderCore:
 
     def refused(self, rows: Iterable[StoredRow]) -> None:
         """The store refused a commit, because these rows have ended. The next lead's kernel is told of the jobs."""
-        self._ended |= {row.id: row.spec_hash for row in rows if isinstance(row, Job)}
+        self._ended |= {row.id: row.spec_hash for row in rows if isinstance(row, Job | DeletedJob)}
         for job in list(self._ended)[:-ENDED_MAX]:
             del self._ended[job]
 

@@ -28,7 +28,7 @@ from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import Answer, Done, Rejected, Send, Taken
 from holdfast.kernel.events import AnyEvent, Tick
 from holdfast.kernel.kernel import Kernel
-from holdfast.model import Entry, Job, JobId, Meta, Settings, WallTimes
+from holdfast.model import Entry, Job, JobId, Meta, NodeId, Settings, WallTimes
 from holdfast.orchestrator.api_error import Unavailable
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.leader.clock import wall_ms
@@ -202,6 +202,18 @@ class Leader:
     async def leave_note(self, subject: str, text: str, epoch: int) -> None:
         """Write a note for the next leader, between two commits. For things that no decision depends on."""
         await self._in_writer(self.store.write_note, subject, text, epoch)
+
+    async def forget_entries(self, to_seq: int, epoch: int) -> None:
+        """Delete the journal up to an entry, between two commits."""
+        await self._in_writer(self.store.forget_entries, to_seq, epoch)
+
+    def now_ms(self) -> int:
+        """Kernel time; 0 while this orchestrator does not lead."""
+        return self.core.now(self.moment()) if self.core.leads else 0
+
+    def knows_node(self, node: NodeId) -> bool:
+        kernel = self.core.kernel
+        return kernel is not None and kernel.knows_node(node)
 
     def _refuse_overload(self) -> None:
         match self.core.refusal():

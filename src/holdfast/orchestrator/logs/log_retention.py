@@ -22,6 +22,11 @@ ASKED_AT_ONCE = 500
 log = logging.getLogger("holdfast.log_retention")
 
 
+def interval_s(longest_s: float, keep_ms: int) -> float:
+    """The interval between two rounds that delete what was kept for so long, in seconds."""
+    return max(1.0, min(longest_s, keep_ms / 4000))
+
+
 class LogRetention:
     def __init__(self, logs: LogStore, store: Store, wakeups: Wakeups, keep_ms: int) -> None:
         self._logs = logs
@@ -31,7 +36,7 @@ class LogRetention:
 
     async def run(self, leads: Callable[[], bool]) -> None:
         while True:
-            await asyncio.sleep(CLEAR_S)
+            await asyncio.sleep(interval_s(CLEAR_S, self._keep_ms))
             if not leads():
                 continue
             try:

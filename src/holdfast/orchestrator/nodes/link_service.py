@@ -32,6 +32,7 @@ from holdfast.orchestrator.nodes.handshake_queue import HandshakeQueue, Handshak
 from holdfast.orchestrator.nodes.log_receiver import LogIntake, why_unwanted
 from holdfast.orchestrator.nodes.probing import probes
 from holdfast.orchestrator.nodes.sessions import SESSIONS_MAX, Session, Sessions
+from holdfast.state import StoreError
 from holdfast.tasks import TaskScope
 from holdfast.wire import convert, limits, versions
 from holdfast.wire.checks import BadMessage, UnknownMessage
@@ -149,8 +150,9 @@ class NodeLinkService:
             writer = tasks.start(f"write to {about}", self._write(session, context))
             reader = tasks.start(f"read from {about}", self._read(session, hello.node, context))
             try:
+                bound = await self._bound_key(hello.node)
                 failpoint("session.before_joined")
-                self._leader.tell(NodeJoined(session.number, hello))
+                self._leader.tell(NodeJoined(session.number, hello, counted_address(context.peer()), bound))
                 told = True
                 closed = tasks.start(f"close of {about}", session.closed.wait())
                 await asyncio.wait({reader, writer, closed}, return_when="FIRST_COMPLETED")
@@ -162,6 +164,16 @@ class NodeLinkService:
             finally:
                 tasks.cancel()
                 self._end(session, hello.node, told, reader)
+
+    async def _bound_key(self, node: NodeId) -> str:
+        """Fingerprint of the key to which the id of a node that is not known is bound; empty: to none."""
+        if self._leader.knows_node(node):
+            return ""
+        try:
+            deleted = await asyncio.to_thread(self._leader.store.deleted_node, node)
+        except StoreError as wrong:
+            raise Unavailable("store_unavailable", wrong.says) from None
+        return "" if deleted is None else deleted.key_sha256
 
     def _end(self, session: Session, node: NodeId, told: bool, reader: "asyncio.Future[str]") -> None:
         stands = told and not session.by_us
@@ -294,6 +306,7 @@ class NodeLinkService:
 
 
 GOODBYE = "goodbye"
+LOOPBACK = ("127.", "::ffff:127.")
 
 
 class _RateLimit:
@@ -332,3 +345,9 @@ async def _written(context: Any, frame: Any) -> None:
         if writing.done() and not writing.cancelled():
             writing.exception()  # the node was lost meanwhile, so there is no one to report to
         raise
+
+
+def counted_address(peer: str) -> str:
+    """The network by which joins are limited; empty for loopback, which a proxy on this machine may stand for."""
+    address = peer_address(peer)[0]
+    return "" if address == "::1" or address.startswith(LOOPBACK) else network_of(address)

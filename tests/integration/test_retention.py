@@ -1,0 +1,56 @@
+"""Retention with real processes: what is old goes, in order, and nothing runs twice because of it."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from holdfast.client import Client
+from holdfast.errors import HoldfastError
+from holdfast.testing.processes import LocalNetwork, wait_for
+
+KEEP = ("--keep", "jobs=2s", "--keep", "logs=1s", "--keep", "journal=2s", "--keep", "files=1s")
+ARGV = ["sh", "-c", "echo printed"]
+
+
+def refusal_of(client: Client, job: str) -> str:
+    try:
+        client.jobs.get(job)
+    except HoldfastError as error:
+        return error.code
+    return ""
+
+
+@pytest.mark.spec("J7", "J14", "H4", "N6")
+def test_what_is_old_goes_and_its_key_runs_nothing_again(tmp_path: Path) -> None:
+    with LocalNetwork(tmp_path) as network:
+        # given a job that ended, on a network that keeps jobs for two seconds
+        up = network.start_orchestrator(flags=KEEP)
+        network.start_node("ant")
+        client = network.client()
+        job = client.jobs.run(ARGV, key="one key", timeout_s=120).id
+
+        # then it is deleted after its output, and says so; also after the orchestrator was killed
+        wait_for(lambda: refusal_of(client, job) == "job_deleted", "the job to be deleted", timeout_s=120)
+        up.kill()
+        network.start_orchestrator(flags=KEEP)
+        client = network.client()
+        assert refusal_of(client, job) == "job_deleted"
+
+        # and when it is sent again under its key, then nothing is run
+        with pytest.raises(HoldfastError) as refused:
+            client.jobs.submit(ARGV, key="one key")
+        assert refused.value.code == "job_deleted"
+        assert job not in [one.id for one in client.jobs.list()]
+
+        # and a reader of events that was away for longer than the journal is kept is told where it begins
+        said = wait_for(lambda: expired(network, up.url), "the journal to be cut", timeout_s=120)
+        assert said["code"] == "cursor_expired" and isinstance(said["oldest"], int) and said["oldest"] > 1
+
+
+def expired(network: LocalNetwork, url: str) -> dict[str, object]:
+    """What a reader is told who resumes after the first event; empty: the stream."""
+    token = (network.home / "orchestrator" / "admin.token").read_text().strip()
+    headers = {"Authorization": f"Bearer {token}", "Last-Event-ID": "1"}
+    answer = httpx.get(f"{url}/v1/events", headers=headers, trust_env=False, timeout=60)
+    return answer.json() if answer.status_code == 410 else {}
