@@ -261,6 +261,7 @@ def test_an_ended_job_goes_in_its_moment_and_keeps_its_key_used() -> None:
     network.now += SETTINGS.jobs_keep_ms - 1
     assert ask(network, OldJob(job)) == Deletions(0)
     network.now += 1
+    network.restart(2)  # a leader that does not remember its end
     decision = network.tell(DeletionAsked((OldJob(job),)))
     assert decision.answer == Deletions(1)
     assert DeletedJob(job.id, job.owner, job.spec_hash, Verdict.CANCELLED, job.ended_ms or Instant(0)) in (

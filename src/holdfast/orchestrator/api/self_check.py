@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 from holdfast.kernel.kernel import Kernel
+from holdfast.model import DAY_MS
 from holdfast.orchestrator.api_error import Unavailable
 from holdfast.orchestrator.leader.loop import Leader
 from holdfast.orchestrator.leader.record import rebuilt
@@ -19,6 +20,9 @@ from holdfast.state import StoreError
 from holdfast.wire.http import DoctorView, Finding
 
 DISK_FREE_MIB_MIN = 256
+DELETED_JOB_BYTES_MAX = 512
+"""What the store grows for each job after it was deleted, with its share of nodes and tokens; measured over a simulated
+year (tests/simulation/test_year.py)."""
 
 
 async def examine(leader: Leader, queries: Queries, data: Path, known: Sequence[Finding] = ()) -> DoctorView:
@@ -27,6 +31,7 @@ async def examine(leader: Leader, queries: Queries, data: Path, known: Sequence[
         _leads(leader),
         await _store_answers(leader, queries),
         await _rebuild_equals_memory(leader, queries),
+        await _store_is_bounded(leader, queries),
         *(await asyncio.to_thread(_disk, data)),
         *known,
     ]
@@ -69,6 +74,22 @@ async def _rebuild_equals_memory(leader: Leader, queries: Queries) -> Finding:
     if memory != stored:
         return Finding(name, False, f"memory is {memory[:12]}, the store gives {stored[:12]}: report this as a bug")
     return Finding(name, True, f"both are {memory[:12]}")
+
+
+async def _store_is_bounded(leader: Leader, queries: Queries) -> Finding:
+    """How large the store is, and what it keeps of a job that was deleted."""
+    name = "store is bounded"
+    try:
+        sizes = await queries.ask(leader.store.sizes)
+    except StoreError as error:
+        return Finding(name, False, error.says)
+    rows, s = sizes.rows, leader.settings
+    kept = (
+        f"{rows['jobs']} jobs, {rows['nodes']} nodes and {rows['entries']} journal entries in "
+        f"{sizes.bytes // 1024} KiB; ended jobs are kept for {s.jobs_keep_ms / DAY_MS:g} days, then at most "
+        f"{DELETED_JOB_BYTES_MAX} bytes of each ({rows['deleted_jobs']} so far)"
+    )
+    return Finding(name, True, kept)
 
 
 def _disk(data: Path) -> list[Finding]:
