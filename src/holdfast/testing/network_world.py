@@ -15,7 +15,7 @@ from holdfast.blobs.keys import owned_key, owner_hash
 from holdfast.blobs.manifest import Manifest
 from holdfast.blobs.verified import verify
 from holdfast.kernel.decision import Done
-from holdfast.kernel.events import Checkpointed
+from holdfast.kernel.events import Checkpointed, ContentDelivered
 from holdfast.model import AttemptId, Job, Recovery
 from holdfast.model.messages import Load, Progress
 from holdfast.node.core.events import Delivered, DeliveredFiles, LoadMeasured, Progressed
@@ -158,10 +158,27 @@ class VirtualAgent(SimAgent):
     def _heard(self, stream: Stream, message: Any) -> None:
         if isinstance(message, LogsKept) and message.attempt in self.machine.belongings.left:
             # Logs and files arrive together.
-            if stream is self._stream and self._undelivered.pop(message.attempt, None) is not None:
-                self._feed(Delivered(message.attempt, self.machine.belongings.left[message.attempt]))
+            if stream is self._stream and message.attempt in self._undelivered:
+                self._deliver_files(message.attempt)
             return
         super()._heard(stream, message)
+
+    def _deliver_files(self, attempt: AttemptId) -> None:
+        """The orchestrator records that the attempt sent its files; until then the logs are sent again."""
+        machine = self.machine
+        folder, left = machine.folders.get(attempt), machine.belongings.left[attempt]
+        orchestrator = machine.find(self._random) if machine.link.whole else None
+
+        def recorded() -> None:
+            if self._undelivered.pop(attempt, None) is not None:
+                self._feed(Delivered(attempt, left))
+
+        def answered(answer: Any) -> None:
+            if answer == Done():
+                self.run(recorded)
+
+        if folder is not None and orchestrator is not None:
+            orchestrator.ask(ContentDelivered(attempt, folder.order.fence, left.manifest), answered)
 
     def _captured(self, attempt: AttemptId) -> None:
         machine = self.machine
