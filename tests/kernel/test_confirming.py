@@ -219,6 +219,18 @@ def test_the_word_of_a_machine_with_a_record_counts_while_it_blames_as_often_as_
     assert network.record("node_a").good == good + counts
 
 
+@pytest.mark.spec("A12")
+def test_a_machine_that_was_wrong_begins_its_record_anew() -> None:
+    network = with_records("s" * 12, "s" * 12)
+    network.submit()
+    (first,) = network.attempts()
+    assert network.kernel._w.fleet[first.node].width == 8
+    fail(network, first)
+    succeed(network, network.attempts()[1])
+    assert (network.record(first.node).good, network.record(first.node).ends) == (0, "s" * 12 + "1")
+    assert network.kernel._w.fleet[first.node].width == 4
+
+
 # --- waiting for somebody ---
 
 
