@@ -189,3 +189,37 @@ def test_a_queue_limit_ends_a_job_that_finds_no_machine(network: LocalNetwork) -
     assert hasty.ended_ms is not None and 500 <= hasty.ended_ms - hasty.submitted_ms < 15_000
     for holder in holders:
         client.jobs.stop(holder.id)
+
+
+@pytest.mark.spec("A12", "J7")
+def test_a_failure_is_confirmed_on_the_other_machine_and_shown_once(network: LocalNetwork) -> None:
+    script = 'echo "$HOLDFAST_ATTEMPT"; exit 3'
+    done = network.cli("run", *SMALL, "--name", "confirmed", "--", "sh", "-c", script, check=3)
+
+    # what happens is said as it happens
+    assert "another machine confirms that; Ctrl-C takes this verdict" in done.stderr
+    assert "confirming on " in done.stderr
+    job = next(j for j in network.client().jobs.list().jobs if j.name == "confirmed")
+    nodes = {attempt.node for attempt in network.client().jobs.get(job.id).attempts}
+    assert (job.confirmation, job.attempts_made, len(nodes)) == ("confirmed", 2, 2)
+    # afterwards the output is that of the run that confirmed it
+    logs = network.cli("logs", "--stream", "stdout", job.id, check=0)
+    assert logs.stdout.split() == [f"{job.id.replace('job_', 'att_')}.2"]
+
+
+@pytest.mark.spec("A12", "J12")
+def test_ctrl_c_takes_the_verdict_that_is_being_confirmed(network: LocalNetwork, tmp_path: Path) -> None:
+    # given a job that failed, and that another machine tries for long
+    script = 'case "$HOLDFAST_ATTEMPT" in *.1) exit 5;; esac; sleep 600'
+    watch = network.start_cli("run", *SMALL, "--name", "taken", "--", "sh", "-c", script, log=tmp_path / "watch")
+    network.wait_for(lambda: "confirming on" in watch.output(), "the other machine to try it")
+
+    # when the watcher presses Ctrl-C
+    watch.signal(signal.SIGINT)
+
+    # then the first verdict counts, and the exit code is that of the program
+    assert watch.process.wait(60) == 5
+    job = next(j for j in network.client().jobs.list().jobs if j.name == "taken")
+    assert (job.verdict, job.confirmation) == ("failed", "taken")
+    assert "unconfirmed" in watch.output()
+    assert "Traceback" not in watch.output()
