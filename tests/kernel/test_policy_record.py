@@ -33,6 +33,7 @@ def test_what_is_forgiven_has_no_points_and_as_many_ends(ends: str) -> None:
     assert (len(after), after.count("u"), after.count("s")) == (len(ends), ends.count("u"), ends.count("s"))
 
 
+@pytest.mark.spec("A12")
 def test_the_last_blame_is_taken_out_and_nothing_else() -> None:
     assert record.without_last_blame("susu1") == "sus1"
     assert record.without_last_blame("ss1") == "ss1"
@@ -57,6 +58,7 @@ def test_how_much_a_machine_is_given_at_once(good: int, at_once: int) -> None:
     assert record.attempts_at_once(good, 4, 256) == at_once
 
 
+@pytest.mark.spec("A12")
 def test_any_first_and_most_are_kept() -> None:
     assert record.attempts_at_once(5, 1, 20) == 20
     assert record.attempts_at_once(0, 300, 256) == 256
