@@ -37,8 +37,9 @@ STEADY = msgspec.structs.replace(
     lease_ms=100_000,
     suspect_ms_max=200_000,
     orphan_ms_max=150_000,
+    newcomer_attempts=256,
 )
-"""Nobody is late and nobody falls silent: what happens is what a test does."""
+"""Nobody is late, nobody falls silent, and a new node gets all that fits: what happens is what a test does."""
 EMPTY = Result(sha256(b"").hexdigest(), 0)
 WAIT_S = 30.0
 

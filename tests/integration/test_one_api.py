@@ -72,7 +72,8 @@ class Virtual(World):
     name = "network"
 
     def __init__(self) -> None:
-        self.network = Network(nodes=[{"cpu": 8, "memory": "16000MiB", "disk": "100000MiB"}])
+        machine = {"cpu": 8, "memory": "16000MiB", "disk": "100000MiB"}
+        self.network = Network(nodes=[machine], settings={"newcomer_attempts": 256})
         self.network.when("wait", takes="10h")
         self.token = self.network.token
         self.http = self._client()

@@ -12,7 +12,7 @@ from holdfast.tasks import OwnedTasks, TaskScope
 
 pytestmark = pytest.mark.spec("H6")
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def played(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
