@@ -25,7 +25,7 @@ ANSWERS = {
     "away": ["Moving"],
     "returned": ["Poison", "NodeHealth"],
     "lost": ["Moving"],
-    "accepted": ["Estimates", "Confirming"],
+    "accepted": ["Estimates"],
     "closed": ["Straggling"],
     "due": ["Moving", "Confirming"],
     "ending": ["Moving", "Confirming", "Reservations"],

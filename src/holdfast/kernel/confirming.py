@@ -24,6 +24,7 @@ from holdfast.kernel.health import cleared, strike
 from holdfast.kernel.mechanism import Mechanism
 from holdfast.kernel.placement import kind_serves
 from holdfast.kernel.queue import LaneKey
+from holdfast.kernel.tainting import taint_node
 from holdfast.kernel.world import Member, World
 from holdfast.model import (
     Attempt,
@@ -49,9 +50,6 @@ class Confirming(Mechanism):
     def __init__(self) -> None:
         self.pending: dict[JobId, NodeId] = {}
         """Jobs with a doubted failure, and the node that reported it."""
-
-    def accepted(self, w: World, job: Job, attempt: Attempt) -> None:
-        refuted(w, job, attempt)
 
     def due(self, w: World, job: Job) -> None:
         ask_again(w, job)
@@ -125,7 +123,8 @@ def taken(w: World, job: Job) -> bool:
 
 
 def refuted(w: World, job: Job, attempt: Attempt) -> None:
-    """The attempt finished the job: whoever blamed its owner was wrong."""
+    """The attempt finished the job, whose row before that is given: whoever blamed its owner was wrong. What that
+    machine saved in other jobs is not believed either."""
     pending = job.pending_verdict
     if pending is None or pending.node == attempt.node:
         return
@@ -133,6 +132,7 @@ def refuted(w: World, job: Job, attempt: Attempt) -> None:
     if not pending.excused:
         detail = f"it said {pending.failure.code.value} of {pending.attempt}, and {attempt.id} succeeded"
         strike(w, pending.node, Failure(FailureCode.REFUTED, detail))
+        taint_node(w, pending.node)
 
 
 def ask_again(w: World, job: Job) -> None:

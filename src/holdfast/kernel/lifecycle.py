@@ -55,7 +55,6 @@ BEFORE: tuple[tuple[type[Mechanism], type[Mechanism], str], ...] = (
     (Estimates, NodeHealth, "a start is judged before other attempts are revoked because of it"),
     (Estimates, Moving, "a start is judged before other attempts are revoked because of it"),
     (Poison, NodeHealth, "a node that is back no longer counts as felled when its job is examined again"),
-    (Estimates, Confirming, "an accepted result is counted before the machine that it refutes is struck"),
     (NodeHealth, Moving, "what a quarantined node holds is revoked for that reason, not because the job moves"),
     (Straggling, Moving, "a body that saved something made progress, even if it is moved now"),
     (Straggling, Draining, "a body that saved something made progress, even if its node is emptied now"),

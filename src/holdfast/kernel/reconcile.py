@@ -6,6 +6,7 @@ duplicated or reordered. The rows say what should be; the report says what is.
 
 from msgspec.structs import replace
 
+from holdfast.kernel.confirming import refuted
 from holdfast.kernel.contenders import (
     accept,
     advance,
@@ -232,8 +233,11 @@ def verified(w: World, event: Verified) -> None:
     if not event.ok:
         code = FailureCode.DAMAGED if event.damaged else FailureCode.INVALID_RESULT
         attempt_failed(w, attempt, Failure(code, event.detail), still_held=True)
-    elif accept(w, attempt):
+        return
+    job = w.jobs[attempt.job]
+    if accept(w, attempt):
         won(w, attempt.node)
+        refuted(w, job, attempt)
 
 
 def missing(w: World, attempt: Attempt, came_back: bool) -> None:
