@@ -440,8 +440,8 @@ def _(w: World) -> Said:
 
 ELSEWHERE = {
     "access_limit": "kernel/test_access_tokens.py::test_rows_are_bounded_and_no_valid_token_is_evicted",
-    "job_deleted": "integration/test_retention.py::test_what_is_old_goes_and_its_key_runs_nothing_again",
-    "cursor_expired": "integration/test_retention.py::test_what_is_old_goes_and_its_key_runs_nothing_again",
+    "job_deleted": "acceptance/test_cli_retention.py::test_what_is_old_goes_and_its_key_runs_nothing_again",
+    "cursor_expired": "acceptance/test_cli_retention.py::test_what_is_old_goes_and_its_key_runs_nothing_again",
     "join_limit": "kernel/test_forgetting.py::test_new_machines_are_limited_by_token_address_and_in_all",
     "folder_changed": "unit/test_blobs_scanning.py::test_a_file_that_never_rests_refuses_the_folder_or_is_left_out",
     "incomplete": "acceptance/test_cli_arrays.py::test_results_of_an_array_come_later_and_go_on_where_they_were_cut",
