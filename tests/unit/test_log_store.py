@@ -326,6 +326,77 @@ def test_a_file_that_cannot_be_synced_when_it_is_closed_for_room_is_taken_back_t
 
 
 @pytest.mark.spec("J4", "J14")
+def test_what_could_not_be_synced_nor_taken_back_does_not_count_when_the_file_is_opened_again(
+    store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a sync that fails and a truncate that fails too, then the lost bytes are removed before the file is used
+    again; until that succeeds, nothing of it is acknowledged."""
+    stored(store, piece(0, b"ab"))
+    open_before = len(os.listdir("/proc/self/fd"))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(logs_module.os, "ftruncate", fail)
+        with monkeypatch.context() as unsynced:
+            unsynced.setattr(logs_module.os, "fdatasync", fail)
+            with pytest.raises(OSError):
+                store.append([piece(2, b"cd")])
+        for _ in range(2):
+            with pytest.raises(OSError):
+                store.append([piece(2, b"cd")])
+    assert store.read(ATTEMPT, "stdout", 0, 9) == b"abcd"
+
+    # Then: without the truncate, the file would be four bytes long, and the piece a repetition of what it has
+    assert stored(store, piece(4, b"e")) == [2]
+    assert store.read(ATTEMPT, "stdout", 0, 9) == b"ab"
+    assert stored(store, piece(2, b"xy"), piece(4, b"e")) == [4, 5]
+    assert len(os.listdir("/proc/self/fd")) == open_before and not store._uncertain
+
+
+@pytest.mark.spec("J4", "J14")
+def test_a_deleted_log_leaves_nothing_uncertain(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(store, piece(0, b"ab"), piece(0, b"ab", "att_efgh.1"))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as broken:
+        for call in ("ftruncate", "fdatasync"):
+            broken.setattr(logs_module.os, call, fail)
+        for attempt in (ATTEMPT, "att_efgh.1"):
+            with pytest.raises(OSError):
+                store.append([piece(2, b"cd", attempt)])
+    store.delete(JOB)
+    assert store._uncertain == {("att_efgh.1", "stdout"): 2}
+    assert stored(store, piece(0, b"abcdef")) == [6]
+
+
+@pytest.mark.spec("J4", "J14")
+def test_what_an_earlier_process_wrote_counts_once_it_is_synced(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a log whose writer was killed before it synced, when it cannot be synced now, then it is not acknowledged,
+    and nothing of it is removed: its beginning may have been acknowledged."""
+    stored(store, piece(0, b"ab"))
+    later = LogStore(tmp_path / "logs", bytes_max=10)
+    open_before = len(os.listdir("/proc/self/fd"))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(logs_module.os, "fdatasync", fail)
+        with pytest.raises(OSError):
+            later.append([piece(0, b"ab")])
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert later.read(ATTEMPT, "stdout", 0, 9) == b"ab"
+    assert stored(later, piece(0, b"abc")) == [3]
+    later.close()
+
+
+@pytest.mark.spec("J4", "J14")
 def test_what_an_append_wrote_before_it_failed_is_not_durable(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given a batch that failed at its second file, when the sync of the first fails in the next batch, then it is
     taken back to what was synced, and not to what the failed batch had written."""

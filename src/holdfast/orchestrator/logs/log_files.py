@@ -45,7 +45,7 @@ class _OpenLog(msgspec.Struct):
     descriptor: int
     size: int
     durable: int
-    """What was there when it was opened, or was synced since."""
+    """What a sync of this process has confirmed."""
 
 
 class _Received:
@@ -77,6 +77,9 @@ class LogStore:
         """By attempt and stream, the one used last at the end; touched only by the writer thread."""
         self._received: OrderedDict[str, _Received] = OrderedDict()
         """By attempt: its stdout as it arrived, if all of it arrived in this process. Guarded by `_sealing`."""
+        self._uncertain: dict[tuple[str, str], int] = {}
+        """Files that a failed sync left longer than they certainly are, and what is certain: they could not be truncated
+        at that moment."""
         self._sealed: OrderedDict[str, None] = OrderedDict()
         self._sealing = threading.Lock()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="logs")
@@ -167,12 +170,18 @@ class LogStore:
             self._open.pop(key)
             with self._sealing:
                 self._received.pop(key[0], None)
-            try:
-                os.ftruncate(log.descriptor, log.durable)
-            finally:
-                os.close(log.descriptor)
+            self._uncertain[key] = log.durable
+            with contextlib.suppress(OSError):  # if that fails, it is done before the file is used again
+                self._take_back(key, log.descriptor)
+            os.close(log.descriptor)
             raise
         log.durable = log.size
+
+    def _take_back(self, key: tuple[str, str], descriptor: int) -> None:
+        """Truncate a file to what is certain of it."""
+        if key in self._uncertain:
+            os.ftruncate(descriptor, self._uncertain[key])
+            del self._uncertain[key]
 
     def _opened(self, key: tuple[str, str]) -> _OpenLog:
         if key in self._open:
@@ -183,12 +192,16 @@ class LogStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            self._take_back(key, descriptor)
             size = os.fstat(descriptor).st_size
             if size == 0:
                 # The name of a new file is durable only once its folder is synced.
                 sync_folder(path.parent)
                 if fresh_folder:
                     sync_folder(self._folder)
+            else:
+                # A process that was killed may have written it and not synced it.
+                os.fdatasync(descriptor)
         except OSError:
             os.close(descriptor)
             raise
@@ -207,6 +220,8 @@ class LogStore:
                 del self._received[attempt]
         for key in [key for key in self._open if job_of(AttemptId(key[0])) == job]:
             os.close(self._open.pop(key).descriptor)
+        for key in [key for key in self._uncertain if job_of(AttemptId(key[0])) == job]:
+            del self._uncertain[key]
         folder = self._folder_of(job)
         # Delete the mark last: what a crash leaves behind is deleted in the next round.
         for path in sorted(folder.iterdir(), key=lambda path: path.name == _ENDED):
