@@ -53,7 +53,7 @@ KERNEL_WORDS: dict[str, type] = {
     "led": events.Led, "tick": events.Tick, "submitted": events.Submitted, "cancel_asked": events.CancelAsked,
     "move_asked": events.MoveAsked, "node_joined": events.NodeJoined, "node_said": events.NodeSaid,
     "node_broke": events.NodeBroke, "drain_asked": events.DrainAsked, "verified": events.Verified,
-    "inspected": events.Inspected,
+    "inspected": events.Inspected, "delivery_refused": events.DeliveryRefused,
     "checkpointed": events.Checkpointed, "delivered": events.ContentDelivered,
     "files_received": events.FilesReceived, "token_made": events.TokenMade,
     "token_revoked": events.TokenRevoked, "explain_asked": events.ExplainAsked, "check_asked": events.CheckAsked,

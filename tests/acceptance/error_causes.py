@@ -458,6 +458,7 @@ ELSEWHERE = {
     "blob_damaged": "integration/test_bit_rot.py::test_one_flipped_bit_is_named_and_replaced_by_the_next_send",
     "blob_missing": "integration/test_blobs_stores.py::test_bytes_come_back_and_keys_are_listed_and_deleted",
     "link_expired": "unit/test_blobs_signing.py::test_an_expired_address_opens_nothing",
+    "over_quota": "unit/test_upload_quotas.py::test_urls_are_given_up_to_the_quota_and_for_not_a_byte_more",
     "store_full": "unit/test_blobs_folder.py::test_a_full_disk_is_called_full",
     "store_slow": "unit/test_blobs_folder.py::test_a_slow_disk_is_called_slow",
     "store_gone": "integration/test_blobs_transfer.py::test_patience_has_an_end_that_says_why",

@@ -46,6 +46,8 @@ LISTED = {
         ("node/attempt/index_proxy.py:IndexProxy._forward:send", "node/attempt/index_proxy.py:_answer:send"),
         "passes on bytes of a package; pip asks again or says so; tests/unit/test_index_proxy.py",
     ),
+    "orchestrator/content/manifest_checks.py:_in_process:spawn": "needs a manifest of more than 256 KiB; "
+    "tests/unit/test_manifest_checks.py lets the start fail and the process die",
     "client/array_results.py:ArrayResults._make_way:rename": "one rename of a whole folder; its failure is told as "
     "`in_the_way`, and nothing was fetched yet",
 }

@@ -8,7 +8,6 @@ from typing import Any
 
 from holdfast.blobs import Blob, BlobStore, incoming_key, owned_key, owner_hash, scan, sha_of
 from holdfast.blobs.garbage import GRACE_MS, LATE_MS, ROUND_MS
-from holdfast.blobs.keys import client_uploader
 from holdfast.boottime import boottime_ms
 from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import Send
@@ -17,6 +16,7 @@ from holdfast.model import JobId, JobSpec, Owner, Settings, job_id
 from holdfast.orchestrator.api.request_files import need_named
 from holdfast.orchestrator.content.service import ContentService
 from holdfast.orchestrator.content.sweep import Sweeper, left_behind
+from holdfast.orchestrator.content.uploaders import owner_uploader
 from holdfast.orchestrator.leader.clock import wall_ms
 from holdfast.orchestrator.leader.loop import Leader, Unavailable
 from holdfast.orchestrator.metrics import Metrics
@@ -130,12 +130,12 @@ class Office:
         manifest = scan(folder).manifest
         data = manifest.to_bytes()
         name = sha_of(data)
-        uploader = client_uploader(ANN)
+        uploader = owner_uploader(ANN, Settings.test())
         wanted = [*manifest.blobs, Blob(name, len(data))]
         missing = set(await self.content.missing(ANN, uploader, wanted))
         contents = {sha_of(file.read_bytes()): file.read_bytes() for file in folder.iterdir()} | {name: data}
         for sha in missing & contents.keys():
-            await self.blobs.put(incoming_key(uploader, sha), contents[sha])
+            await self.blobs.put(incoming_key(uploader.id, sha), contents[sha])
         try:
             accepted = await self.content.take(ANN, uploader, name)
         except Unavailable:

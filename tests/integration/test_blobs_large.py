@@ -48,7 +48,7 @@ async def there_and_back(folder: Path, manifest: Manifest, store: FolderStore, i
     await store.put(incoming_key(UPLOADER, manifest.name), manifest.to_bytes())
     accepted = await accept(store, UPLOADER, OWNER, manifest.name)
     assert accepted.missing == ()
-    unpacking = Unpacking(into, accepted.manifest)
+    unpacking = Unpacking(into, manifest)
     await each(unpacking.prepare(), fetch)
     unpacking.finish()
 

@@ -19,6 +19,7 @@ from holdfast.blobs import (
     FolderStore,
     LinkSigner,
     Manifest,
+    ManifestLimits,
     accept,
     incoming_key,
     missing,
@@ -32,7 +33,7 @@ from holdfast.blobs.errors import (
     BlobMissing,
     BlobStoreError,
     LinkRefused,
-    ManifestRefused,
+    ManifestTooLarge,
     Mismatch,
     StoreFull,
     StoreGone,
@@ -293,7 +294,7 @@ def test_an_upload_is_accepted_whole_or_says_what_it_lacks(
             await store.put(incoming_key(UPLOADER, blob.sha), bytes_of[blob.sha])
         told: list[int] = []
         answer = await accept(store, UPLOADER, OWNER, manifest.name, progress=told.append)
-        assert answer.missing == () and answer.manifest == manifest and sum(told) == manifest.blob_bytes
+        assert answer.missing == () and answer.manifest == manifest.outline and sum(told) == manifest.blob_bytes
         for sha, data in bytes_of.items():
             assert await store.get(owned_key(OWNER, sha), bytes_max=len(data)) == data
             assert await store.head(incoming_key(UPLOADER, sha)) is None
@@ -324,13 +325,39 @@ def test_a_tampered_blob_counts_as_missing_and_is_thrown_away(
     run(story())
 
 
-def test_a_tampered_manifest_is_refused(store: BlobStore, sent: tuple[Manifest, dict[str, bytes]]) -> None:
+def test_a_tampered_manifest_counts_as_missing_and_is_thrown_away(
+    store: BlobStore, sent: tuple[Manifest, dict[str, bytes]]
+) -> None:
+    """Its author may be honest: bytes can be damaged on their way."""
     manifest, bytes_of = sent
 
     async def story() -> None:
+        for sha, data in bytes_of.items():
+            await store.put(incoming_key(UPLOADER, sha), data)
         await store.put(incoming_key(UPLOADER, manifest.name), bytes_of[manifest.name] + b" ")
-        with pytest.raises(ManifestRefused):
-            await accept(store, UPLOADER, OWNER, manifest.name)
+        answer = await accept(store, UPLOADER, OWNER, manifest.name)
+        assert [blob.sha for blob in answer.missing] == [manifest.name]
+        assert await store.head(incoming_key(UPLOADER, manifest.name)) is None
+        await store.put(incoming_key(UPLOADER, manifest.name), bytes_of[manifest.name])
+        accepted = await accept(store, UPLOADER, OWNER, manifest.name)
+        assert (accepted.manifest, accepted.missing) == (manifest.outline, ())
+
+    run(story())
+
+
+def test_a_manifest_that_is_too_large_is_refused_before_it_is_read(
+    store: BlobStore, sent: tuple[Manifest, dict[str, bytes]]
+) -> None:
+    manifest, bytes_of = sent
+    size = len(bytes_of[manifest.name])
+
+    async def story() -> None:
+        for sha, data in bytes_of.items():
+            await store.put(incoming_key(UPLOADER, sha), data)
+        with pytest.raises(ManifestTooLarge):
+            await accept(store, UPLOADER, OWNER, manifest.name, limits=ManifestLimits(manifest_bytes=size - 1))
+        fits = ManifestLimits(manifest_bytes=size)
+        assert (await accept(store, UPLOADER, OWNER, manifest.name, limits=fits)).missing == ()
 
     run(story())
 

@@ -19,6 +19,7 @@ from holdfast.model.messages import HeldPhase, Pong, Start
 from holdfast.orchestrator import serve
 from holdfast.orchestrator.content import sweep
 from holdfast.orchestrator.content.sweep import Sweeper
+from holdfast.orchestrator.content.uploaders import attempt_uploader
 from holdfast.orchestrator.leader import loop
 from holdfast.orchestrator.leader.loop import Unavailable
 from holdfast.orchestrator.logs import log_files as logs_module
@@ -241,7 +242,7 @@ def test_a_new_lead_knows_what_the_one_before_may_still_delete(tmp_path: Path) -
         node = await HandNode(house).join()
         start = await node.started(await house.submit("make"))
         name = await node.sends(start, folder_of(tmp_path / "made", a="1"))
-        assert not (await house.content.take("ann", start.attempt, name)).missing
+        assert not (await house.content.take("ann", attempt_uploader(node.row(start), 16), name)).missing
         assert house.content.may_name("ann", [name])
         # another one led in between, and left a note
         key = owned_key(owner_hash("ann"), name)

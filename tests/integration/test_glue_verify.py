@@ -14,6 +14,7 @@ from holdfast.blobs.keys import owned_key, owner_hash
 from holdfast.model import Result, Verdict
 from holdfast.model.messages import HeldPhase
 from holdfast.orchestrator.content import verify
+from holdfast.orchestrator.content.uploaders import attempt_uploader
 
 PRINTED = b"hello\n"
 HELLO = Result(sha256(PRINTED).hexdigest(), len(PRINTED))
@@ -150,7 +151,7 @@ def test_a_disk_of_ours_that_fails_is_not_the_nodes_fault(tmp_path: Path, monkey
 async def kept(house: House, folder: Path) -> str:
     node, start = await a_running_job(house)
     name = await node.sends(start, folder)
-    assert not (await house.content.take("ann", start.attempt, name)).missing
+    assert not (await house.content.take("ann", attempt_uploader(node.row(start), 16), name)).missing
     return name
 
 
@@ -215,7 +216,7 @@ def test_what_was_taken_over_under_another_lead_is_not_vouched_for(tmp_path: Pat
             return await head(key)
 
         house.content.store.head = changing  # pyright: ignore[reportAttributeAccessIssue]
-        assert not (await house.content.take("ann", start.attempt, name)).missing
+        assert not (await house.content.take("ann", attempt_uploader(node.row(start), 16), name)).missing
         assert changed and not house.content.may_name("ann", [name])
         assert await house.content.ready("ann", name) and house.content.may_name("ann", [name])
 

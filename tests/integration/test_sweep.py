@@ -19,11 +19,12 @@ from holdfast.blobs.garbage import GRACE_MS
 from holdfast.blobs.keys import client_uploader
 from holdfast.blobs.s3 import S3Place, S3Store
 from holdfast.kernel.events import CancelAsked, Submitted
-from holdfast.model import JobSpec, job_id
+from holdfast.model import JobSpec, Settings, job_id
 from holdfast.orchestrator.api.request_files import need_named
 from holdfast.orchestrator.content import service as content_module
 from holdfast.orchestrator.content import sweep as sweep_module
 from holdfast.orchestrator.content.sweep import NOTE
+from holdfast.orchestrator.content.uploaders import owner_uploader
 from holdfast.orchestrator.leader import loop as loop_module
 from holdfast.orchestrator.leader.loop import Unavailable
 from holdfast.state import LeadershipLost, Store
@@ -301,13 +302,13 @@ def test_uploads_that_go_on_are_kept_and_those_that_do_not_are_not(
             for _ in range(20):
                 office.hours_pass(GRACE_MS // 2)
                 with contextlib.suppress(StoreGone):
-                    await office.content.missing(ANN, client_uploader(ANN), [Blob(sha_of(b"y"), 1)])
+                    await office.content.missing(ANN, owner_uploader(ANN, Settings.test()), [Blob(sha_of(b"y"), 1)])
             await office.sweeper.sweep()
             assert await office.keys() == {slow}
             # When it does not end for a week, then it goes as well
             for _ in range(60):
                 office.hours_pass(GRACE_MS // 2)
-                await office.content.missing(ANN, client_uploader(ANN), [Blob(sha_of(b"y"), 1)])
+                await office.content.missing(ANN, owner_uploader(ANN, Settings.test()), [Blob(sha_of(b"y"), 1)])
             await office.sweeper.sweep()
             assert await office.keys() == set()
 

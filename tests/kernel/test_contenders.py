@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.kernel import contenders
 from holdfast.kernel.decision import Verify
-from holdfast.kernel.events import Tick, Verified
+from holdfast.kernel.events import CancelAsked, DeliveryRefused, Tick, Verified
 from holdfast.kernel.world import Member, World
 from holdfast.model import (
     Attempt,
@@ -45,6 +45,42 @@ def test_a_result_that_was_verified_after_its_attempt_was_revoked_is_not_accepte
     network.tell(Verified(first.id, first.fence, ok=True))
     # then it counts for nothing
     assert network.job().accepted is None
+
+
+@pytest.mark.spec("A12", "H3", "J7")
+@pytest.mark.parametrize("phase", [HeldPhase.RUNNING, HeldPhase.FINISHED])
+def test_a_node_whose_delivery_was_refused_loses_the_attempt_and_is_struck(phase: HeldPhase) -> None:
+    # given an attempt that runs, or whose result is being verified
+    network = with_two_nodes()
+    network.submit()
+    (first,) = network.attempts()
+    network.report(first.node, seen(first, phase, GOOD if phase is HeldPhase.FINISHED else None))
+    # when something is refused that was sent under another fence, then nothing happens
+    network.tell(DeliveryRefused(first.id, first.fence + 1, "out of order"))
+    assert network.attempts()[0].live and network.node(first.node).state is NodeState.READY
+    # and when what it sent for the attempt itself is refused
+    network.tell(DeliveryRefused(first.id, first.fence, "a manifest is out of order"))
+    # then the attempt is over by its node's fault, the node is set aside, and the job is to go on elsewhere
+    (ended,) = network.attempts()
+    assert ended.failure is not None and not ended.live
+    assert (ended.failure.code, ended.failure.detail) == (FailureCode.INVALID_RESULT, "a manifest is out of order")
+    assert network.node(first.node).state is NodeState.QUARANTINED
+    assert network.job().verdict is None and first.node in network.job().avoid
+    assert first.fence in [discard.fence for discard in network.said(Discard)]
+    # and a verdict on its result that comes later counts for nothing
+    network.tell(Verified(first.id, first.fence, ok=True))
+    assert network.job().accepted is None
+
+
+@pytest.mark.spec("J5", "A12")
+def test_a_revoked_attempt_is_not_struck_for_what_it_delivers() -> None:
+    network = with_two_nodes()
+    network.submit()
+    (first,) = network.attempts()
+    network.report(first.node, seen(first, HeldPhase.RUNNING))
+    network.tell(CancelAsked(network.job().id))
+    network.tell(DeliveryRefused(first.id, first.fence, "a manifest is out of order"))
+    assert network.node(first.node).state is NodeState.READY and not network.node(first.node).strikes
 
 
 @pytest.mark.spec("J5")

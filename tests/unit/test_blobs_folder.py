@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 import time
+from collections import namedtuple
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,13 +13,14 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from holdfast.blobs import FolderStore, Grant, incoming_key, owned_key, owner_hash, sha_of
+from holdfast.blobs import FolderStore, Grant, folder, incoming_key, owned_key, owner_hash, sha_of
 from holdfast.blobs import folder as folder_module
 from holdfast.blobs.errors import (
     BlobMissing,
     Damaged,
     LinkRefused,
     Mismatch,
+    OverQuota,
     StoreFull,
     StoreGone,
     StoreRefused,
@@ -26,6 +28,7 @@ from holdfast.blobs.errors import (
 )
 from holdfast.blobs.store import Condition
 from holdfast.blobs.verified import verify
+from holdfast.orchestrator.logs.log_files import DISK_RESERVE_BYTES
 
 pytestmark = pytest.mark.spec("J1", "N13")
 
@@ -152,6 +155,82 @@ def test_a_full_disk_is_called_full(tmp_path: Path) -> None:
         assert run(store.get(incoming_key(UPLOADER, small[0]), bytes_max=1000)) == small[1]
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def granted(size: int, most: int, uploader: str = UPLOADER) -> tuple[Grant, bytes]:
+    sha, data = fresh(size)
+    return Grant("PUT", incoming_key(uploader, sha), size, 0, most), data
+
+
+@pytest.mark.spec("A12")
+def test_an_uploader_stores_as_much_as_its_urls_say_and_no_more(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "s")
+    run(store.probe())
+    first, data = granted(600, 1000)
+    run(store.receive(first, parts(data)))
+    second, more = granted(401, 1000)
+    with pytest.raises(OverQuota) as caught:
+        run(store.receive(second, parts(more)))
+    assert caught.value.passing
+    assert run(store.head(second.key)) is None and not list((tmp_path / "s/tmp").iterdir())
+    # another one has its own, and what was sent twice counts once
+    run(store.receive(*told(granted(1000, 1000, "att_other.1"))))
+    third, small = granted(200, 1000)
+    for _ in range(5):
+        run(store.receive(third, parts(small)))
+    run(store.receive(*told(granted(200, 1000))))
+    # and what was accepted does not count any more, also for a store that is opened later
+    sha = first.key.rpartition("/")[2]
+    run(store.promote(first.key, owned_key(OWNER, sha), 600))
+    later = FolderStore(tmp_path / "s")
+    with pytest.raises(OverQuota):
+        run(later.receive(*told(granted(601, 1000))))
+    run(later.receive(*told(granted(600, 1000))))
+
+
+def told(grant: tuple[Grant, bytes]) -> tuple[Grant, AsyncIterator[bytes]]:
+    return grant[0], parts(grant[1])
+
+
+@pytest.mark.spec("A12")
+def test_uploads_at_the_same_time_count_before_they_end(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "s")
+    grant, data = granted(600, 1000)
+
+    async def story() -> None:
+        await store.probe()
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            begun.set()
+            await go_on.wait()
+            yield data
+
+        first = asyncio.create_task(store.receive(grant, slowly()))
+        await begun.wait()
+        # when the same URL is used again meanwhile, then there is no second copy beside the first
+        with pytest.raises(OverQuota):
+            await store.receive(grant, parts(data))
+        go_on.set()
+        await first
+        assert await store.get(grant.key, bytes_max=600) == data
+
+    run(story())
+
+
+@pytest.mark.spec("A12")
+def test_files_leave_room_on_the_disk_for_logs_and_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Disk = namedtuple("Disk", "f_bavail f_frsize f_blocks")
+    store = FolderStore(tmp_path / "s")
+    run(store.probe())
+    for free, total in ((folder.FREE_BYTES_MIN, 100 * folder.FREE_BYTES_MIN), (150, 1_000)):
+        monkeypatch.setattr(folder.os, "statvfs", lambda _, free=free, total=total: Disk(free, 1, total))
+        run(store.receive(*told(granted(100, 0))))
+        monkeypatch.setattr(folder.os, "statvfs", lambda _, free=free, total=total: Disk(free - 1, 1, total))
+        with pytest.raises(StoreFull):
+            run(store.receive(*told(granted(100, 0))))
+    assert not list((tmp_path / "s/tmp").iterdir())
+    assert folder.FREE_BYTES_MIN > DISK_RESERVE_BYTES, "logs come after files"
 
 
 def test_a_folder_that_is_no_folder_is_gone(tmp_path: Path) -> None:

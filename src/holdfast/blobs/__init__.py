@@ -48,13 +48,14 @@ from holdfast.blobs.manifest import (
     File,
     Manifest,
     ManifestLimits,
+    Outline,
     Piece,
     Symlink,
 )
 from holdfast.blobs.scanning import Scan, scan
 from holdfast.blobs.signing import Grant, LinkSigner, shown_link
 from holdfast.blobs.source import BytesSource, FirstOf, FolderSource, Source
-from holdfast.blobs.store import Abilities, Accepted, BlobStore, accept, fetch_manifest, missing
+from holdfast.blobs.store import Abilities, Accepted, BlobStore, accept, missing
 from holdfast.blobs.unpacking import Unpacking, unpack
 from holdfast.blobs.walk import LeftOut
 
@@ -81,6 +82,7 @@ __all__ = [
     "LinkSigner",
     "Manifest",
     "ManifestLimits",
+    "Outline",
     "Piece",
     "Root",
     "Scan",
@@ -91,7 +93,6 @@ __all__ = [
     "accept",
     "client_uploader",
     "errors",
-    "fetch_manifest",
     "incoming_key",
     "missing",
     "owned_key",

@@ -2,6 +2,7 @@
 
     BlobError
     ├── ManifestRefused     manifest_refused    a manifest breaks a rule; never used in part
+    │   └── ManifestTooLarge                    it names more than is allowed here; it may be valid elsewhere
     ├── FolderRefused       folder_refused      a folder cannot be sent, or its ignore rules are invalid
     ├── FolderChanged       folder_changed      files were written to while they were read
     ├── InTheWay            in_the_way          something else is in the place of content
@@ -11,6 +12,7 @@
     │   └── Damaged         blob_damaged        the store's own copy changed after it was verified
     ├── LinkRefused         link_refused        a signed URL is wrong, altered or for something else
     │   └── LinkExpired     link_expired        it was valid once; ask for a new one
+    ├── OverQuota           over_quota          its sender has as much content waiting as it may have
     ├── BlobStoreError                          the store did not do what was asked
     │   ├── BlobMissing     blob_missing        it has nothing under that key
     │   ├── BlobExists      blob_exists         a create-only write found something there
@@ -38,6 +40,11 @@ class BlobError(HoldfastError):
 class ManifestRefused(BlobError):
     code = "manifest_refused"
     exit_code = 65
+
+
+class ManifestTooLarge(ManifestRefused):
+    """Names more, or takes longer to check, than is allowed here. Every other refusal means that its author broke a
+    rule that holds everywhere."""
 
 
 class FolderRefused(BlobError):
@@ -85,6 +92,12 @@ class LinkRefused(BlobError):
 
 class LinkExpired(LinkRefused):
     code = "link_expired"
+    exit_code = 75
+    passing = True
+
+
+class OverQuota(BlobError):
+    code = "over_quota"
     exit_code = 75
     passing = True
 

@@ -14,8 +14,10 @@ import errno
 import fcntl
 import os
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -28,12 +30,14 @@ from holdfast.blobs.errors import (
     Damaged,
     LinkRefused,
     Mismatch,
+    OverQuota,
     StoreFull,
     StoreGone,
     StoreRefused,
     StoreSlow,
 )
-from holdfast.blobs.keys import Owned, Stored, incoming_key, parse_key, sha_of
+from holdfast.blobs.incoming import IncomingBytes
+from holdfast.blobs.keys import INCOMING, Incoming, Owned, Stored, incoming_key, parse_key, sha_of
 from holdfast.blobs.signing import Grant, LinkSigner
 from holdfast.blobs.store import Abilities, Condition, same_sha
 from holdfast.durable import sync_folder
@@ -42,10 +46,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TIMEOUT_S = 60.0
-STALE_S = 24 * 3600.0
-"""A temporary file of this age is abandoned."""
 DAMAGED_S = 30 * 24 * 3600.0
 """How long damaged content is kept aside."""
+STALE_S = 3600.0
+"""A temporary file that nothing was written to for this long is abandoned."""
+FREE_BYTES_MIN = 768 << 20
+"""Uploads are refused if less than this is free, or less than 15 % of a small disk. More than logs leave free
+(orchestrator/logs/log_files.py), which leave more than the state needs: whoever fills the disk with files stops files
+first, and the state last."""
+THREADS = 16
+"""For the blocking calls of one store. They have threads of their own, so that slow files do not hold up other work."""
 LOCK = "deleting.lock"
 """Held by the process that deletes unreferenced content."""
 _GATHERED_BYTES = 1024 * 1024
@@ -65,6 +75,8 @@ class FolderStore:
         self.on_damage: Callable[[str], None] = lambda key: None
         self._signer = signer
         self._timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(THREADS, "holdfast-blobs")
+        self._incoming = IncomingBytes(self._measure)
 
     # --- the interface of a store ---
 
@@ -102,31 +114,55 @@ class FolderStore:
     async def promote(self, incoming: str, owned: str, size: int) -> None:
         await self._in_thread(self._promote, incoming, owned, size)
 
-    async def sign(self, method: str, key: str, *, size: int, expires_s: int) -> str:
+    async def sign(self, method: str, key: str, *, size: int, expires_s: int, incoming_max: int = 0) -> str:
         if self._signer is None:
             raise StoreRefused(f"the store in {self._root} has no signer")
         if parse_key(key) is None:
             raise LinkRefused(f"{key[:160]!r} is not a key")
-        return self._signer.make(method, key, size, int(self._signer.now_s()) + expires_s)
+        return self._signer.make(method, key, size, int(self._signer.now_s()) + expires_s, incoming_max)
 
     # --- serving a signed URL ---
 
     async def receive(self, grant: Grant, body: AsyncIterable[bytes]) -> None:
         """Store the body of a PUT as it arrives. If its size or hash is not the granted one, nothing is kept: raises
-        Mismatch."""
+        Mismatch. Raises OverQuota before anything is stored, StoreFull while little space is left."""
         key = parse_key(grant.key)
-        if grant.method != "PUT" or key is None:
+        if grant.method != "PUT" or not isinstance(key, Incoming):
             raise LinkRefused("this URL is not for writing")
+        await self._begin(key.uploader, grant)
         arriving = _Arriving(self._temporary / secrets.token_hex(16), grant, key.sha)
+        stored = False
         try:
             async for part in body:
                 if arriving.take(part):
-                    await self._in_thread(arriving.write)
+                    await self._in_thread(self._write, arriving)
             await self._in_thread(self._arrived, arriving)
+            stored = True
         finally:
+            self._incoming.end(key.uploader, grant.size, stored=stored)
             arriving.forget()
 
+    async def _begin(self, uploader: str, grant: Grant) -> None:
+        most = grant.incoming_max or sys.maxsize
+        if self._incoming.known(uploader) and self._incoming.begin(uploader, grant.size, most):
+            return
+        self._incoming.measured(uploader, await self._in_thread(self._measure, uploader))
+        if not self._incoming.begin(uploader, grant.size, most):
+            raise OverQuota(f"{uploader} would have more than {most} bytes waiting to be accepted")
+
+    def _measure(self, uploader: str) -> int:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._root / INCOMING / uploader) as found:
+            return sum(_size(one) for one in found)
+        return 0
+
+    def _write(self, arriving: "_Arriving") -> None:
+        disk = os.statvfs(self._root)
+        if disk.f_bavail * disk.f_frsize < min(FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize * 15 // 100):
+            raise OSError(errno.ENOSPC, "little space is left")
+        arriving.write()
+
     def _arrived(self, arriving: "_Arriving") -> None:
+        self._write(arriving)
         self._settle(arriving.end(), arriving.path, arriving.grant.key)
 
     # --- blocking ---
@@ -134,7 +170,7 @@ class FolderStore:
     async def _in_thread(self, do: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await asyncio.to_thread(do, *args, **kwargs)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, partial(do, *args, **kwargs))
         except TimeoutError:
             raise StoreSlow(f"the disk of {self._root} did not answer within {self._timeout_s:g} s") from None
         except OSError as error:
@@ -369,8 +405,8 @@ class _Arriving:
         self._digest.update(data)
 
     def end(self) -> int:
-        """Called after the last part: returns the open file if it matches its name. Raises Mismatch otherwise."""
-        self.write()
+        """Called after the last part is written: returns the open file if it matches its name. Raises Mismatch
+        otherwise."""
         if self._size != self.grant.size or self._digest.hexdigest() != self._sha:
             raise Mismatch(
                 f"what was sent for blob {self._sha} has {self._size} bytes of {self.grant.size}, or another hash"
@@ -393,6 +429,13 @@ def _hash_or_none(file: int) -> str | None:
         if error.errno != errno.EIO:
             raise
         return None
+
+
+def _size(entry: "os.DirEntry[str]") -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return 0  # promoted or deleted meanwhile
 
 
 def _hash(file: int) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import Meta
 
-from holdfast.blobs.errors import ManifestRefused
+from holdfast.blobs.errors import ManifestRefused, ManifestTooLarge
 from holdfast.blobs.keys import sha_of
 from holdfast.blobs.paths import Names, shown, why_not_a_path, why_not_a_target
 
@@ -20,6 +20,10 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """The maximum size of a blob. A retry costs little, and four in flight fit into any memory."""
 PACKED_BELOW_BYTES = 1024 * 1024
 """Smaller files share a blob with their neighbours."""
+ENTRIES_MIN = 4_096
+"""Entries that any job may leave, however small its disk is."""
+ENTRY_DISK_BYTES = 1024
+ENTRY_BYTES = 256
 _TOTAL_MAX = 2**50
 
 Sha = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -37,6 +41,14 @@ class ManifestLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Two TiB in whole chunks."""
     total_bytes: int = _TOTAL_MAX
     """The sum of all file sizes, which is what unpacking writes, however few blobs there are."""
+
+    @classmethod
+    def of_disk(cls, disk_bytes: int) -> "ManifestLimits":
+        """For the files that fit on a job's disk: an entry for each KiB, and 256 bytes of manifest for each entry."""
+        most = cls()
+        entries = min(most.entries, ENTRIES_MIN + disk_bytes // ENTRY_DISK_BYTES)
+        manifest_bytes = min(most.manifest_bytes, ENTRY_BYTES * entries)
+        return cls(manifest_bytes=manifest_bytes, entries=entries, blobs=entries, total_bytes=disk_bytes)
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -106,7 +118,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Parse an untrusted manifest. `name`: its expected hash. Raises ManifestRefused."""
         limits = limits or ManifestLimits()
         if len(data) > limits.manifest_bytes:
-            raise ManifestRefused(f"a manifest of {len(data)} bytes is over the limit of {limits.manifest_bytes}")
+            raise ManifestTooLarge(f"a manifest of {len(data)} bytes is over the limit of {limits.manifest_bytes}")
         if name and sha_of(data) != name:
             raise ManifestRefused(f"the bytes of manifest {name[:80]} do not have that hash")
         try:
@@ -141,6 +153,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def blob_bytes(self) -> int:
         return sum(b.size for b in self.blobs)
 
+    @property
+    def outline(self) -> "Outline":
+        return Outline(self.blobs, sum(isinstance(entry, File) for entry in self.entries), self.total_bytes)
+
     def content_of(self, file: File) -> str:
         """Equal for files with equal bytes, in any manifest."""
         if file.sha:
@@ -150,8 +166,25 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return content_name([self.blobs[p.blob].sha for p in file.pieces])
 
 
+class Outline(msgspec.Struct, frozen=True):
+    """What must be known of a manifest to store it: its blobs, and how many files of how many bytes it names."""
+
+    blobs: tuple[Blob, ...]
+    files: int
+    total_bytes: int
+
+
 class _Version(msgspec.Struct):
     version: int = 0
+
+
+class _Blobs(msgspec.Struct):
+    blobs: tuple[Blob, ...]
+
+
+def blobs_in(data: bytes) -> tuple[Blob, ...]:
+    """The blobs of a manifest that was checked before. Takes a hundredth of the time of `from_bytes`."""
+    return msgspec.json.decode(data, type=_Blobs).blobs
 
 
 def content_name(shas: list[str]) -> str:
@@ -163,13 +196,15 @@ def check(manifest: Manifest, limits: ManifestLimits | None = None) -> None:
     """Raises ManifestRefused unless every rule holds. msgspec has checked types, signs and the form of hashes."""
     limits = limits or ManifestLimits()
     if len(manifest.entries) > limits.entries:
-        raise ManifestRefused(f"a manifest names {len(manifest.entries)} entries; at most {limits.entries} are allowed")
+        raise ManifestTooLarge(
+            f"a manifest names {len(manifest.entries)} entries; at most {limits.entries} are allowed"
+        )
     if len(manifest.blobs) > limits.blobs:
-        raise ManifestRefused(f"a manifest names {len(manifest.blobs)} blobs; at most {limits.blobs} are allowed")
-    _check_names(manifest)
+        raise ManifestTooLarge(f"a manifest names {len(manifest.blobs)} blobs; at most {limits.blobs} are allowed")
     total = manifest.total_bytes
     if total > limits.total_bytes:
-        raise ManifestRefused(f"a manifest names {total} bytes; at most {limits.total_bytes} are allowed")
+        raise ManifestTooLarge(f"a manifest names {total} bytes; at most {limits.total_bytes} are allowed")
+    _check_names(manifest)
     _check_blobs(manifest, _ranges(manifest))
 
 

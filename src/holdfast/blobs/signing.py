@@ -1,7 +1,7 @@
 """Signs and checks URLs that give access to one key, for one method, for a short time. For stores that cannot sign.
 
-The signature covers method, key, size and expiry: changing any of them makes the URL invalid. Nothing here is logged;
-`shown_link` returns a URL in a form that may be shown.
+The signature covers method, key, size, expiry and the uploader's quota: changing any of them makes the URL invalid.
+Nothing here is logged; `shown_link` returns a URL in a form that may be shown.
 """
 
 import hmac
@@ -27,6 +27,8 @@ class Grant(msgspec.Struct, frozen=True):
     size: int
     """For PUT: the exact number of bytes that must be sent. For GET: the number of bytes that there are."""
     expires_s: int
+    incoming_max: int = 0
+    """For PUT: the bytes that its uploader may have in the incoming area; 0: any number."""
 
 
 class LinkSigner:
@@ -41,15 +43,17 @@ class LinkSigner:
         self._base = base_url.rstrip("/")
         self.now_s = now_s
 
-    def make(self, method: str, key: str, size: int, expires_s: int) -> str:
-        grant = Grant(method, key, size, expires_s)
-        query = urlencode({"size": size, "expires": expires_s, "signature": self._signature(grant)})
+    def make(self, method: str, key: str, size: int, expires_s: int, incoming_max: int = 0) -> str:
+        grant = Grant(method, key, size, expires_s, incoming_max)
+        query = urlencode(
+            {"size": size, "expires": expires_s, "most": incoming_max, "signature": self._signature(grant)}
+        )
         return f"{self._base}/{quote(key)}?{query}"
 
     def check(self, method: str, key: str, query: Mapping[str, str], now_s: float) -> Grant:
         """What this request may do. Raises LinkRefused, or LinkExpired for a URL that was valid once."""
         size, expires = _number(query.get("size", "")), _number(query.get("expires", ""))
-        grant = Grant(method, key, size, expires)
+        grant = Grant(method, key, size, expires, _number(query.get("most", "")))
         right = self._signature(grant)
         given = query.get("signature", "")
         # The signature first: a forged URL must not reveal whether its expiry would have been valid.
@@ -62,7 +66,7 @@ class LinkSigner:
         return grant
 
     def _signature(self, grant: Grant) -> str:
-        said = f"holdfast blob link 1\n{grant.method}\n{grant.key}\n{grant.size}\n{grant.expires_s}"
+        said = "holdfast blob link 2\n" + "\n".join(map(str, msgspec.structs.astuple(grant)))
         return hmac.new(self._secret, said.encode("utf-8", "replace"), sha256).hexdigest()
 
 

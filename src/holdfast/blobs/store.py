@@ -6,14 +6,15 @@ short-lived signed URLs, and what they wrote does not count until `promote` has 
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from holdfast.blobs.errors import BlobMissing, Damaged, LinkRefused, Mismatch
-from holdfast.blobs.keys import Incoming, Owned, Stored, incoming_key, owned_key, parse_key
-from holdfast.blobs.manifest import Blob, Manifest, ManifestLimits
+from holdfast.blobs.errors import BlobMissing, LinkRefused, ManifestTooLarge, Mismatch
+from holdfast.blobs.keys import Incoming, Owned, Stored, incoming_key, owned_key, parse_key, sha_of
+from holdfast.blobs.manifest import Blob, Manifest, ManifestLimits, Outline
 from holdfast.tasks import TaskScope
 
 T = TypeVar("T")
@@ -90,8 +91,12 @@ class BlobStore(Protocol):
         one."""
         ...
 
-    async def sign(self, method: str, key: str, *, size: int, expires_s: int) -> str:
-        """A URL that gives access to one key for one method, for that many seconds."""
+    async def sign(self, method: str, key: str, *, size: int, expires_s: int, incoming_max: int = 0) -> str:
+        """A URL that gives access to one key for one method, for that many seconds.
+
+        `incoming_max`: for PUT, the bytes that its uploader may have in the incoming area; 0: any number. A store that
+        serves its own URLs enforces it.
+        """
         ...
 
 
@@ -154,10 +159,28 @@ async def missing(
     return [blob.sha for blob, gone in zip(blobs, absences, strict=True) if gone]
 
 
+CheckManifest = Callable[[bytes, ManifestLimits], Awaitable[Outline]]
+"""Checks an untrusted manifest whose hash was compared. Raises ManifestRefused."""
+
+
+ManifestTurn = Callable[[int], AbstractAsyncContextManager[CheckManifest]]
+"""Waits for the turn to read and check a manifest of this many bytes, so that one sender does not hold up others."""
+
+
+@asynccontextmanager
+async def at_once(size: int) -> AsyncIterator[CheckManifest]:
+    """For callers with one sender: shares the threads and the memory of this process."""
+
+    async def check(data: bytes, limits: ManifestLimits) -> Outline:
+        return await asyncio.to_thread(lambda: Manifest.from_bytes(data, limits).outline)
+
+    yield check
+
+
 class Accepted(msgspec.Struct, frozen=True):
     """A manifest all of whose blobs are verified and owned; or the blobs that are missing."""
 
-    manifest: Manifest
+    manifest: Outline
     missing: tuple[Blob, ...] = ()
     """To be sent (again). While this is not empty, nothing is accepted."""
     promoted_bytes: int = 0
@@ -173,16 +196,26 @@ async def accept(
     may_use: MayUse | None = None,
     took: Callable[[str], None] | None = None,
     limits: ManifestLimits | None = None,
+    turn: ManifestTurn = at_once,
     progress: Callable[[int], None] | None = None,
 ) -> Accepted:
     """Accept what an uploader sent: every blob of the manifest `name`, and the manifest itself last.
 
     So a manifest under an owned key has all its blobs under owned keys. May be repeated after any interruption. A blob
-    that does not match its name is deleted and counts as missing, and so does one that cannot be pledged now. `took` is
-    called with the hash of everything that the uploader sent. Raises ManifestRefused for an invalid manifest,
-    BlobMissing if it was not sent.
+    that does not match its name is deleted and counts as missing (the manifest too), and so does one that cannot be
+    pledged now. `took` is called with the hash of everything that the uploader sent. Raises ManifestRefused for an
+    invalid manifest, BlobMissing if it was not sent, Damaged if the owner's copy is damaged and the uploader sent none.
     """
-    manifest = await fetch_manifest(store, uploader, owner, name, limits, may_use)
+    limits = limits or ManifestLimits()
+    found = await _find_manifest(store, uploader, owner, name, limits, may_use)
+    own = Blob(name, found.size)
+    async with turn(found.size) as check:
+        data = await store.get(found.key, bytes_max=found.size)
+        if await asyncio.to_thread(sha_of, data) != name:
+            await store.delete([incoming_key(uploader, name)])
+            return Accepted(Outline((), 0, 0), (own,))
+        manifest = await check(data, limits)
+        del data  # it may be large, and what follows may take long
     promoted = 0
 
     async def take(blob: Blob) -> bool:
@@ -203,47 +236,32 @@ async def accept(
             promoted += blob.size
             if took is not None:
                 took(blob.sha)
-        if progress is not None:
+        if progress is not None and blob is not own:
             progress(blob.size)
         return True
 
     taken = await each(manifest.blobs, take)
     lacking = tuple(blob for blob, ok in zip(manifest.blobs, taken, strict=True) if not ok)
     if not lacking:
-        data = manifest.to_bytes()
-        own = Blob(name, len(data))
-        if hold is not None and not hold(name):
+        if not await take(own):
             return Accepted(manifest, (own,), promoted)
-        await store.put(owned_key(owner, name), data)
-        if took is not None:
-            took(name)
         await store.delete([incoming_key(uploader, name)])
     return Accepted(manifest, lacking, promoted)
 
 
-async def fetch_manifest(
-    store: BlobStore,
-    uploader: str,
-    owner: str,
-    name: str,
-    limits: ManifestLimits | None = None,
-    may_use: MayUse | None = None,
-) -> Manifest:
-    """The manifest `name`, from the owner's content or from the uploader's. Raises BlobMissing, ManifestRefused, and
-    Damaged if the owner's copy is damaged and the uploader sent none."""
-    bytes_max = (limits or ManifestLimits()).manifest_bytes
+async def _find_manifest(
+    store: BlobStore, uploader: str, owner: str, name: str, limits: ManifestLimits, may_use: MayUse | None
+) -> Stored:
+    """Where the manifest is: in the uploader's content, or in the owner's. Raises BlobMissing, and ManifestTooLarge
+    before anything is read."""
     keys = [incoming_key(uploader, name)]
     if may_use is None or may_use(name):
-        keys.insert(0, owned_key(owner, name))
-    damaged: Damaged | None = None
-    data = b""
+        keys.append(owned_key(owner, name))
     for key in keys:
-        try:
-            data = await store.get(key, bytes_max=bytes_max)
-            break
-        except Damaged as found:
-            damaged = found
-        except BlobMissing:
-            if key == keys[-1]:
-                raise damaged or BlobMissing(f"the store holds no manifest {name}") from None
-    return await asyncio.to_thread(Manifest.from_bytes, data, limits, name=name)
+        found = await store.head(key)
+        if found is None:
+            continue
+        if found.size > limits.manifest_bytes:
+            raise ManifestTooLarge(f"a manifest of {found.size} bytes is over the limit of {limits.manifest_bytes}")
+        return found
+    raise BlobMissing(f"the store holds no manifest {name}")

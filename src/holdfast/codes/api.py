@@ -203,6 +203,11 @@ ROWS = (
         "Send it again.",
     ),
     Row(
+        "over_quota", 75, 429, "its sender has sent as much as it may",
+        "what was sent before has not been accepted yet, or much was accepted within a few hours",
+        "Try again later; what is not used is cleared away.",
+    ),
+    Row(
         "link_refused", 77, 403, "a signed URL is wrong, altered or for something else",
         "it was forged, truncated, or signed for another method",
         "Ask for a new one.",

@@ -116,6 +116,14 @@ class Inspected(Event, frozen=True, gc=False):
     """Hashes of the manifests that are damaged themselves or name damaged content; empty: all is sound."""
 
 
+class DeliveryRefused(Event, frozen=True, gc=False):
+    """An attempt's node sent something that breaks a rule which every node keeps. Its job is not to blame."""
+
+    attempt: AttemptId
+    fence: int
+    detail: str
+
+
 class Checkpointed(Event, frozen=True, gc=False):
     """An attempt's checkpoint folder was captured whole, and everything its manifest names is safe."""
 
@@ -204,6 +212,6 @@ class EstimatesAsked(Event, frozen=True, gc=False):
 
 AnyEvent = (
     Led | Tick | Submitted | CancelAsked | MoveAsked | NodeJoined | NodeSaid | NodeBroke | DrainAsked
-    | Verified | Inspected | Checkpointed | ContentDelivered | FilesReceived | TokenMade | TokenRevoked
-    | AccessMade | AccessRevoked | ExplainAsked | CheckAsked | EstimatesAsked | DeletionAsked
+    | Verified | Inspected | DeliveryRefused | Checkpointed | ContentDelivered | FilesReceived | TokenMade
+    | TokenRevoked | AccessMade | AccessRevoked | ExplainAsked | CheckAsked | EstimatesAsked | DeletionAsked
 )  # fmt: skip

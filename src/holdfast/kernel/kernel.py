@@ -33,6 +33,7 @@ from holdfast.kernel.events import (
     Checkpointed,
     ContentDelivered,
     DeletionAsked,
+    DeliveryRefused,
     DrainAsked,
     EstimatesAsked,
     ExplainAsked,
@@ -182,6 +183,8 @@ class Kernel:
                 reconcile.verified(w, event)
             case Inspected():
                 reconcile.inspected(w, event)
+            case DeliveryRefused():
+                reconcile.refused(w, event.attempt, event.fence, event.detail)
             case FilesReceived():
                 return files.received(w, event)
             case Checkpointed():

@@ -240,6 +240,13 @@ def verified(w: World, event: Verified) -> None:
         refuted(w, job, attempt)
 
 
+def refused(w: World, attempt_id: AttemptId, fence: int, detail: str) -> None:
+    """What the node sent for an attempt breaks a rule: nothing that it sends for it later is accepted."""
+    attempt = w.attempts.get(attempt_id)
+    if attempt is not None and attempt.fence == fence and attempt.may_win:
+        attempt_failed(w, attempt, Failure(FailureCode.INVALID_RESULT, detail), still_held=True)
+
+
 def missing(w: World, attempt: Attempt, came_back: bool) -> None:
     """A full report does not name an attempt that should be there."""
     if attempt.revoked is not None:

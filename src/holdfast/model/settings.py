@@ -169,6 +169,9 @@ class Settings(msgspec.Struct, frozen=True):
     scrub_bytes_per_s: int = 4 << 20
     """How fast stored content is read again and compared with its hash, in bytes per second: a terabyte takes three
     days, and a disk notices little of it."""
+    owner_incoming_bytes_max: int = 64 * 1024 * 1024 * 1024
+    """Bytes that one owner's programs may have sent and not yet had accepted; eight times as many may be accepted in
+    six hours. Attempts are limited by the disk that their job asked for."""
     logs_keep_ms: int = 30 * DAY_MS
     """How long the logs of an ended job are kept: as long as its files. Time without a serving orchestrator does not
     count."""

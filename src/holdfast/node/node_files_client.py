@@ -160,8 +160,8 @@ class NodeFilesClient:
             return None
         if answer.status_code < 300:
             return answer
-        if answer.status_code in (401, 429, 502, 503, 504):
-            # 401: the key's session has ended; the next session brings another key.
+        if answer.status_code in (401, 429, 502, 503, 504, 507):
+            # 401: the key's session has ended; the next session brings another key. 507: the store has no space now.
             return None
         try:
             view = msgspec.json.decode(answer.content, type=ErrorView)

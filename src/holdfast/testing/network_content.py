@@ -5,11 +5,12 @@
 from collections.abc import Iterable, Sequence
 
 from holdfast.blobs.keys import incoming_key, sha_of
-from holdfast.blobs.manifest import Blob, Manifest, ManifestLimits
+from holdfast.blobs.manifest import Blob, Manifest, blobs_in
 from holdfast.blobs.store import Accepted
 from holdfast.orchestrator.api_error import ApiError
 from holdfast.orchestrator.content.s3_inputs import S3Inputs
 from holdfast.orchestrator.content.service import bounded, sizes_of
+from holdfast.orchestrator.content.uploaders import Uploader
 from holdfast.testing.network_world import owned_by
 
 PREFIX = "/blobs/"
@@ -35,28 +36,28 @@ class VirtualContent:
     def _has(self, key: str, size: int) -> bool:
         return key in self._blobs and len(self._blobs[key]) == size
 
-    async def missing(self, owner: str, uploader: str, blobs: Sequence[Blob]) -> list[str]:
+    async def missing(self, owner: str, uploader: Uploader, blobs: Sequence[Blob]) -> list[str]:
         bounded(len(blobs))
         return [
             blob.sha
             for blob in blobs
             if not self._has(owned_by(owner, blob.sha), blob.size)
-            and not self._has(incoming_key(uploader, blob.sha), blob.size)
+            and not self._has(incoming_key(uploader.id, blob.sha), blob.size)
         ]
 
-    async def places(self, uploader: str, blobs: Sequence[Blob]) -> dict[str, str]:
+    async def places(self, uploader: Uploader, blobs: Sequence[Blob]) -> dict[str, str]:
         bounded(len(blobs))
-        return {blob.sha: PREFIX + incoming_key(uploader, blob.sha) for blob in blobs}
+        return {blob.sha: PREFIX + incoming_key(uploader.id, blob.sha) for blob in blobs}
 
-    async def take(self, owner: str, uploader: str, name: str, limits: ManifestLimits | None = None) -> Accepted:
-        data = self._blobs.get(owned_by(owner, name)) or self._blobs.get(incoming_key(uploader, name))
+    async def take(self, owner: str, uploader: Uploader, name: str) -> Accepted:
+        data = self._blobs.get(owned_by(owner, name)) or self._blobs.get(incoming_key(uploader.id, name))
         if data is None:
             raise ApiError("not_found", f"no manifest {name[:64]} was sent")
-        manifest = Manifest.from_bytes(data, limits, name=name)
-        lacking = tuple(blob for blob in manifest.blobs if not self._taken(owner, uploader, blob))
+        manifest = Manifest.from_bytes(data, uploader.limits, name=name)
+        lacking = tuple(blob for blob in manifest.blobs if not self._taken(owner, uploader.id, blob))
         if not lacking:
             self._blobs[owned_by(owner, name)] = data
-        return Accepted(manifest, lacking)
+        return Accepted(manifest.outline, lacking)
 
     def _taken(self, owner: str, uploader: str, blob: Blob) -> bool:
         owned = owned_by(owner, blob.sha)
@@ -67,15 +68,15 @@ class VirtualContent:
             self._blobs[owned] = data
         return True
 
-    async def manifest(self, owner: str, name: str) -> Manifest:
+    async def manifest(self, owner: str, name: str) -> bytes:
         data = self._blobs.get(owned_by(owner, name))
         if data is None:
             raise ApiError("not_found", f"there is no manifest {name[:64]}")
-        return Manifest.from_bytes(data, name=name)
+        return data
 
     async def links(self, owner: str, name: str, shas: Sequence[str]) -> dict[str, str]:
         bounded(len(shas))
-        sizes_of(await self.manifest(owner, name), name, shas)
+        sizes_of(blobs_in(await self.manifest(owner, name)), name, shas)
         return {sha: PREFIX + owned_by(owner, sha) for sha in shas}
 
     async def ready(self, owner: str, name: str) -> bool:

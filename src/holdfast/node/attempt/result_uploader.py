@@ -45,7 +45,7 @@ class ResultUploader:
     ) -> None:
         self._at = at
         self._folder = folder
-        self._limits = ManifestLimits(total_bytes=max(1, disk_mib) << 20)
+        self._limits = ManifestLimits.of_disk(max(1, disk_mib) << 20)
         self._carrier = carrier
         self._door = door
         self._index = BlobIndex()

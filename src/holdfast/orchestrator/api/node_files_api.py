@@ -20,9 +20,10 @@ from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers, State
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.blobs.manifest import ManifestLimits
+from holdfast.blobs.errors import ManifestRefused, ManifestTooLarge
+from holdfast.blobs.store import Accepted
 from holdfast.kernel.decision import Rejected
-from holdfast.kernel.events import Checkpointed, ContentDelivered
+from holdfast.kernel.events import Checkpointed, ContentDelivered, DeliveryRefused
 from holdfast.model import Attempt, AttemptId, Job, job_of
 from holdfast.orchestrator.api.app import JsonRequest, raw, turn_away, worded
 from holdfast.orchestrator.api.content import blobs_of, manifest_answer, name_of, taken_view
@@ -30,6 +31,7 @@ from holdfast.orchestrator.api_error import ApiError, Unavailable
 from holdfast.orchestrator.connections.recognition import recognized
 from holdfast.orchestrator.content.s3_inputs import SCHEME
 from holdfast.orchestrator.content.service import ContentService
+from holdfast.orchestrator.content.uploaders import Uploader, attempt_uploader
 from holdfast.orchestrator.leader.loop import Leader
 from holdfast.orchestrator.nodes.sessions import Session, Sessions
 from holdfast.orchestrator.queries import Queries
@@ -59,9 +61,8 @@ class Visit(msgspec.Struct, frozen=True):
     job: Job
 
     @property
-    def limits(self) -> ManifestLimits:
-        """The files that a body made fit on its disk."""
-        return ManifestLimits(total_bytes=max(1, self.job.spec.need.resources.disk_mib) << 20)
+    def uploader(self) -> Uploader:
+        return attempt_uploader(self.attempt, self.job.spec.need.resources.disk_mib)
 
     @property
     def given(self) -> set[str]:
@@ -137,13 +138,14 @@ def _held(queries: Queries, attempt: str) -> tuple[Attempt | None, Job | None]:
 @post("/node/v1/attempts/{attempt:str}/missing", status_code=200)
 async def missing(attempt: str, data: BlobsRequest, request: Request) -> Missing:
     guest = visit(request)
-    return Missing(await guest.door.content.missing(guest.job.owner, attempt, blobs_of(data.blobs), guest.known))
+    blobs = blobs_of(data.blobs, guest.uploader)
+    return Missing(await guest.door.content.missing(guest.job.owner, guest.uploader, blobs, guest.known))
 
 
 @post("/node/v1/attempts/{attempt:str}/links", status_code=200)
 async def places(attempt: str, data: BlobsRequest, request: Request) -> Urls:
     guest = visit(request)
-    return Urls(await guest.door.content.places(attempt, blobs_of(data.blobs)))
+    return Urls(await guest.door.content.places(guest.uploader, blobs_of(data.blobs, guest.uploader)))
 
 
 @post("/node/v1/attempts/{attempt:str}/manifests", status_code=200)
@@ -151,7 +153,7 @@ async def take(attempt: str, data: TakeRequest, request: Request) -> ManifestVie
     """Accepts the uploaded content; then a result of this attempt may name it."""
     guest = visit(request)
     name = name_of(data.manifest)
-    accepted = await guest.door.content.take(guest.job.owner, attempt, name, guest.limits, guest.known)
+    accepted = await _taken(guest, name)
     if not accepted.missing:
         await _committed(guest, name, ContentDelivered(guest.attempt.id, guest.attempt.fence, name))
     return taken_view(name, accepted)
@@ -161,7 +163,7 @@ async def take(attempt: str, data: TakeRequest, request: Request) -> ManifestVie
 async def manifest(attempt: str, name: str, request: Request) -> Response[bytes]:
     guest = visit(request)
     found = await guest.door.content.manifest(guest.job.owner, _readable(guest, name))
-    return raw(manifest_answer(found.to_bytes()))
+    return raw(manifest_answer(found))
 
 
 @post("/node/v1/attempts/{attempt:str}/manifests/{name:str}/links", status_code=200)
@@ -175,7 +177,7 @@ async def checkpoint(attempt: str, data: TakeRequest, request: Request) -> Saved
     """Accepts the uploaded content first; then it may become the job's checkpoint."""
     guest = visit(request)
     name = name_of(data.manifest)
-    accepted = await guest.door.content.take(guest.job.owner, attempt, name, guest.limits, guest.known)
+    accepted = await _taken(guest, name)
     if accepted.missing:
         raise ApiError("incomplete", f"{len(accepted.missing)} blobs of the checkpoint are not there")
     event = Checkpointed(guest.attempt.id, guest.attempt.fence, name, accepted.manifest.total_bytes)
@@ -201,6 +203,18 @@ async def input_link(attempt: str, name: str, request: Request) -> Response[byte
         raise ApiError("not_found", f"{guest.attempt.id} has no input {name[:64]!r} in S3")
     found = Urls({name: await guest.door.content.inputs.address(item.url)})
     return Response(msgspec.json.encode(found), media_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+async def _taken(guest: Visit, name: str) -> Accepted:
+    """Accept what the attempt sent. A manifest that no node makes by mistake ends the attempt, and counts against its
+    node. One that is only too large does not: a body may make more files than its node expected."""
+    try:
+        return await guest.door.content.take(guest.job.owner, guest.uploader, name, guest.known)
+    except ManifestTooLarge:
+        raise
+    except ManifestRefused as refused:
+        guest.door.leader.tell(DeliveryRefused(guest.attempt.id, guest.attempt.fence, refused.says))
+        raise
 
 
 def _readable(guest: Visit, name: str) -> str:

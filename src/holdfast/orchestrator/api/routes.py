@@ -36,15 +36,9 @@ _MOVES = (
     "no_such_node", "node_not_ready", "not_live", "too_late",
 )  # fmt: skip
 _TAKES = (
-    *_STORED,
-    "not_found",
-    "blob_damaged",
-    "blob_mismatch",
-    "blob_missing",
-    "manifest_refused",
-    "store_full",
-    "too_large",
-)
+    *_STORED, "not_found", "blob_damaged", "blob_mismatch", "blob_missing", "manifest_refused", "over_quota",
+    "store_full", "too_large",
+)  # fmt: skip
 
 OPEN: frozenset[Role] = frozenset()
 """No token is needed."""

@@ -87,10 +87,10 @@ class Inspector:
         if not await self._sound(owned_key(whose, name)):
             return True
         try:
-            manifest = await self._content.manifest(owner, name)
+            blobs = await self._content.blobs(owner, name)
         except (ApiError, Damaged, ManifestRefused):
             return True
-        keys = [owned_key(whose, blob.sha) for blob in manifest.blobs]
+        keys = [owned_key(whose, blob.sha) for blob in blobs]
         if any(self._record.lately(key) for key in keys):
             return True
         for key in keys:

@@ -150,8 +150,8 @@ class Sweeper:
         named: dict[str, list[str]] = {}
         for root, owner in roots.items():
             try:
-                manifest = await self._content.manifest(owner, root.manifest)
+                blobs = await self._content.blobs(owner, root.manifest)
             except (ApiError, Damaged, ManifestRefused):
                 continue  # it does not exist or is damaged; the collector then deletes nothing of its owner
-            named[root.manifest] = [blob.sha for blob in manifest.blobs]
+            named[root.manifest] = [blob.sha for blob in blobs]
         return named

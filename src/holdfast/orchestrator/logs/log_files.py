@@ -78,8 +78,7 @@ class LogStore:
         self._received: OrderedDict[str, _Received] = OrderedDict()
         """By attempt: its stdout as it arrived, if all of it arrived in this process. Guarded by `_sealing`."""
         self._uncertain: dict[tuple[str, str], int] = {}
-        """Files that a failed sync left longer than they certainly are, and what is certain: they could not be truncated
-        at that moment."""
+        """Files that could not be truncated after a failed sync, and how much of each is certain."""
         self._sealed: OrderedDict[str, None] = OrderedDict()
         self._sealing = threading.Lock()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="logs")
