@@ -156,8 +156,7 @@ class FolderStore:
         return 0
 
     def _write(self, arriving: "_Arriving") -> None:
-        disk = os.statvfs(self._root)
-        if disk.f_bavail * disk.f_frsize < min(FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize * 15 // 100):
+        if short_of_space(self._root):
             raise OSError(errno.ENOSPC, "little space is left")
         arriving.write()
 
@@ -368,6 +367,12 @@ class FolderStore:
             with contextlib.suppress(OSError):
                 os.unlink(held)
         self._delete([incoming])
+
+
+def short_of_space(root: Path, times: int = 1) -> bool:
+    """Whether uploads to a folder are refused, so that its disk has space for others. `times`: whether that is near."""
+    disk = os.statvfs(root)
+    return disk.f_bavail * disk.f_frsize < times * min(FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize * 15 // 100)
 
 
 def _write(file: int, data: bytes) -> None:

@@ -49,6 +49,11 @@ class OrchestratorConfig(msgspec.Struct, frozen=True):
     def store_url(self) -> str:
         return self.store or f"sqlite:///{(self.data / 'state.db').absolute()}"
 
+    def store_file(self) -> Path | None:
+        """The file of a SQLite store; None for PostgreSQL."""
+        prefix, url = "sqlite:///", self.store_url()
+        return Path(url.removeprefix(prefix)) if url.startswith(prefix) else None
+
     def files_address(self) -> str:
         if self.files:
             return self.files

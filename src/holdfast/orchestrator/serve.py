@@ -38,6 +38,7 @@ from holdfast.orchestrator.connections.http_server import HttpServer
 from holdfast.orchestrator.connections.node_port import NodePort
 from holdfast.orchestrator.content.blob_store import open_content, try_out
 from holdfast.orchestrator.content.damage import DamageRecord, Inspector
+from holdfast.orchestrator.content.disk_watch import DiskWatch
 from holdfast.orchestrator.content.scrub import Scrubber
 from holdfast.orchestrator.content.sweep import Sweeper
 from holdfast.orchestrator.content.verify import Verifier
@@ -56,6 +57,7 @@ from holdfast.orchestrator.queries import Queries
 from holdfast.orchestrator.retention import Retention
 from holdfast.orchestrator.wakeups import Wakeups
 from holdfast.state import Store
+from holdfast.state.reserve import StoreReserve
 from holdfast.tasks import TaskScope
 from holdfast.wire.limits import server_options
 from holdfast.wire.node_pb2_grpc import add_NodeLinkServicer_to_server
@@ -152,6 +154,7 @@ class _Parts(NamedTuple):
     clearing: asyncio.Task[Any]
     watching: asyncio.Task[Any]
     deleting: asyncio.Task[Any]
+    watching_disk: asyncio.Task[Any]
 
 
 class Orchestrator:
@@ -197,11 +200,12 @@ class Orchestrator:
                 tasks.start("announce", self._announce()),
                 tasks.start("wait for a signal", stop.wait()),
                 tasks.start("serve files", files.serve(sockets=[self._files_socket])),
-                tasks.start("sweep content", Sweeper(self._content, self._store, self._leader).run()),
+                tasks.start("sweep content", self._sweeper.run()),
                 tasks.start("scrub content", self._scrubber.run()),
                 tasks.start("clear logs", self._log_retention.run(lambda: not self._leader.trouble)),
                 tasks.start("watch the node port", self._node_port.run()),
                 tasks.start("delete what is old", Retention(self._leader, self._logs.has).run()),
+                tasks.start("watch the disk", self._disk_watch.run()),
             )
             await server.start()
             try:
@@ -245,6 +249,12 @@ class Orchestrator:
         self._leader.begin(self._store.meta(), self._store.wall_times())
         self._scrubber = Scrubber(
             self._content.store, self._damage, self._leader, self._metrics, self._settings.scrub_bytes_per_s
+        )
+        reserve = StoreReserve(self._config.store_file(), self._store.reusable_bytes)
+        self._leader.disk_low, self._leader.free_disk = reserve.low, reserve.release
+        self._sweeper = Sweeper(self._content, self._store, self._leader)
+        self._disk_watch = DiskWatch(
+            self._config.data, reserve, (self._sweeper.clear_abandoned, self._log_retention.clear)
         )
 
     def _node_server(self) -> grpc.aio.Server:
@@ -339,8 +349,8 @@ class Orchestrator:
         self._wakeups.wake_all()
         for one in http:
             one.should_exit = True
-        ending = (parts.sweeping, parts.scrubbing, parts.clearing, parts.deleting, parts.watching, parts.announcing)
-        for part in (*ending, parts.waiting, parts.leading):
+        ending = (parts.sweeping, parts.scrubbing, parts.clearing, parts.deleting, parts.watching, parts.watching_disk)
+        for part in (*ending, parts.announcing, parts.waiting, parts.leading):
             part.cancel()
         await self._leader.stop()
         await server.stop(grace=1.0)

@@ -374,6 +374,18 @@ class Store:
         """The journal after `after_seq`, oldest first."""
         return self._all(Entry, statements.entries_after(after_seq, job, node, limit))
 
+    def reusable_bytes(self) -> int:
+        """Bytes of a SQLite file that hold no row and are used before the file grows; 0 for PostgreSQL."""
+        if self._dialect != "sqlite":
+            return 0
+
+        def ask() -> int:
+            with self._engines.reader.connect() as connection:
+                pages = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
+                return pages * connection.exec_driver_sql("PRAGMA page_size").scalar_one()
+
+        return self._read(ask)
+
     def last_seq(self) -> int:
         """The number of the newest entry; 0 if there is none."""
         return self._scalar(statements.last_entry) or 0

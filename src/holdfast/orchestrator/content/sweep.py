@@ -8,16 +8,17 @@ leaves behind.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from holdfast.blobs.errors import BlobError, Damaged, ManifestRefused
 from holdfast.blobs.garbage import ROUND_MS, Collector, Root
-from holdfast.blobs.keys import Stored, owner_hash
+from holdfast.blobs.keys import INCOMING, Incoming, Stored, owner_hash, parse_key
 from holdfast.boottime import boottime_ms
 from holdfast.orchestrator.api_error import ApiError, Unavailable
 from holdfast.orchestrator.content.service import ContentService
+from holdfast.orchestrator.content.upload_counts import STALE_MS
 from holdfast.orchestrator.leader.clock import wall_ms
 from holdfast.orchestrator.leader.loop import Leader
 from holdfast.state import Snapshot, Store, StoreError
@@ -56,6 +57,23 @@ def roots_of(live: Snapshot, kept: Iterable[tuple[str, tuple[str, ...]]]) -> dic
 def left_behind(live: Snapshot) -> list[str]:
     """The keys that the previous leader may still be deleting. Fails if the note cannot be read."""
     return msgspec.json.decode(live.notes.get(NOTE, "[]"), type=list[str])
+
+
+def abandoned(found: Iterable[Stored], attempts: Collection[str], sending: Collection[str], now_ms: int) -> list[str]:
+    """The keys of incoming content that nobody will ask about: its attempt is not among `attempts`, which have not
+    ended, or its sender not among those that are `sending`. A leader that has just begun does not know all people who
+    send: what they sent is left until its URL has expired."""
+    doomed: list[str] = []
+    for stored in found:
+        key = parse_key(stored.key)
+        if not isinstance(key, Incoming):
+            continue
+        if key.uploader.startswith("att_"):
+            over = key.uploader not in attempts
+        else:
+            over = key.uploader not in sending and now_ms - stored.modified_ms >= STALE_MS
+        doomed += [stored.key] if over else []
+    return doomed
 
 
 class Sweeper:
@@ -111,6 +129,21 @@ class Sweeper:
         )
         if doomed:
             await self._delete(collector, epoch, doomed)
+        return len(doomed)
+
+    async def clear_abandoned(self) -> int:
+        """Delete what was sent for attempts that have ended, and by people who stopped sending, now. Returns the number
+        of keys.
+
+        No commit is needed for that, so it works while the store cannot write: incoming content was promised to nobody,
+        and if somebody counts on it after all, it is reported as missing and sent again."""
+        found: list[Stored] = []
+        async for batch in self._content.store.list(INCOMING):
+            found += batch
+        # Read after the listing: an attempt that begins to send meanwhile is not in the listing.
+        live = await asyncio.to_thread(self._store.load_live)
+        doomed = abandoned(found, {attempt.id for attempt in live.attempts}, self._content.uploading(), wall_ms())
+        await self._content.store.delete(doomed)
         return len(doomed)
 
     async def _delete(self, collector: Collector, epoch: int, doomed: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from holdfast.boottime import boottime_ms
 from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import Answer, Done, Rejected, Send, Taken
-from holdfast.kernel.events import AnyEvent, Tick
+from holdfast.kernel.events import AnyEvent, Submitted, Tick, TokenMade
 from holdfast.kernel.kernel import Kernel
 from holdfast.model import Entry, Job, JobId, Meta, NodeId, Settings, WallTimes
 from holdfast.orchestrator.api_error import Unavailable
@@ -46,6 +46,10 @@ call."""
 YIELD_EVENTS = 256
 """After this many events, a large request lets others have a turn. A commit may begin at each turn, and the rest of the
 request waits behind it: an ordinary batch should be one commit. This many events take about ten milliseconds."""
+
+
+NEW = (Submitted, TokenMade)
+"""Events that make the store grow, and that are refused first when it has little space."""
 
 
 class LeaderEffects(Protocol):
@@ -100,6 +104,10 @@ class Leader:
         """The last served time that this process read or loaded."""
         self.crowded: Callable[[], bool] = lambda: False
         """Whether nodes wait for their handshake; set by the service for nodes."""
+        self.disk_low: Callable[[], str] = lambda: ""
+        """Why nothing new is taken for lack of space; empty while there is enough. Set by the process."""
+        self.free_disk: Callable[[], object] = lambda: None
+        """Frees space for the store, if it has none; set by the process."""
         self._outside = outside
         self._holder = f"{socket.gethostname()} pid {os.getpid()}"
         self._recorder = recorder
@@ -147,6 +155,8 @@ class Leader:
     async def ask_all(self, events: Sequence[AnyEvent]) -> tuple[list[Answer], dict[JobId, Job]]:
         """Apply several events at once. After the commit: their answers, in order, and the jobs newly accepted."""
         self._refuse_overload()
+        if any(isinstance(event, NEW) for event in events) and (why := self.disk_low()):
+            raise Unavailable("store_unavailable", why, 5)
         self._tickets += 1
         number = self._tickets
         waiting = self._waiting[number] = _Waiting(len(events))
@@ -275,6 +285,7 @@ class Leader:
                 if isinstance(cause, EndedRowChanged):
                     self.core.refused(cause.rows)
                 self._drop(cause)
+                self.free_disk()
             finally:
                 if self._timer is not None:
                     self._timer.cancel()

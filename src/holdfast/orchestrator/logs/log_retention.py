@@ -6,6 +6,7 @@ deletes nothing. Output that is being read is not deleted until the reader is do
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -83,5 +84,6 @@ class LogRetention:
             live = {job.id for job in self._store.jobs_by_ids(some) if job.live}
             for job in some:
                 if job not in live:
-                    self._logs.mark(job, now_ms)
+                    with contextlib.suppress(OSError):  # a full disk takes no mark; a later round writes it
+                        self._logs.mark(job, now_ms)
         return doomed
