@@ -392,7 +392,13 @@ def test_what_an_earlier_process_wrote_counts_once_it_is_synced(
             later.append([piece(0, b"ab")])
     assert len(os.listdir("/proc/self/fd")) == open_before
     assert later.read(ATTEMPT, "stdout", 0, 9) == b"ab"
+    # Then it is synced before anything is added to it: what is added later must not be all that a failed sync removes
+    done: list[str] = []
+    sync, write = os.fdatasync, os.pwrite
+    monkeypatch.setattr(logs_module.os, "fdatasync", lambda d: (done.append("sync"), sync(d)))
+    monkeypatch.setattr(logs_module.os, "pwrite", lambda *words: (done.append("write"), write(*words))[1])
     assert stored(later, piece(0, b"abc")) == [3]
+    assert done == ["sync", "write", "sync"]
     later.close()
 
 
