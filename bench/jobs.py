@@ -134,7 +134,7 @@ class Network:
         endpoint = json.loads((data / "endpoint.json").read_text())
         self.url = endpoint["url"]
         self.headers = {"Authorization": f"Bearer {(data / 'admin.token').read_text().strip()}"}
-        token = httpx.post(f"{self.url}/v1/tokens", headers=self.headers, json={}).json()["token"]
+        token = httpx.post(f"{self.url}/v1/tokens", headers=self.headers, json={"uses": -1}).json()["token"]
         swarm = [sys.executable, __file__, "--swarm", endpoint["nodes"]]
         self.nodes = subprocess.Popen(swarm, env={**env, "HOLDFAST_TOKEN": token}, stdout=subprocess.PIPE, text=True)
         assert self.nodes.stdout is not None

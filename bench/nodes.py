@@ -145,7 +145,7 @@ def measure(count: int, watch_s: float) -> list[dict[str, Any]]:
         try:
             client = orchestrator.client()
             empty_mib, busy_s = orchestrator.mib(), orchestrator.busy_s()
-            swarms = Swarms(orchestrator, client.tokens.create().token, count)
+            swarms = Swarms(orchestrator, client.tokens.create(uses=-1).token, count)
             first, last = swarms.wait_for(1, JOIN_S_MAX)
             join = {
                 "row": "join", "nodes": count, "seconds": round(last - first, 1),
