@@ -50,8 +50,10 @@ class ApiError(Exception):
 class CursorExpired(ApiError):
     """A stream cannot be resumed: what follows the cursor is no longer kept."""
 
+    code = "cursor_expired"
+
     def __init__(self, oldest: int) -> None:
-        super().__init__("cursor_expired", f"the journal after that cursor was deleted; the oldest cursor is {oldest}")
+        super().__init__(self.code, f"the journal after that cursor was deleted; the oldest cursor is {oldest}")
         self._oldest = oldest
 
     @property
