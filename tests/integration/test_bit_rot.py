@@ -71,7 +71,7 @@ def test_one_flipped_bit_is_named_and_replaced_by_the_next_send(tmp_path: Path) 
             # and the job fails by nobody's fault but the platform's
             await says_damaged(node, start)
             ended = await house.ended(job)
-            assert blame(ended) == (Verdict.FAILED, FailureCode.DAMAGED, "platform", True, False)
+            assert blame(ended) == (Verdict.FAILED, "damaged", "platform", True, False)
             strikes = house.store.node(node.id)
             assert strikes is not None and strikes.strikes == 0
             # and what is damaged counts as missing, so that the next send replaces it
