@@ -34,7 +34,7 @@ def test_no_process_of_a_node_shows_its_token(tmp_path: Path) -> None:
     # given nodes that were started with a token: one by a flag, one by the environment
     with LocalNetwork(tmp_path) as network:
         up = network.start_orchestrator(preset="lan")
-        token = network.client().tokens.create().token
+        token = network.client().tokens.create(uses=2).token
         unsafe = ["--unsafe-process-runtime"] if network.unsafe else []
         where = ["--orchestrator", up.listen, "--home", str(tmp_path / "bee"), "--name", "bee"]
         environ = {"HOLDFAST_TOKEN": token}

@@ -70,7 +70,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _OF_A_PROCESS = {"endpoint.json", "endpoint.json.new", "endpoint.draft", NOTE}
 """Files of a running process that are not part of its data."""
-_BESIDE_STATE = ("", "-wal", "-shm", "-journal", ".lock")
+_BESIDE_STATE = ("", "-wal", "-shm", "-journal", ".lock", ".reserve")
 """Suffixes of the state's file name: the state itself, and the files that SQLite and the orchestrator keep beside
 it."""
 _UNREAD = ""
