@@ -107,7 +107,7 @@ def test_a_killed_shim_is_a_fault_of_the_machine_and_the_job_is_tried_elsewhere(
 @pytest.mark.spec("J7")
 def test_a_killed_body_is_the_users_own_end_and_is_not_repeated(network: FaultNetwork) -> None:
     # given a job that has begun: to run, and to print
-    job = network.hold()
+    job = network.hold(attempts_max=1)
     node = network.node_running(job)
     network.wait_output(job)
 
