@@ -35,6 +35,9 @@ ATTACKS = {
 """The listener that each is aimed at, and how many connections it holds."""
 NEED_LIMITS = ("half_sent", "second_request", "idle_prefaces") if LONG else ("half_sent", "idle_prefaces")
 """What shuts people out of a server without limits."""
+TIMED = [name for name in ATTACKS if LONG or name not in ("half_sent", "second_request", "idle_tls")]
+"""The others cost so much processor time that only the long form, on a machine for itself, judges how long people wait
+(docs/threats.md)."""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +76,8 @@ def test_an_honest_client_notices_no_attack(name: str, request: pytest.FixtureRe
         # and nothing is left of the attack
         wait_for(lambda: server.back_at(start), lambda: f"{server.taken()} to be {start} again", BACK_S)
         # and it was about as fast as before, if this machine had nothing else to do
-        if during.p99_s <= max(TIMES_QUIET * quiet.p99_s, P99_S) or not (calm and idle_machine()):
+        slow = during.p99_s > max(TIMES_QUIET * quiet.p99_s, P99_S)
+        if not slow or name not in TIMED or not (calm and idle_machine()):
             break
         assert left, f"{during.p99_s:.3f} s under attack, {quiet.p99_s:.3f} s before"
     # and the log has some lines about it, and no more

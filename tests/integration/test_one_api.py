@@ -295,7 +295,9 @@ def test_both_refuse_the_same_in_the_same_words(
     for world in (real, virtual):
         where, what = filled(world, path, asked)
         answer = world.ask(method, where, **what)
-        assert answer.status_code >= 400 and set(answer.json()) == {"code", "says", "hint", "failure", "oldest"}, answer.text
+        assert answer.status_code >= 400 and set(answer.json()) == {"code", "says", "hint", "failure", "oldest"}, (
+            answer.text
+        )
         answers.append((answer.status_code, headers(answer), said(world, answer.text)))
     assert answers[0] == answers[1]
 

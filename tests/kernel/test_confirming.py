@@ -356,23 +356,6 @@ def test_the_run_that_confirms_starts_where_the_doubted_one_did() -> None:
     assert network.job().checkpoint is None
 
 
-@pytest.mark.spec("A12", "J6")
-def test_what_a_refuted_machine_saved_in_other_jobs_is_not_believed() -> None:
-    network = network_of("node_a", "node_b", settings=SETTINGS)
-    network.submit("saved", recovery=Recovery.RESUME, checkpoint_ms=1_000)
-    (saver,) = network.attempts("saved")
-    network.report(saver.node, seen(saver, HeldPhase.RUNNING), full=False)
-    network.tell(Checkpointed(saver.id, saver.fence, "ab" * 32, 10))
-    keys = [f"k{number}" for number in range(8)]
-    for key in keys:
-        network.submit(key, need=Need(Resources(10, 10, 10)))
-    key = next(key for key in keys if network.attempts(key)[0].node == saver.node)
-    fail(network, network.attempts(key)[0])
-    assert network.job("saved").checkpoint is not None
-    succeed(network, network.attempts(key)[1])
-    assert network.job("saved").checkpoint is None
-
-
 @pytest.mark.spec("A12", "J14")
 def test_a_new_leader_knows_what_is_doubted() -> None:
     network = network_of("node_a", "node_b")

@@ -67,7 +67,8 @@ ROOMS = (
     ),
     Room(
         "identity", ("identity",), 0.90,
-        ("unit/test_identity_*.py", "unit/test_glue_identity.py", "unit/test_wire_link.py", "unit/test_node_link.py",
+        ("unit/test_identity_*.py", "unit/test_glue_identity.py", "unit/test_access_secrets.py",
+         "unit/test_wire_link.py", "unit/test_node_link.py",
          "integration/test_glue_link.py", "integration/test_glue_races.py"),
     ),
     Room(

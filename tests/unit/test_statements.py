@@ -48,3 +48,16 @@ def test_records_that_have_ended_are_found_by_their_ids() -> None:
         connection.execute(statements.put(jobs), by_table(rows)[jobs])
         asked = statements.ended_by_ids(jobs, [rows[0].id, rows[1].id], "sqlite")
         assert list(connection.execute(asked).scalars()) == [by_table(rows)[jobs][0]["doc"]]
+
+
+@pytest.mark.spec("J14")
+def test_a_document_is_replaced_in_the_row_with_its_id_and_in_no_other() -> None:
+    engine = create_engine("sqlite://")
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        for name in ("job_a", "job_b"):
+            row = {"id": name, "owner": "ann", "name": "", "phase": "ended", "submitted_ms": 1, "doc": name}
+            connection.execute(jobs.insert().values(**row))
+        connection.execute(statements.replace_doc(jobs, "job_a", "new"))
+        found = dict(connection.execute(select(jobs.c.id, jobs.c.doc)).tuples().all())
+    assert found == {"job_a": "new", "job_b": "job_b"}

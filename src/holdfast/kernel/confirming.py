@@ -19,12 +19,11 @@ from itertools import islice
 from msgspec.structs import replace
 
 from holdfast.kernel import node_records
-from holdfast.kernel.contenders import end_job, offer, pending_facts
+from holdfast.kernel.contenders import end_job, offer, pending_facts, used_up
 from holdfast.kernel.health import cleared, strike
 from holdfast.kernel.mechanism import Mechanism
 from holdfast.kernel.placement import kind_serves
 from holdfast.kernel.queue import LaneKey
-from holdfast.kernel.tainting import taint_node
 from holdfast.kernel.world import Member, World
 from holdfast.model import (
     Attempt,
@@ -83,7 +82,7 @@ def opinion(w: World, job: Job, attempt: Attempt) -> Confirmation | None:
     pending = job.pending_verdict
     if pending is not None and pending.node != attempt.node:
         return Confirmation.CONFIRMED
-    if job.spec.recovery is Recovery.NEVER or job.spec.attempts_max == 1:
+    if job.spec.recovery is Recovery.NEVER or job.spec.attempts_max == 1 or used_up(w, job):
         return Confirmation.UNCONFIRMED
     if node_records.is_proven(w, attempt.node):
         return Confirmation.RECORD
@@ -123,8 +122,7 @@ def taken(w: World, job: Job) -> bool:
 
 
 def refuted(w: World, job: Job, attempt: Attempt) -> None:
-    """The attempt finished the job, whose row before that is given: whoever blamed its owner was wrong. What that
-    machine saved in other jobs is not believed either."""
+    """The attempt finished the job, whose row before that is given: whoever blamed its owner was wrong."""
     pending = job.pending_verdict
     if pending is None or pending.node == attempt.node:
         return
@@ -132,7 +130,6 @@ def refuted(w: World, job: Job, attempt: Attempt) -> None:
     if not pending.excused:
         detail = f"it said {pending.failure.code.value} of {pending.attempt}, and {attempt.id} succeeded"
         strike(w, pending.node, Failure(FailureCode.REFUTED, detail))
-        taint_node(w, pending.node)
 
 
 def ask_again(w: World, job: Job) -> None:

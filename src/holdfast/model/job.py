@@ -135,7 +135,7 @@ class Confirmation(StrEnum):
     RECORD = "record"
     """The machine blames owners no more often than others do."""
     UNCONFIRMED = "unconfirmed"
-    """The job may not be repeated, or no other machine could take it."""
+    """The job may not be repeated, has no attempt left, or no other machine could take it."""
     TAKEN = "taken"
     """The owner did not wait for the confirmation."""
 

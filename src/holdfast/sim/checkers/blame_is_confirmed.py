@@ -55,10 +55,17 @@ class BlameIsConfirmed(Rule):
             case Confirmation.RECORD:
                 self._has_record(job, said, decision, view)
             case Confirmation.UNCONFIRMED:
-                once = job.spec.recovery is Recovery.NEVER or job.spec.attempts_max == 1
+                once = job.spec.recovery is Recovery.NEVER or job.spec.attempts_max == 1 or self._spent(before)
                 others = self._others(job, said or doubted, decision, view)
                 if not once and others:
                     self.fail(f"{job.id} ended unconfirmed as {said or doubted} says, though {others} could be asked")
+
+    def _spent(self, job: object) -> bool:
+        """Whether the job had all its attempts: none is left to confirm anything."""
+        if not isinstance(job, Job):
+            return False
+        most = job.spec.attempts_max or self.scene.settings.attempts_max
+        return job.failures >= most or job.tries >= 4 * most or job.attempts_made >= 1_000
 
     @staticmethod
     def _blames(attempt: Attempt) -> bool:

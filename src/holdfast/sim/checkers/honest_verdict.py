@@ -1,7 +1,7 @@
 """SPEC J7: a job's verdict and failure code agree with what its program does and what its owner did."""
 
 from holdfast.kernel.decision import Row
-from holdfast.model import Attempt, Blame, Confirmation, FailureCode, Job, Verdict
+from holdfast.model import Attempt, FailureCode, Job, Verdict
 from holdfast.sim.watch import Rule, SceneView
 
 
@@ -36,11 +36,7 @@ class HonestVerdict(Rule):
             self.fail(f"{job.id} is called poison after {job.felled}")
 
     def _believed(self, job: Job) -> bool:
-        """Whether only machines that lie could be asked, or nobody else could. `blame_is_confirmed` judges when the
-        word of one machine counts."""
+        """Whether a machine that lies was believed. `blame_is_confirmed` judges when the word of one machine counts."""
         rows = self.scene.store.rows.values()
         said = [a for a in rows if isinstance(a, Attempt) and a.job == job.id and a.failure is not None]
-        liars = self.scene.faults.blamers
-        if job.confirmation in (Confirmation.UNCONFIRMED, Confirmation.TAKEN):
-            return any(a.node in liars for a in said)
-        return all(a.node in liars for a in said if a.failure is not None and a.failure.meaning.blame is Blame.USER)
+        return job.confirmation is not None and any(a.node in self.scene.faults.blamers for a in said)

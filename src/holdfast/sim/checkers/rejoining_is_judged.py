@@ -4,7 +4,7 @@ that it reports but should not hold is discarded."""
 
 from holdfast.kernel.decision import Decision, ToSession
 from holdfast.kernel.events import AnyEvent, NodeJoined
-from holdfast.model import Attempt, AttemptPhase, Instant, Node, NodeId, NodeState
+from holdfast.model import Attempt, AttemptPhase, Entry, Instant, Node, NodeId, NodeState
 from holdfast.model.messages import Discard, HeldPhase, Welcome
 from holdfast.sim.watch import Rule, View, patience_of
 
@@ -21,7 +21,9 @@ class RejoiningIsJudged(Rule):
             return
         after = next((r for r in decision.changes if isinstance(r, Node) and r.id == before.id), before)
         want = self._standing(before, patience_of(now, decision, view), view)
-        if after.state is not want:
+        # What it came back without may be one fault too many.
+        struck = any(isinstance(r, Entry) and r.kind == "node.strike" and r.node == before.id for r in decision.changes)
+        if after.state is not want and not (struck and after.state is NodeState.QUARANTINED):
             self.fail(f"{before.id} was {before.state} with {before.strikes} strikes and came back {after.state}")
         if before.state in AWAY and (after.public_key, after.strikes) != (before.public_key, before.strikes):
             self.fail(f"{before.id} came back with another key, or {after.strikes} strikes for {before.strikes}")
