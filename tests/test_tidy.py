@@ -197,6 +197,44 @@ def test_what_stands_beside_a_job_needs_the_standard_library_only(module: str) -
     assert done.returncode == 0, done.stderr.strip().splitlines()[-1]
 
 
+# --- a wall clock decides nothing ---
+
+WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today"}
+READS_WALL_CLOCK = {
+    "blobs/folder.py": "a store without an orchestrator; with one, served time is passed in",
+    "blobs/s3.py": "the bucket's clock cannot be read; counts for content that nobody refers to",
+    "blobs/scanning.py": "compared with change times of files: what just changed is read again",
+    "blobs/signing.py": "for programs without an orchestrator; with one, served time is passed in",
+    "blobs/unpacking.py": "compared with change times of files: what just changed is read again",
+    "cli/job_upload.py": "clears a cache",
+    "cli/render/estimate_text.py": "shown",
+    "cli/render/jobs.py": "shown",
+    "cli/watch/job_watch.py": "shown",
+    "diagnostics/reach.py": "shows how far two clocks are apart",
+    "node/agent.py": "shown",
+    "node/attempt/venvs.py": "the order in which a cache is emptied",
+    "node/images/image_cache.py": "the order in which a cache is emptied",
+    "node/operator/operator_socket.py": "the hours of a machine's owner are local time",
+    "node/runtimes/container_supervisor.py": "until when the engine, on the same clock, tells its events",
+    "orchestrator/leader/clock.py": "shown; the one place of the orchestrator",
+    "sim/__main__.py": "a seed",
+    "state/migrations/versions/v0006_served_time.py": "dates of the release before",
+    "testing/rehearsal.py": "compared with dates that the API shows, on one machine",
+}
+"""Modules that read a clock which anybody can set, and why nothing is deleted, expired or blamed by it."""
+
+
+def test_only_listed_modules_read_a_clock_that_can_be_set() -> None:
+    reading = {
+        path.relative_to(SRC).as_posix()
+        for path in python_files(SRC)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and ast.unparse(node).removeprefix("datetime.") in WALL_CLOCKS
+    }
+    none([f"{path} reads a wall clock and is not listed" for path in reading - READS_WALL_CLOCK.keys()])
+    none([f"{path} is listed and reads no wall clock" for path in READS_WALL_CLOCK.keys() - reading])
+
+
 # --- an enum decides, one renderer makes the sentence ---
 
 SENTENCE = re.compile(r"[A-Za-z]{2,}[,:;.]? [A-Za-z]{2,}")

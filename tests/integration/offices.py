@@ -58,8 +58,9 @@ class Crash(BaseException):
 class Shaky:
     """A blob store that can be made to stop its caller before, between or after deletions."""
 
-    def __init__(self, store: BlobStore) -> None:
+    def __init__(self, store: BlobStore, clock: Clock) -> None:
         self._store = store
+        self.now_ms = clock.wall
         self.before: Callable[[], Awaitable[None]] | None = None
         self.between: Callable[[], None] | None = None
         self.after: Callable[[], Awaitable[None]] | None = None
@@ -89,7 +90,7 @@ class Office:
 
     def __init__(self, url: str, blobs: BlobStore, clock: Clock) -> None:
         self.store = Store.open(url)
-        self.blobs = Shaky(blobs)
+        self.blobs = Shaky(blobs, clock)
         self.content = ContentService(self.blobs)  # pyright: ignore[reportArgumentType]
         self.leader = OfficeLeader(Settings.test(), self.store, self, Wakeups(), Metrics())
         self.leader.clock = clock

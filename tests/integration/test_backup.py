@@ -37,7 +37,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for one in (content_module, sweep_module):
         monkeypatch.setattr(one, "boottime_ms", clock.boot)
-    monkeypatch.setattr(sweep_module, "wall_ms", clock.wall)
     return clock
 
 

@@ -432,6 +432,7 @@ def test_wrong_credentials_are_named_and_not_shown(rclone_place: S3Place) -> Non
     ("status", "code", "error"),
     [
         (507, "Whatever", StoreFull), (503, "QuotaExceeded", StoreFull), (503, "SlowDown", StoreGone),
+        (403, "RequestTimeTooSkewed", StoreGone),
         (403, "AccessDenied", StoreRefused), (400, "NoSuchBucket", StoreRefused), (500, "InternalError", StoreGone),
     ],
 )  # fmt: skip

@@ -38,8 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for module in (content_module, sweep_module):
         monkeypatch.setattr(module, "boottime_ms", clock.boot)
-    for module in (sweep_module, loop_module):
-        monkeypatch.setattr(module, "wall_ms", clock.wall)
+    monkeypatch.setattr(loop_module, "wall_ms", clock.wall)
     return clock
 
 

@@ -26,6 +26,8 @@ from holdfast.blobs.errors import (
     StoreRefused,
     StoreSlow,
 )
+from holdfast.blobs.folder import STALE_S
+from holdfast.blobs.signing import LinkSigner
 from holdfast.blobs.store import Condition
 from holdfast.blobs.verified import verify
 from holdfast.orchestrator.logs.log_files import DISK_RESERVE_BYTES
@@ -121,14 +123,42 @@ def test_what_is_owned_is_synced_before_it_is_called_so(tmp_path: Path, monkeypa
     assert steps == ["sync file", "rename", "sync folder"]
 
 
-def test_old_remains_of_a_killed_process_are_cleared_away(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path / "s")
+@pytest.mark.spec("J14")
+def test_old_remains_of_a_killed_process_are_cleared_away_whatever_date_their_files_have(tmp_path: Path) -> None:
+    served = [3 * STALE_S]
+    store = FolderStore(tmp_path / "s", LinkSigner(bytes(32), "", lambda: served[0]))
     run(store.probe())
-    for name, age in (("old", 90_000), ("young", 10)):
-        (tmp_path / "s/tmp" / name).write_bytes(b"half")
-        os.utime(tmp_path / "s/tmp" / name, (time.time() - age,) * 2)
+
+    def left() -> Path:
+        path = store._draft(served[0])  # pyright: ignore[reportPrivateUsage]
+        path.write_bytes(b"half")
+        return path
+
+    first = left()
+    served[0] += 1
+    second = left()
+    os.utime(second, (0, 0))
+    for name in ("0123456789abcdef", "later-0123", "77"):
+        (tmp_path / "s/tmp" / name).write_bytes(b"of an earlier release")
+    served[0] += STALE_S
     run(store.probe())
-    assert [p.name for p in (tmp_path / "s/tmp").iterdir()] == ["young"]
+    assert [p.name for p in (tmp_path / "s/tmp").iterdir()] == [second.name]
+    assert not first.exists()
+
+
+@pytest.mark.spec("J14")
+def test_what_is_stored_is_dated_by_the_time_that_was_served(tmp_path: Path) -> None:
+    served = [1_000.0]
+    store = FolderStore(tmp_path / "s", LinkSigner(bytes(32), "", lambda: served[0]))
+    sha, data = fresh(10)
+    run(store.probe())
+    run(store.put(incoming_key(UPLOADER, sha), data))
+    there = run(store.head(incoming_key(UPLOADER, sha)))
+    assert there is not None and there.modified_ms == store.now_ms() == 1_000_000
+    served[0] = 2_000.5
+    run(store.promote(incoming_key(UPLOADER, sha), owned_key(OWNER, sha), 10))
+    there = run(store.head(owned_key(OWNER, sha)))
+    assert there is not None and there.modified_ms == store.now_ms() == 2_000_500
 
 
 def test_a_store_without_a_signer_signs_nothing(tmp_path: Path) -> None:
@@ -332,7 +362,10 @@ def test_what_is_damaged_is_kept_for_a_month(tmp_path: Path) -> None:
     (aside,) = (tmp_path / "damaged").iterdir()
     run(store.probe())
     assert aside.exists()
-    old = time.time() - folder_module.DAMAGED_S - 60
-    os.utime(aside, (old, old))
+    old = time.time() - folder_module.DAMAGED_S
+    os.utime(aside, (old + 60, old + 60))
+    run(store.probe())
+    assert aside.exists()
+    os.utime(aside, (old - 60, old - 60))
     run(store.probe())
     assert not aside.exists()

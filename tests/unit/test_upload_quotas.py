@@ -34,6 +34,9 @@ class Shelf:
         self.found[key] = Stored(key, size, NOW_MS - age_ms)
         return key
 
+    def now_ms(self) -> int:
+        return NOW_MS
+
     async def list(self, prefix: str) -> AsyncIterator[Sequence[Stored]]:
         self.looked += 1
         for stored in list(self.found.values()):
@@ -46,8 +49,7 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    monkeypatch.setattr(upload_counts, "wall_ms", lambda: NOW_MS)
+def shelf() -> Shelf:
     return Shelf()
 
 

@@ -48,8 +48,8 @@ R = TypeVar("R")
 TIMEOUT_S = 60.0
 DAMAGED_S = 30 * 24 * 3600.0
 """How long damaged content is kept aside."""
-STALE_S = 3600.0
-"""A temporary file that nothing was written to for this long is abandoned."""
+STALE_S = 24 * 3600.0
+"""A temporary file that was made this long ago is abandoned: no upload takes a day."""
 FREE_BYTES_MIN = 768 << 20
 """Uploads are refused if less than this is free, or less than 15 % of a small disk. More than logs leave free
 (orchestrator/logs/log_files.py), which leave more than the state needs: whoever fills the disk with files stops files
@@ -74,11 +74,19 @@ class FolderStore:
         self._aside = root / "damaged"
         self.on_damage: Callable[[str], None] = lambda key: None
         self._signer = signer
+        self._now_s = signer.now_s if signer is not None else time.time
+        """Dates what is stored, and counts its age: an orchestrator's served time, which nobody can set. Only for the
+        event loop's thread."""
+        self._began_s = 0.0
+        """The time when the last blocking call began, for its thread."""
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(THREADS, "holdfast-blobs")
         self._incoming = IncomingBytes(self._measure)
 
     # --- the interface of a store ---
+
+    def now_ms(self) -> int:
+        return int(self._now_s() * 1000)
 
     async def probe(self) -> Abilities:
         return await self._in_thread(self._probe)
@@ -130,7 +138,7 @@ class FolderStore:
         if grant.method != "PUT" or not isinstance(key, Incoming):
             raise LinkRefused("this URL is not for writing")
         await self._begin(key.uploader, grant)
-        arriving = _Arriving(self._temporary / secrets.token_hex(16), grant, key.sha)
+        arriving = _Arriving(self._draft(self._now_s()), grant, key.sha)
         stored = False
         try:
             async for part in body:
@@ -167,6 +175,7 @@ class FolderStore:
     # --- blocking ---
 
     async def _in_thread(self, do: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        self._began_s = self._now_s()
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, partial(do, *args, **kwargs))
@@ -193,11 +202,14 @@ class FolderStore:
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._temporary.mkdir(exist_ok=True, mode=0o700)
         self._aside.mkdir(exist_ok=True, mode=0o700)
-        for folder, age_s in ((self._temporary, STALE_S), (self._aside, DAMAGED_S)):
-            for left in folder.iterdir():
+        for left in self._temporary.iterdir():
+            if self._began_s - _made_s(left) > STALE_S:
                 with contextlib.suppress(OSError):
-                    if time.time() - left.stat().st_mtime > age_s:
-                        left.unlink()
+                    left.unlink()
+        for left in self._aside.iterdir():
+            with contextlib.suppress(OSError):
+                if self._began_s - left.stat().st_mtime > DAMAGED_S:
+                    left.unlink()
         data = secrets.token_bytes(32)
         key = incoming_key("probe", sha_of(data))
         self._put(key, data, True)
@@ -211,9 +223,13 @@ class FolderStore:
         self._delete([key])
         return Abilities(create_only)
 
+    def _draft(self, made_s: float) -> Path:
+        """A new temporary name. It begins with the second in which it was made."""
+        return self._temporary / f"{int(made_s)}-{secrets.token_hex(16)}"
+
     def _put(self, key: str, data: bytes, create_only: bool) -> None:
         self._path(key)
-        temporary = self._temporary / secrets.token_hex(16)
+        temporary = self._draft(self._began_s)
         file = os.open(temporary, _NEW, 0o600)
         try:
             _write(file, data)
@@ -227,6 +243,7 @@ class FolderStore:
         """From written to acknowledged. For owned content: sync the bytes, rename the file, sync the folder."""
         target = self._path(key)
         lasting = isinstance(parse_key(key), Owned)
+        os.utime(file, (self._began_s, self._began_s))
         if lasting:
             os.fsync(file)
         self._make_parents(target)
@@ -287,7 +304,7 @@ class FolderStore:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 if os.fstat(file.fileno()).st_ino == path.stat().st_ino:  # it was not replaced meanwhile
                     self._aside.mkdir(exist_ok=True, mode=0o700)
-                    os.utime(file.fileno())  # it is kept for a while from now on
+                    os.utime(file.fileno(), (self._began_s, self._began_s))  # it is kept for a while from now on
                     os.replace(path, self._aside_path(key))
         except FileNotFoundError:
             return Condition.DAMAGED if self._aside_path(key).exists() else Condition.ABSENT
@@ -352,7 +369,7 @@ class FolderStore:
         """Writers replace files and never change one in place. So a second hard link keeps exactly the bytes that are
         verified, whatever is uploaded under the first name meanwhile."""
         sha = same_sha(incoming, owned)
-        held = self._temporary / secrets.token_hex(16)
+        held = self._draft(self._began_s)
         try:
             os.link(self._path(incoming), held)
         except FileNotFoundError:
@@ -361,7 +378,6 @@ class FolderStore:
             with held.open("rb", buffering=0) as file:
                 if os.fstat(file.fileno()).st_size != size or _hash(file.fileno()) != sha:
                     raise Mismatch(f"what was sent for blob {sha} has another size or hash")
-                os.utime(file.fileno())  # its age counts from now on
                 self._settle(file.fileno(), held, owned)
         finally:
             with contextlib.suppress(OSError):
@@ -373,6 +389,12 @@ def short_of_space(root: Path, times: int = 1) -> bool:
     """Whether uploads to a folder are refused, so that its disk has space for others. `times`: whether that is near."""
     disk = os.statvfs(root)
     return disk.f_bavail * disk.f_frsize < times * min(FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize * 15 // 100)
+
+
+def _made_s(draft: Path) -> int:
+    """When a temporary file was made; long ago if its name does not say, as those of earlier releases."""
+    made = draft.name.partition("-")[0]
+    return int(made) if "-" in draft.name and made.isdecimal() else 0
 
 
 def _write(file: int, data: bytes) -> None:

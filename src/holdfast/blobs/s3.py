@@ -6,6 +6,7 @@ inside the store could pick up what was uploaded a moment later.
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Literal, TypeVar, cast
@@ -40,6 +41,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _FULL = {"InsufficientStorage", "QuotaExceeded", "StorageFull", "XMinioStorageFull"}
 _REFUSED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "PermanentRedirect"}
+_SKEWED = "RequestTimeTooSkewed"
 _DELETED_AT_ONCE = 1_000
 
 
@@ -81,6 +83,11 @@ class S3Store:
             retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=place.timeout_s)},
             **options,  # type: ignore[arg-type]
         )
+
+    def now_ms(self) -> int:
+        """The bucket's clock cannot be read; this machine's should show the same. It decides only about content that
+        nobody refers to (see `garbage`)."""
+        return time.time_ns() // 1_000_000
 
     async def probe(self) -> Abilities:
         data = b"holdfast looks whether this store can be used"
@@ -224,6 +231,12 @@ class S3Store:
         """The library has one class for most errors; the rest is in its message, which is never shown as it is."""
         text, where = str(error), f"bucket {self._place.bucket}"
         status, code = _first(_STATUS, text), _first(_CODE, text)
+        if code == _SKEWED:
+            # Not a refusal: it passes when the clock is right, and nothing of the content is wrong.
+            return StoreGone(
+                f"{where} and this machine differ in the time by more than S3 tolerates",
+                hint="Set the clock of the orchestrator's machine: requests and URLs of S3 carry its date.",
+            )
         denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
         if denied or code in _REFUSED:
             return StoreRefused(f"{where} denies access", hint="Check the key, its rights and the bucket's name.")

@@ -45,6 +45,10 @@ class BlobStore(Protocol):
     on_damage: Callable[[str], None]
     """Called with the key of owned content that was found damaged, from any thread."""
 
+    def now_ms(self) -> int:
+        """The time by the clock that dates what is stored: ages of content are counted by it alone."""
+        ...
+
     async def probe(self) -> Abilities:
         """Write, read and delete something. Raises if the store cannot be used."""
         ...

@@ -35,7 +35,7 @@ from holdfast.identity import private_files
 
 SERVER_NAME = "holdfast"
 """The name in every certificate, whatever the address."""
-_NOT_BEFORE = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+_NOT_BEFORE = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _NOT_AFTER = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 """RFC 5280's value for no expiry."""
 

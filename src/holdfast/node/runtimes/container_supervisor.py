@@ -287,7 +287,7 @@ class ContainerSupervisor:
             watches = self._watch is not None
             seen = {"version": self._groups.version, "places": self._groups.places, "watches": watches}
         self._say({"pid": self._first} | seen)
-        self._began_at = time.time()
+        self._began_s = time.monotonic()
         self._gate = os.open(f"{task.folder}/io/{GATE}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._gate, 0)
         self._pass_on()
@@ -363,7 +363,7 @@ class ContainerSupervisor:
                     waiting, try_at = None, now + _AGAIN_S
                 if waiting and not self._ended:
                     self._pass_on_by_engine()
-                    if time.time() - self._began_at > _LEARN_S:
+                    if time.monotonic() - self._began_s > _LEARN_S:
                         self._does_survive()
             except EngineGone:
                 self._lost = True
@@ -456,14 +456,15 @@ class ContainerSupervisor:
 
     def _what_was_done(self) -> list[str]:
         """The engine's events of the container: requests to it, and its end. We sent none, so any such request came
-        from somebody else."""
+        from somebody else. Events have dates of a clock that may be set while the job runs: so all that the engine
+        remembers of this container is asked for, whatever its date."""
         filters = {"container": [self._id], "event": ["kill", "stop", "die"]}
         until = time.monotonic() + _REMEMBERED_S
         while True:
             # Docker streams events until a time that is given, Podman unless it is told not to.
             bound = {"stream": "false"} if self._podman else {"until": f"{time.time():.6f}"}
             try:
-                said = self._text("/events" + query(since=int(self._began_at), filters=filters, **bound))
+                said = self._text("/events" + query(since=1, filters=filters, **bound))
                 done = [str(json.loads(line).get("Action", "")) for line in said.splitlines() if line.strip()]
             except (OSError, ValueError):
                 return []

@@ -1,6 +1,7 @@
 """Tells the operator what was refused and closed, in few lines: an attack must not fill the log."""
 
 import logging
+import time
 from collections import Counter
 
 from holdfast.orchestrator.metrics import Metrics
@@ -49,7 +50,8 @@ class FewLines(logging.Filter):
         self._count = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.created - self._since_s >= REPORT_EVERY_S:
-            self._since_s, self._count = record.created, 0
+        now_s = time.monotonic()  # not the record's date: a wall clock that is set back would silence it for as long
+        if now_s - self._since_s >= REPORT_EVERY_S:
+            self._since_s, self._count = now_s, 0
         self._count += 1
         return self._count <= LINES_MAX

@@ -19,7 +19,6 @@ from holdfast.boottime import boottime_ms
 from holdfast.orchestrator.api_error import ApiError, Unavailable
 from holdfast.orchestrator.content.service import ContentService
 from holdfast.orchestrator.content.upload_counts import STALE_MS
-from holdfast.orchestrator.leader.clock import wall_ms
 from holdfast.orchestrator.leader.loop import Leader
 from holdfast.state import Snapshot, Store, StoreError
 from holdfast.tasks import TaskScope
@@ -124,8 +123,9 @@ class Sweeper:
             async for batch in self._content.store.list(prefix):
                 listing += batch
         uploading = {*(attempt.id for attempt in live.attempts), *self._content.uploading()}
+        store_ms = self._content.store.now_ms()
         doomed = collector.condemn(
-            listing, roots, named, uploading, roots_read_ms=read_ms, now_ms=boottime_ms(), store_ms=wall_ms()
+            listing, roots, named, uploading, roots_read_ms=read_ms, now_ms=boottime_ms(), store_ms=store_ms
         )
         if doomed:
             await self._delete(collector, epoch, doomed)
@@ -142,8 +142,9 @@ class Sweeper:
             found += batch
         # Read after the listing: an attempt that begins to send meanwhile is not in the listing.
         live = await asyncio.to_thread(self._store.load_live)
-        doomed = abandoned(found, {attempt.id for attempt in live.attempts}, self._content.uploading(), wall_ms())
-        await self._content.store.delete(doomed)
+        store = self._content.store
+        doomed = abandoned(found, {attempt.id for attempt in live.attempts}, self._content.uploading(), store.now_ms())
+        await store.delete(doomed)
         return len(doomed)
 
     async def _delete(self, collector: Collector, epoch: int, doomed: Sequence[str]) -> None:

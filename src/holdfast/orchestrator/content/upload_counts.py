@@ -13,7 +13,6 @@ from holdfast.blobs.manifest import Blob
 from holdfast.blobs.store import BlobStore
 from holdfast.orchestrator.api_error import Unavailable
 from holdfast.orchestrator.content.uploaders import ACCEPTED_MS, Uploader
-from holdfast.orchestrator.leader.clock import wall_ms
 
 STALE_MS = 15 * 60_000
 """Incoming content of this age may be deleted to make room for other content of the same uploader: the URL that it was
@@ -54,7 +53,7 @@ class UploadCounts:
         found: list[Stored] = []
         async for batch in self._store.list(f"{INCOMING}{uploader}/"):
             found += batch
-        total, now_ms = sum(one.size for one in found), wall_ms()
+        total, now_ms = sum(one.size for one in found), self._store.now_ms()
         stale: list[str] = []
         for one in sorted(found, key=lambda one: one.modified_ms):
             if total <= wanted or now_ms - one.modified_ms < STALE_MS:
