@@ -13,6 +13,7 @@ from holdfast.testing.processes import READY_S, wait_for
 
 SHORT = ["sh", "-c", "echo in time"]
 SILENT = ["sh", "-c", "while [ ! -e release ]; do sleep 0.05; done; rm release"]
+LARGE = {**SMALL, "disk_mib": 128}
 RESERVE = "state.db.reserve"
 MAKES = ["sh", "-c", f"head -c 6000000 /dev/urandom > made; {HELD[2]}"]
 
@@ -87,9 +88,7 @@ def test_files_that_fill_the_disk_stop_files_only_and_go_with_their_job(tmp_path
         network.start_orchestrator()
         network.start_node("ant")
         client = network.client()
-        greedy = client.jobs.submit(
-            ["sh", "-c", "head -c 80000000 /dev/urandom > made"], cpu_milli=100, memory_mib=32, disk_mib=128
-        ).id
+        greedy = client.jobs.submit(["sh", "-c", "head -c 80000000 /dev/urandom > made"], **LARGE).id
         since = network.now()
         # when they have filled what files may take
         wait_for(lambda: "[store_full]" in network.up.log.read_text(), "its files to be refused")
@@ -122,7 +121,9 @@ def test_logs_that_fill_the_disk_wait_and_are_kept_once_there_is_room(tmp_path: 
         job = network.hold()
         network.wait_output(job)
         since = network.now()
-        loud = client.jobs.submit(["sh", "-c", "head -c 62000000 /dev/zero; sleep 600"], **SMALL).id
+        loud = client.jobs.submit(
+            ["sh", "-c", "head -c 62000000 /dev/zero; sleep 600"], **{**SMALL, "disk_mib": 128}
+        ).id
         wait_for(lambda: "logs cannot be written" in network.up.log.read_text(), "its logs to be refused")
 
         # then the state has room, people are answered, and what prints nothing ends

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,6 +76,28 @@ def test_a_cache_that_cannot_write_is_slow_and_not_broken(tmp_path: Path) -> Non
     (sha, data), *_ = blobs(1).items()
     cache.put(sha, data)
     assert cache.get(sha) is None
+
+
+def test_a_cache_that_is_made_smaller_shrinks_at_once(tmp_path: Path) -> None:
+    some = blobs(3)
+    cache = BlobCache(tmp_path, 300)
+    for sha, data in some.items():
+        cache.put(sha, data)
+    cache.limit(200)
+    assert [sha in cache for sha in some] == [False, True, True]
+    assert sum(f.stat().st_size for f in tmp_path.iterdir()) == 200
+
+
+@pytest.mark.parametrize(("free_blocks", "kept"), [(11, True), (10, False)])
+def test_a_cache_leaves_the_rest_of_the_disk_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_blocks: int, kept: bool
+) -> None:
+    cache = BlobCache(tmp_path, 1_000, bytes_free_min=1_000)
+    disk = SimpleNamespace(f_bavail=free_blocks, f_frsize=100)
+    monkeypatch.setattr("holdfast.blobs.cache.os.statvfs", lambda _: disk)
+    (sha, data), *_ = blobs(1).items()
+    cache.put(sha, data)
+    assert (sha in cache) is kept
 
 
 def test_several_threads_keep_the_bound(tmp_path: Path) -> None:

@@ -233,6 +233,19 @@ def test_a_refusal_is_repeated_until_it_is_discarded() -> None:
     assert said(bench.told(Discard(5, ATT, 7, "noted"))) == [Held(ATT, 7, HeldPhase.GONE)]
 
 
+@pytest.mark.spec("N4", "N5")
+def test_an_attempt_that_finds_no_room_when_it_is_prepared_is_refused_and_its_folder_removed() -> None:
+    bench = Bench()
+    bench.told(start())
+    why = Failure(FailureCode.REFUSED, "no room")
+    assert said(bench.do(SpawnFailed(ATT, why))) == [Held(ATT, 7, HeldPhase.REFUSED, failure=why)]
+    (full,) = reports(bench.do(NodeTick(), 1_000))
+    assert full.held[0].phase is HeldPhase.REFUSED, "it is repeated until it is discarded"
+    assert bench.core.in_use == Resources()
+    assert bench.told(Discard(5, ATT, 7, "noted")) == [Remove(ATT)]
+    assert said(bench.do(Removed(ATT))) == [Held(ATT, 7, HeldPhase.GONE)]
+
+
 @pytest.mark.spec("N5")
 def test_no_more_attempts_are_held_than_one_report_can_say() -> None:
     bench = Bench(limits=NodeLimits(attempts_max=1))

@@ -24,7 +24,7 @@ from holdfast.model import (
 )
 from holdfast.model.messages import Discard, Go, HeldPhase, Leaving, Load, Offers, Renewed, Report, Save, Start, Welcome
 from holdfast.node.core import core as core_module
-from holdfast.node.core.admission import Means, NodeLimits, crowding, flaw, order_for, unable
+from holdfast.node.core.admission import Means, NodeLimits, crowding, flaw, order_for, output_bytes_max, unable
 from holdfast.node.core.attempt_lifecycle import Act, AttemptLifecycle, BodyOutcome, EndKind, Phase
 from holdfast.node.core.core import NodeCore
 from holdfast.node.core.events import (
@@ -168,6 +168,33 @@ def test_an_order_waits_for_its_go_exactly_if_it_has_a_lease() -> None:
 
     assert isinstance(order, Order)
     assert order.wait_for_go and order.lease_ms == 1 and order.network and not order.checkpoint
+
+
+@pytest.mark.spec("N4", "A12")
+@pytest.mark.parametrize(
+    ("disk_mib", "bytes_max", "allowed"),
+    [
+        (0, 64 << 20, 1 << 20),
+        (1, 64 << 20, 1 << 20),
+        (2, 64 << 20, 1 << 20),
+        (3, 64 << 20, 3 << 19),
+        (127, 64 << 20, 127 << 19),
+        (128, 64 << 20, 64 << 20),
+        (1_024, 64 << 20, 64 << 20),
+        (1_024, 100, 100),
+    ],
+)
+def test_both_streams_of_a_job_print_at_most_as_much_as_its_disk_holds(
+    disk_mib: int, bytes_max: int, allowed: int
+) -> None:
+    assert output_bytes_max(disk_mib, bytes_max) == allowed
+    asked = start(need=Need(Resources(100, 10, disk_mib)))
+
+    order = order_for(asked, WELCOME, Means(), NodeLimits(log_bytes_max=bytes_max))
+
+    assert isinstance(order, Order)
+    assert order.log_bytes_max == allowed
+    assert order.resources["disk_mib"] == max(1, disk_mib), "without a limit it could fill the machine's disk"
 
 
 @pytest.mark.spec("N5")

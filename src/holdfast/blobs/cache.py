@@ -20,10 +20,12 @@ _TEMPORARY = ".new-"
 
 
 class BlobCache:
-    def __init__(self, folder: Path, bytes_max: int) -> None:
-        """Blobs that an earlier process left there are used again, in the order of their last use."""
+    def __init__(self, folder: Path, bytes_max: int, bytes_free_min: int = 0) -> None:
+        """Blobs that an earlier process left there are used again, in the order of their last use. `bytes_free_min`:
+        how much of the disk it leaves free, whatever its size."""
         self._folder = folder
         self._bytes_max = bytes_max
+        self._bytes_free_min = bytes_free_min
         self._lock = Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()
         """Least recently used first."""
@@ -82,7 +84,7 @@ class BlobCache:
     def put(self, sha: str, data: bytes | bytearray | memoryview) -> None:
         """Store a blob, whose hash the caller has checked. A failed write is ignored: the cache is only an
         optimisation."""
-        if len(data) > self._bytes_max or sha in self._sizes:
+        if len(data) > self._bytes_max or sha in self._sizes or self._short_of_space(len(data)):
             return
         temporary = self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         try:
@@ -95,11 +97,22 @@ class BlobCache:
             self._sizes[sha] = len(data)
             self._shrink()
 
+    def limit(self, bytes_max: int) -> None:
+        with self._lock:
+            self._bytes_max = bytes_max
+            self._shrink()
+
     def drop(self, sha: str) -> None:
         with self._lock:
             self._total -= self._sizes.pop(sha, 0)
             with contextlib.suppress(OSError):
                 (self._folder / sha).unlink()
+
+    def _short_of_space(self, size: int) -> bool:
+        if not self._bytes_free_min:
+            return False
+        disk = os.statvfs(self._folder)
+        return disk.f_bavail * disk.f_frsize - size < self._bytes_free_min
 
     def _shrink(self) -> None:
         while self._total > self._bytes_max:

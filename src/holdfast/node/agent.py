@@ -39,6 +39,7 @@ from holdfast.model.messages import (
 )
 from holdfast.node.attempt import attempt_folders
 from holdfast.node.attempt.attempt_runner import AttemptRunner, Services
+from holdfast.node.attempt.disk_room import CACHES_FREE_BYTES_MIN, DiskRoom
 from holdfast.node.attempt.preparation import Preparer
 from holdfast.node.attempt.transfer import ContentTransfer
 from holdfast.node.attempt.venvs import MIB_MAX, Venvs
@@ -128,14 +129,16 @@ class Agent:
         self.core = NodeCore(node, secrets.token_hex(8), home.epoch_seen(), offered, means)
         self.courier = Courier(self._logs_delivered)
         self.door = NodeFilesClient()
-        carrier = ContentTransfer(self.door, BlobCache(home.path / "cache", CACHE_BYTES_MAX))
+        free_mib = shutil.disk_usage(home.path).free >> 20
+        cache = BlobCache(home.path / "cache", CACHE_BYTES_MAX, bytes_free_min=CACHES_FREE_BYTES_MIN)
+        cache.limit(cache_mib(free_mib, offered.disk_mib, cache.total_bytes >> 20, CACHE_BYTES_MAX >> 20) << 20)
+        carrier = ContentTransfer(self.door, cache)
         hosts = frozenset(config.index_hosts)
         venvs = Venvs(home.path / "venvs", home.attempts, in_place=isolation == "none", hosts=hosts)
         venvs.sweep()
-        free_mib = shutil.disk_usage(home.path).free >> 20
         venvs.limit(cache_mib(free_mib, offered.disk_mib, venvs.held_mib(), MIB_MAX))
         images = Images(means.engine, home.path, private=config.private_inputs) if means.engine else None
-        preparer = Preparer(carrier, venvs, images, private_inputs=config.private_inputs)
+        preparer = Preparer(carrier, venvs, DiskRoom(home.attempts), images, private_inputs=config.private_inputs)
         self._chores = OwnedTasks(self._chore_failed)
         self._services = Services(launcher, self.courier, carrier, self.door, preparer, self.feed, self._chores.start)
         self._line: OrchestratorLink | None = None

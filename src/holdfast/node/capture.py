@@ -22,7 +22,7 @@ class StreamCapture:
             bytes_max -= _NOTICE_BYTES
         self._max = bytes_max
         self._digest = sha256()
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)  # not truncated: it may have reserved space
         self.pipe, self.body_end = os.pipe()
         os.set_blocking(self.pipe, False)
 

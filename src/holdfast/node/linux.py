@@ -21,6 +21,7 @@ _TFD_TIMER_ABSTIME = 1
 
 MS_NOSUID, MS_NODEV, MS_NOATIME, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 1024, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
+_KEEP_SIZE = 1
 CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
 
 
@@ -86,11 +87,13 @@ def own_addresses(fib_trie: str = "/proc/net/fib_trie", if_inet6: str = "/proc/n
     return sorted(address for address in found if not address.startswith("127."))
 
 
-def reserve(fd: int, size: int) -> None:
+def reserve(fd: int, size: int, *, keep_size: bool = False) -> None:
     """Reserve disk space for a file of this size. Raises OSError if there is not enough, or if it cannot be guaranteed.
+    `keep_size`: the file stays as short as it is, and grows into that space.
 
     Unlike this, `os.posix_fallocate` writes zeros if the file system has no support."""
-    _checked(_libc.fallocate64(fd, 0, ctypes.c_longlong(0), ctypes.c_longlong(size)), "fallocate")
+    mode = _KEEP_SIZE if keep_size else 0
+    _checked(_libc.fallocate64(fd, mode, ctypes.c_longlong(0), ctypes.c_longlong(size)), "fallocate")
 
 
 class BootTimer:

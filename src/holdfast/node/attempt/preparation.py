@@ -3,6 +3,7 @@ start. Decides nothing except the blame when something is unavailable.
 """
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from holdfast.durable import durable_write
 from holdfast.model import Failure, FailureCode, Input
 from holdfast.model.messages import Progress
 from holdfast.node.attempt import web_inputs
+from holdfast.node.attempt.disk_room import MIB, DiskRoom, footprint_bytes, reserve_output
 from holdfast.node.attempt.requirements_file import TEXT_BYTES_MAX
 from holdfast.node.attempt.transfer import ContentTransfer
 from holdfast.node.attempt.venvs import VenvFailed, Venvs
@@ -24,13 +26,17 @@ from holdfast.node.core.verdicts import spawn_failure
 from holdfast.node.images.image_cache import Images
 from holdfast.node.images.image_names import NoImage
 from holdfast.node.node_files_client import AttemptAccess, NodeFilesRefused
+from holdfast.node.runtimes import child, scratch
 from holdfast.node.runtimes.runtime import runtime_named
 from holdfast.passing import is_passing, patiently
 from holdfast.tasks import in_own_thread
 
 PACKAGE_FILE = "package.manifest"
 INDEX_FILE = "package.index"
-"""What was put into `work/`, stored beside it: the difference at the end is the job's result."""
+"""What was put into `work/`, stored on the same disk: the difference at the end is the job's result."""
+ROOM_S_MAX = 2.0
+"""How long an attempt waits for the space of others that have ended and are being removed."""
+ROOM_S = 0.1
 INPUTS = "inputs"
 LOST_CODES = ("blob_damaged", "blob_missing", "not_found")
 """Codes with which the orchestrator says that it does not have what it told this node to fetch."""
@@ -50,12 +56,19 @@ class Unprepared(Exception):
 
 class Preparer:
     def __init__(
-        self, carrier: ContentTransfer, venvs: Venvs, images: Images | None = None, *, private_inputs: bool = False
+        self,
+        carrier: ContentTransfer,
+        venvs: Venvs,
+        room: DiskRoom,
+        images: Images | None = None,
+        *,
+        private_inputs: bool = False,
     ) -> None:
         """`images`: None if there is no container engine. `private_inputs`: jobs may name addresses inside the node's
         own network."""
         self._carrier = carrier
         self._venvs = venvs
+        self._room = room
         self._images = images
         self._private = private_inputs
 
@@ -66,7 +79,9 @@ class Preparer:
         filled."""
         order = replace(order, requirements=bool(attempt_inputs.requirements))
         try:
+            await self._take_room(order)
             await asyncio.to_thread(runtime_named(order.runtime).prepare, order, str(folder))
+            await asyncio.to_thread(reserve_output, folder, order.log_bytes_max)
             await self._furnish(folder, order, attempt_inputs, told)
             return await self._surround(folder, order, attempt_inputs, told)
         except Unprepared:
@@ -86,8 +101,20 @@ class Preparer:
             name = errno_name(wrong)
             raise Unprepared(spawn_failure(name, f"its folder could not be created: {wrong.strerror}")) from None
 
+    async def _take_room(self, order: Order) -> None:
+        lacking = await asyncio.to_thread(self._room.take, order)
+        for _ in range(round(ROOM_S_MAX / ROOM_S)):
+            if not lacking:
+                return
+            await asyncio.sleep(ROOM_S)
+            lacking = await asyncio.to_thread(self._room.take, order)
+        if lacking:
+            asked = f"with its output it may take {footprint_bytes(order) // MIB} MiB of the node's disk"
+            raise Unprepared(Failure(FailureCode.REFUSED, f"{asked}, {lacking // MIB + 1} MiB more than it has"))
+
     def adopt(self, order: Order) -> None:
         """Keep in use what an earlier agent prepared for a running attempt."""
+        self._room.adopt(order)
         if self._images is not None and order.image:
             self._images.hold(order.image, order.attempt)
 
@@ -195,12 +222,24 @@ def _text_in(work: Path, path: str) -> str:
 
 
 def remember_package(folder: Path, manifest: Manifest, index: BlobIndex) -> None:
-    durable_write(folder / PACKAGE_FILE, manifest.to_bytes())
-    durable_write(folder / INDEX_FILE, index.to_bytes())
+    """Raises DiskFull if the job's disk has no space for it, OSError if the machine's has none."""
+    try:
+        durable_write(_lists(folder) / PACKAGE_FILE, manifest.to_bytes())
+        durable_write(_lists(folder) / INDEX_FILE, index.to_bytes())
+    except OSError as wrong:
+        if wrong.errno == errno.ENOSPC and scratch.is_own(str(folder), child.LISTS):
+            raise DiskFull("the list of its files has no space beside them") from None
+        raise
+
+
+def _lists(folder: Path) -> Path:
+    """An attempt that an earlier version prepared has no folder for them."""
+    return folder / child.LISTS if (folder / child.LISTS).is_dir() else folder
 
 
 def recall_package(folder: Path) -> tuple[Manifest | None, BlobIndex]:
     """What was put there before the body started."""
+    folder = _lists(folder)
     try:
         manifest = Manifest.from_bytes(patiently((folder / PACKAGE_FILE).read_bytes))
     except (OSError, ManifestRefused) as wrong:
@@ -214,8 +253,6 @@ def recall_package(folder: Path) -> tuple[Manifest | None, BlobIndex]:
 
 
 def errno_name(wrong: OSError) -> str:
-    import errno
-
     return errno.errorcode.get(wrong.errno or 0, "")
 
 

@@ -32,6 +32,7 @@ from pathlib import Path
 
 from holdfast.model import Failure, FailureCode
 from holdfast.node.attempt import requirements_file
+from holdfast.node.attempt.disk_room import CACHES_FREE_BYTES_MIN
 from holdfast.node.attempt.index_proxy import Target
 from holdfast.node.attempt.pip_settings import PipUnusable, read_settings
 from holdfast.node.attempt.requirements_file import RequirementsRefused
@@ -44,7 +45,7 @@ MIB_MAX = 20 * 1024
 _WORDS_MAX = 1_500
 """How much of the end of pip's output the owner gets."""
 _FREE_PERCENT = 5
-"""How much of the machine's disk the cache leaves free."""
+"""How much of the machine's disk the cache leaves free, if it is more than every cache does."""
 _LATE_S = 30.0
 """A builder that is this late does not end by itself any more."""
 _UNREACHABLE = re.compile(
@@ -193,7 +194,8 @@ class Venvs:
     def _free_mib(self) -> int:
         """How much of the machine's disk the cache may still take."""
         disk = os.statvfs(self._folder)
-        return (disk.f_bavail - disk.f_blocks * _FREE_PERCENT // 100) * disk.f_frsize >> 20
+        least = max(CACHES_FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize * _FREE_PERCENT // 100)
+        return (disk.f_bavail * disk.f_frsize - least) >> 20
 
     def _keep(self, key: str, requirements: Sequence[str], tree: Path) -> None:
         new = self._folder / f"building-{key}-{secrets.token_hex(4)}"

@@ -20,6 +20,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _INPUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Becomes the name of a file."""
 _FENCE_MAX = 2**53
+_MIB = 1 << 20
 
 
 class NodeLimits(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class NodeLimits(msgspec.Struct, frozen=True):
     argv_bytes_max: int = 32 * 1024
     env_bytes_max: int = 32 * 1024
     log_bytes_max: int = 64 * 1024 * 1024
-    """Per attempt and stream."""
+    """Per attempt and stream; less for a job with little disk (`output_bytes_max`)."""
     time_limit_ms_max: int = TIME_LIMIT_MS_MAX
     lease_ms_max: int = 1 * DAY_MS
 
@@ -114,6 +115,16 @@ def crowding(need: Resources, offered: Resources, in_use: Resources) -> str:
     return ""
 
 
+def disk_mib(need: Resources) -> int:
+    """The disk that an attempt gets. Without a limit it could take all of the machine's, so it always has one."""
+    return max(1, need.disk_mib)
+
+
+def output_bytes_max(disk_mib: int, bytes_max: int) -> int:
+    """Size limit of each of the two streams: together they take at most as much as the job's disk, or 1 MiB each."""
+    return min(bytes_max, max(_MIB, disk_mib * _MIB // 2))
+
+
 def order_for(
     start: Start, welcome: Welcome, means: Means, limits: NodeLimits, gpus: tuple[str, ...] = ()
 ) -> Order | str:
@@ -129,12 +140,12 @@ def order_for(
             time_limit_ms=start.time_limit_ms,
             orphan_ms_max=welcome.orphan_ms_max,
             stop_grace_ms=welcome.stop_grace_ms,
-            log_bytes_max=limits.log_bytes_max,
+            log_bytes_max=output_bytes_max(disk_mib(need), limits.log_bytes_max),
             env=dict(start.spec.env),
             lease_ms=start.lease_ms,
             wait_for_go=start.lease_ms > 0,
             runtime=CONTAINER if contained else means.runtime,
-            resources=msgspec.structs.asdict(need),
+            resources={**msgspec.structs.asdict(need), "disk_mib": disk_mib(need)},
             network=NETWORK in start.spec.need.features,
             engine=means.engine if contained else "",
             checkpoint=start.spec.checkpoint_ms > 0,

@@ -213,7 +213,9 @@ class NodeCore:
     def _recovered(self, event: Recovered) -> None:
         order, status = event.order, event.status
         need = Resources(**order.resources)
-        holding = HeldAttempt(AttemptId(order.attempt), order.fence, need, order.lease_ms, order.gpu_ids)
+        holding = HeldAttempt(
+            AttemptId(order.attempt), order.fence, need, order.lease_ms, order.gpu_ids, has_folder=True
+        )
         self._holdings[holding.attempt] = holding
         if status is None:
             return
@@ -312,7 +314,7 @@ class NodeCore:
         if isinstance(order, str):
             self._refuse(start, order)
             return
-        holding = HeldAttempt(start.attempt, start.fence, need, start.lease_ms, order.gpu_ids)
+        holding = HeldAttempt(start.attempt, start.fence, need, start.lease_ms, order.gpu_ids, has_folder=True)
         self._holdings[start.attempt] = holding
         self._out.append(Spawn(order, AttemptInputs.of(start)))
         self._report(holding)
@@ -377,7 +379,7 @@ class NodeCore:
                 self._forget(discard.attempt, discard.fence)
             self._report_gone(discard.attempt, discard.fence)
             return
-        if holding.phase is HeldPhase.REFUSED:
+        if not holding.has_folder:
             self._drop(holding)
             return
         if not holding.unwanted:
@@ -414,13 +416,17 @@ class NodeCore:
             self._remove(holding)
 
     def _ended_badly(self, attempt: AttemptId, failure: Failure) -> None:
-        """Reported at once, without waiting for the logs, so that the job can be tried elsewhere."""
+        """Reported at once, without waiting for the logs, so that the job can be tried elsewhere. A machine that finds
+        no room for it has refused it: nothing of it ran."""
         holding = self._holdings.get(attempt)
         if holding is None or not holding.alive:
             return
         holding.alive = False
         holding.verdict = failure
-        holding.advance(HeldPhase.FINISHED)
+        if failure.code is FailureCode.REFUSED:
+            holding.phase = HeldPhase.REFUSED
+        else:
+            holding.advance(HeldPhase.FINISHED)
         if holding.unwanted:
             self._remove(holding)
         self._report(holding)

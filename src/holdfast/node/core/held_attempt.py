@@ -30,6 +30,8 @@ class HeldAttempt(msgspec.Struct):
     lease_until: Instant = Instant(0)
     unwanted: str = ""
     """Why it was discarded; empty while it is wanted."""
+    has_folder: bool = False
+    """There may be a folder of it on the disk."""
     removing: bool = False
     nudged: Instant = Instant(0)
     """When go or stop was last sent to the shim; it is repeated until it takes effect."""

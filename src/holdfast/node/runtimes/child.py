@@ -29,6 +29,8 @@ BUILD = "venv"
 """Folder of an attempt in which its environment is built."""
 STASH = "checkpoint.stash"
 """Folder of an attempt for what a capture has read: the body may overwrite it before it is sent."""
+LISTS = "lists"
+"""Folder of an attempt for the list of its package's files."""
 
 
 def spawn(
@@ -84,9 +86,10 @@ def _prepare(parent: int, cwd: str, stdout: int, stderr: int, keep: Sequence[int
 
 
 def folder_names(order: Order) -> tuple[str, ...]:
-    """Everything that grows with what a job does is on its own disk: the folders that it sees, the environment that is
-    built for it, and what a capture of its checkpoint reads."""
-    names = ["work"]
+    """Everything that grows with what a job brings or does is on its own disk: the folders that it sees, the list of
+    its package's files, the environment that is built for it, and what a capture of its checkpoint reads. Its output
+    has space of its own (`disk_room`)."""
+    names = ["work", LISTS]
     names += ["checkpoint", STASH] if order.checkpoint else []
     names += [BUILD] if order.requirements else []
     return tuple(names)
