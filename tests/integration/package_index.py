@@ -1,13 +1,10 @@
 """A node's folders with attempts that need Python packages, and an index of packages that a test serves on loopback."""
 
-import base64
 import contextlib
 import functools
-import hashlib
 import http.server
 import os
 import threading
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,28 +15,7 @@ from holdfast.node.attempt import attempt_folders
 from holdfast.node.attempt.venvs import VenvFailed, Venvs
 from holdfast.node.core.order import Order
 from holdfast.node.runtimes import runtime as runtimes
-
-
-def make_wheel(folder: Path, name: str, version: str, needs: str = "", padding: int = 0) -> None:
-    """A small package with a module that knows its version, and a command of the same name."""
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": f"VERSION = {version!r}\ndef main():\n    print('{name}', VERSION)\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": f"[console_scripts]\n{name}={name}:main\n",
-    }
-    if padding:
-        files[f"{name}_data.bin"] = os.urandom(padding // 2).hex()
-    record = "".join(f"{path},sha256={_digest(text)},{len(text)}\n" for path, text in files.items())
-    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        for path, text in files.items():
-            wheel.writestr(path, text)
-
-
-def _digest(text: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+from holdfast.testing.packages import make_wheel
 
 
 class Node:
@@ -50,8 +26,8 @@ class Node:
         self.wheels, self.home, self.attempts = folder / "wheels", folder / "venvs", folder / "attempts"
         for made in (self.wheels, self.attempts):
             made.mkdir()
-        make_wheel(self.wheels, "apple", "1.0", "Requires-Dist: pear>=2\n")
-        make_wheel(self.wheels, "apple", "1.1", "Requires-Dist: pear>=2\n")
+        make_wheel(self.wheels, "apple", "1.0", "pear>=2")
+        make_wheel(self.wheels, "apple", "1.1", "pear>=2")
         make_wheel(self.wheels, "pear", "1.0")
         make_wheel(self.wheels, "pear", "2.0")
 

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from package_index import Node, PackageIndex, failed, make_wheel, node_fixture, served
+from package_index import Node, PackageIndex, failed, node_fixture, served
 
 from holdfast.model import FailureCode, Result
 from holdfast.node.attempt import venvs
 from holdfast.node.attempt.venvs import VenvFailed
 from holdfast.node.runtimes import child, owners, scratch
 from holdfast.testing.attempts import Attempts
+from holdfast.testing.packages import make_wheel
 
 pytestmark = pytest.mark.spec("A12", "N5", "N13", "J1")
 
@@ -55,7 +56,7 @@ def test_a_dependency_at_an_address_that_is_no_index_is_not_fetched(
     # given a package that needs a source archive at another address
     make_source(tmp_path)
     with served(node, monkeypatch), PackageIndex(tmp_path) as other:
-        make_wheel(node.wheels, "bait", "1.0", f"Requires-Dist: sly @ http://127.0.0.1:{other.port}/sly-1.0.tar.gz\n")
+        make_wheel(node.wheels, "bait", "1.0", f"sly @ http://127.0.0.1:{other.port}/sly-1.0.tar.gz")
         # when it is asked for
         wrong = failed(node, "bait")
         # then nobody asked there, nothing ran, and the owner is told which address it was
@@ -72,7 +73,7 @@ def test_a_dependency_that_the_index_has_as_an_archive_is_not_built(
     # given one that the index itself has, at an address, so that pip takes no notice of `--only-binary`
     make_source(node.wheels)
     with served(node, monkeypatch) as index:
-        make_wheel(node.wheels, "bait", "1.0", f"Requires-Dist: sly @ http://127.0.0.1:{index.port}/sly-1.0.tar.gz\n")
+        make_wheel(node.wheels, "bait", "1.0", f"sly @ http://127.0.0.1:{index.port}/sly-1.0.tar.gz")
         # when it is asked for
         wrong = failed(node, "bait")
         # then it was fetched, and none of its code ran
@@ -88,7 +89,7 @@ def test_a_dependency_in_a_repository_or_a_file_is_not_fetched(
     node: Node, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(node, monkeypatch):
-        make_wheel(node.wheels, "bait", "1.0", f"Requires-Dist: sly @ {address}\n")
+        make_wheel(node.wheels, "bait", "1.0", f"sly @ {address}")
         assert failed(node, "bait").failure.code is FailureCode.BUILD
 
 

@@ -53,6 +53,18 @@ def succeed(network: Network, attempt: Attempt) -> None:
     network.tell(Verified(attempt.id, attempt.fence, ok=True))
 
 
+def doubted_while_the_other_is_busy() -> tuple[Network, Attempt, Attempt]:
+    """Two machines: what the other one runs, and the attempt that failed."""
+    network = network_of("node_a", "node_b")
+    network.submit("busy", need=ALL)
+    held = network.attempts("busy")[0]
+    network.report(held.node, seen(held, HeldPhase.RUNNING))
+    network.submit(need=ALL)
+    (first,) = network.attempts()
+    fail(network, first)
+    return network, held, first
+
+
 def failed_once(*nodes: str, **more: Any) -> tuple[Network, Attempt]:
     """A network in which a job failed on its first machine."""
     network = network_of(*(nodes or ("node_a", "node_b")))
@@ -255,13 +267,7 @@ def test_where_others_are_busy_it_waits_as_begun_work() -> None:
 
 @pytest.mark.spec("A12", "H6")
 def test_explain_says_what_is_doubted_and_what_keeps_it_from_each_machine() -> None:
-    network = network_of("node_a", "node_b")
-    network.submit("busy", need=ALL)
-    held = network.attempts("busy")[0]
-    network.report(held.node, seen(held, HeldPhase.RUNNING))
-    network.submit(need=ALL)
-    (first,) = network.attempts()
-    fail(network, first)
+    network, held, first = doubted_while_the_other_is_busy()
     said = network.tell(ExplainAsked(first.job)).answer
     assert isinstance(said, Explanation)
     assert said.wait_reason is WaitReason.CONFIRMATION
@@ -358,13 +364,7 @@ def test_the_run_that_confirms_starts_where_the_doubted_one_did() -> None:
 
 @pytest.mark.spec("A12", "J14")
 def test_a_new_leader_knows_what_is_doubted() -> None:
-    network = network_of("node_a", "node_b")
-    network.submit("busy", need=ALL)
-    held = network.attempts("busy")[0]
-    network.report(held.node, seen(held, HeldPhase.RUNNING))
-    network.submit(need=ALL)
-    (first,) = network.attempts()
-    fail(network, first)
+    network, held, first = doubted_while_the_other_is_busy()
     network.report(first.node)
     digest = network.kernel.digest()
     network.restart(2)

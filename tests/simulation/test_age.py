@@ -1,11 +1,10 @@
 """An old network: thousands of nodes have left, and its journal was never pruned. It places, explains and rebuilds as a
 young one does, and what it does for one event does not grow with those who are gone."""
 
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from counted_calls import calls_of
 from msgspec.structs import replace
 
 from holdfast.kernel.decision import Explanation, Rejected, Taken
@@ -121,22 +120,6 @@ def test_a_rebuild_knows_the_same_and_the_journal_goes_on() -> None:
     assert lines == list(range(meta.entry_seq + 1, meta.entry_seq + 1 + len(lines))) and lines[0] > LINES
 
 
-def work(does: Callable[[], object]) -> int:
-    """How many calls it takes."""
-    calls = 0
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        does()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
 @pytest.mark.spec("A6")
 def test_an_event_costs_no_more_than_in_a_young_network() -> None:
     def day(network: Aged) -> int:
@@ -150,7 +133,7 @@ def test_an_event_costs_no_more_than_in_a_young_network() -> None:
                     network.tell(NodeSaid(session, node, Report(second + 1, False, ())))
                 network.tell(Tick())
 
-        return work(passes)
+        return calls_of(passes)
 
     young, old = day(Aged(0)), day(Aged())
     assert old < 1.2 * young + 200, f"{young} calls in a young network, {old} in an old one"
@@ -158,5 +141,5 @@ def test_an_event_costs_no_more_than_in_a_young_network() -> None:
 
 @pytest.mark.spec("A6")
 def test_rebuilding_costs_each_departed_node_the_same() -> None:
-    half, whole = (work(lambda count=count: Aged(count)) for count in (DEPARTED // 2, DEPARTED))
+    half, whole = (calls_of(lambda count=count: Aged(count)) for count in (DEPARTED // 2, DEPARTED))
     assert whole < 2.3 * half, f"{half} calls for {DEPARTED // 2} departed nodes, {whole} for {DEPARTED}"

@@ -1,12 +1,11 @@
 """A year of joins, losses, jobs, tokens and strangers, with the production kernel and a real store: memory, rows,
 answers and work per event stay within bounds that do not depend on how old the network is."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from counted_calls import calls_of
 from msgspec.structs import replace
 
 from holdfast.kernel.commit import CommitLoop
@@ -137,22 +136,6 @@ class Year:
         }  # fmt: skip
 
 
-def work(does: Callable[[], object]) -> int:
-    """How many calls it takes."""
-    calls = 0
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        does()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
 @pytest.mark.spec("A6", "J14", "H6", "N6")
 def test_a_network_that_is_a_year_old_is_no_slower_larger_or_more_mistaken(tmp_path: Path) -> None:
     year = Year(tmp_path)
@@ -167,7 +150,7 @@ def test_a_network_that_is_a_year_old_is_no_slower_larger_or_more_mistaken(tmp_p
         year.day(number)
         if number in (40, 200, DAYS - 1):
             year.join(HERE)
-            costs[number] = work(lambda number=number: year.submit(f"measured {number}"))
+            costs[number] = calls_of(lambda number=number: year.submit(f"measured {number}"))
             waits = year.submit(f"waits {number}", Need(replace(ROOM, cpu_milli=3_950)))
             assert isinstance(waits, Taken)
             said = year.tell(ExplainAsked(job_id("ann", f"waits {number}")))

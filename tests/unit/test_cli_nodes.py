@@ -13,6 +13,7 @@ from rich.console import Console
 from holdfast.cli.commands import node_operator, serve
 from holdfast.cli.render import jobs as render_jobs
 from holdfast.cli.render import nodes as render_nodes
+from holdfast.cli.render import tokens as render_tokens
 from holdfast.wire.http import EventView, JoinTokenView, NodeView
 
 pytestmark = pytest.mark.spec("N8", "H4")
@@ -147,17 +148,17 @@ def test_tokens_are_listed_without_the_spent_ones_and_say_how_long_they_are_good
     good = JoinTokenView("tok_aaaaaaaaaaaa", "good", now - 3 * DAY_MS, now + 7 * DAY_MS, -1, "the \x1b[31mattic")
     spent = JoinTokenView("tok_bbbbbbbbbbbb", "used up", now - 3 * DAY_MS, now + 7 * DAY_MS, 0)
 
-    render_nodes.tokens([good, spent])
+    render_tokens.join_tokens([good, spent])
     told = capsys.readouterr().out.splitlines()
     row = re.split(r" {2,}", told[1])
     assert row == ["tok_aaaaaaaaaaaa", "good", "any number", "3 d ago", "7 d", "the attic"]
-    assert told[2] == "1 more used up, expired or revoked (--all)"
+    assert told[2] == "1 more that is no longer valid (--all)"
 
-    render_nodes.tokens([good, spent], everyone=True)
+    render_tokens.join_tokens([good, spent], everyone=True)
     told = capsys.readouterr().out.splitlines()
     assert told[2].split()[:4] == ["tok_bbbbbbbbbbbb", "used", "up", "0"] and len(told) == 3
 
-    render_nodes.tokens([])
+    render_tokens.join_tokens([])
     assert "holdfast token new" in capsys.readouterr().out
 
 

@@ -168,8 +168,8 @@ def _full_rows() -> tuple[Job, Attempt, Node, JoinToken, Entry, Meta]:
     return job, attempt, node, token, entry, meta
 
 
-class StoreConformance:
-    """Subclass it, and provide the fixture `store_url`."""
+class OpenStore:
+    """An open store, and the epoch of whoever leads. Subclass it, and provide the fixture `store_url`."""
 
     @pytest.fixture
     def store(self, store_url: str) -> Iterator[Store]:
@@ -180,6 +180,10 @@ class StoreConformance:
     @pytest.fixture
     def epoch(self, store: Store) -> int:
         return store.take_lead("first")
+
+
+class StoreConformance(OpenStore):
+    """Subclass it, and provide the fixture `store_url`."""
 
     # --- writing ---
 

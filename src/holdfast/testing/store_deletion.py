@@ -1,7 +1,5 @@
 """The part of the conformance suite for stores that is about deleting: what goes, what stays, and who may do it."""
 
-from collections.abc import Iterator
-
 import msgspec
 import pytest
 
@@ -20,7 +18,7 @@ from holdfast.model import (
     Verdict,
 )
 from holdfast.state import EndedRowChanged, LeadershipLost, Store
-from holdfast.testing.store import a_job, a_node, a_token, an_attempt, an_entry
+from holdfast.testing.store import OpenStore, a_job, a_node, a_token, an_attempt, an_entry
 
 
 def ended(number: int, ended_ms: int = 5_000, array: str = "") -> Job:
@@ -33,18 +31,8 @@ def deleted(job: Job) -> DeletedJob:
     return DeletedJob(job.id, job.owner, job.spec_hash, job.verdict, job.ended_ms or Instant(0))
 
 
-class DeletionConformance:
+class DeletionConformance(OpenStore):
     """Subclass it, and provide the fixture `store_url`."""
-
-    @pytest.fixture
-    def store(self, store_url: str) -> Iterator[Store]:
-        store = Store.open(store_url)
-        yield store
-        store.close()
-
-    @pytest.fixture
-    def epoch(self, store: Store) -> int:
-        return store.take_lead("first")
 
     @pytest.mark.spec("J14", "J7")
     def test_a_deleted_job_is_gone_with_all_that_was_its_own(self, store: Store, epoch: int) -> None:

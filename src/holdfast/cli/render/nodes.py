@@ -1,5 +1,4 @@
-"""Renders machines: all of them in a table, one with its history, and the node on this machine. Also renders join
-tokens.
+"""Renders machines: all of them in a table, one with its history, and the node on this machine.
 
 Sends no requests. Machines with problems come first, with the problem in words.
 """
@@ -15,11 +14,10 @@ from rich.text import Text
 
 from holdfast.cleaning import clean
 from holdfast.cli.entry_facts import facts_of
-from holdfast.cli.render import estimate_text
 from holdfast.cli.render import jobs as render_jobs
 from holdfast.cli.render.jobs import NARROW, SHORT_ID, STYLES, ago, amounts_line, columns, event
 from holdfast.quantities import counted, spoken_cores, spoken_mib, spoken_ms
-from holdfast.wire.http import EventView, JoinTokenView, NodeView
+from holdfast.wire.http import EventView, NodeView
 
 UNSAFE = "UNSAFE: no isolation"
 """Shown in every listing of a node whose jobs run as plain processes."""
@@ -311,38 +309,3 @@ def _health(out: Console, health: dict[str, Any]) -> None:
     ]
     if heat or errors:
         out.print(Text.assemble("  sensors      ", clean(", ".join([*heat, *errors])[:400])))
-
-
-def _left_ms(token: JoinTokenView) -> int:
-    """What is left of its lifetime, counted by the orchestrator; by this machine's clock if it is of an old release."""
-    return max(0, token.expires_ms - estimate_text.now_ms()) if token.left_ms is None else token.left_ms
-
-
-def uses_text(uses: int) -> str:
-    if uses < 0:
-        return "any number of machines"
-    return "one machine" if uses == 1 else f"{uses} machines"
-
-
-def tokens(listed: Sequence[JoinTokenView], *, everyone: bool = False) -> None:
-    """`everyone`: also tokens that are no longer valid."""
-    out = render_jobs.console()
-    shown = [token for token in listed if everyone or token.state == "good"]
-    if shown:
-        rows = columns("id", "state", "uses left", "made", "good for", "note")
-        for token in shown:
-            good = token.state == "good"
-            rows.add_row(
-                token.id,
-                Text(token.state, style="green" if good else "dim"),
-                "any number" if token.uses_left < 0 else str(token.uses_left),
-                f"{ago(token.made_ms)} ago",
-                spoken_ms(_left_ms(token)) if good else "",
-                clean(token.note),
-            )
-        out.print(rows)
-    else:
-        out.print("No valid join tokens. Make one with: holdfast token new")
-    spent = len(listed) - len(shown)
-    if spent:
-        out.print(f"{spent} more used up, expired or revoked (--all)", style="dim")
