@@ -11,7 +11,7 @@ from glue_house import HandNode, House, folder_of, story
 
 from holdfast.blobs import scan
 from holdfast.blobs.keys import owned_key, owner_hash
-from holdfast.model import Result, Verdict
+from holdfast.model import FailureCode, Result, Verdict
 from holdfast.model.messages import HeldPhase
 from holdfast.orchestrator.content import verify
 from holdfast.orchestrator.content.uploaders import attempt_uploader
@@ -32,6 +32,12 @@ async def judged(house: House, node: HandNode, start: Any) -> None:
         return node.row(start).failure or node.row(start).revoked or not house.job(start.job).live
 
     await house.until(known, "a verdict on the attempt")
+
+
+def stored(folder: Path, sha: str) -> Path:
+    """The file of an owned blob."""
+    (found,) = [path for path in (folder / "data" / "blobs" / "owned").rglob(f"*{sha}*") if path.is_file()]
+    return found
 
 
 @pytest.mark.spec("J4", "J5")
@@ -89,7 +95,7 @@ def test_what_was_verified_for_a_leader_that_is_gone_decides_nothing(tmp_path: P
         node, start = await a_running_job(house)
         missing, go_on = house.verifier._missing_files, asyncio.Event()
 
-        async def held(send: Any) -> str:
+        async def held(send: Any) -> Any:
             found = await missing(send)
             await go_on.wait()
             return found
@@ -117,6 +123,28 @@ def test_files_that_were_declared_and_are_not_there_make_no_result(tmp_path: Pat
         node.declare(start, HeldPhase.FINISHED, Result(HELLO.stdout_sha256, HELLO.stdout_bytes, manifest=name))
         await judged(house, node, start)
         assert house.job(start.job).live and house.job(start.job).result is None
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("J7", "J10")
+def test_files_that_were_lost_here_before_the_verdict_make_no_result_and_cost_the_node_nothing(tmp_path: Path) -> None:
+    async def tells(house: House) -> None:
+        node, start = await a_running_job(house)
+        folder = folder_of(tmp_path / "made", a="first" * 10)
+        name = await node.sends(start, folder)
+        async with node.files() as http:
+            answer = await http.post(node.at(start, "manifests"), json={"manifest": name})
+            assert answer.status_code in (200, 201), answer.text
+        lost = stored(tmp_path, scan(folder).manifest.blobs[-1].sha)
+        lost.unlink()
+        node.declare(start, HeldPhase.FINISHED, Result(HELLO.stdout_sha256, HELLO.stdout_bytes, manifest=name))
+        await judged(house, node, start)
+        assert house.job(start.job).live and house.job(start.job).result is None
+        failure = node.row(start).failure
+        assert failure is not None and failure.code is FailureCode.DAMAGED
+        machine = house.store.node(node.row(start).node)
+        assert machine is not None and machine.strikes == 0
 
     story(tmp_path, tells)
 
@@ -164,11 +192,11 @@ def test_a_manifest_is_whole_only_with_all_that_it_names(tmp_path: Path, harm: s
         assert await house.content.whole("ann", name)
         assert not await house.content.whole("bob", name), "another owner's"
         sha = name if harm == "manifest lost" else scan(folder).manifest.blobs[-1].sha
-        (stored,) = [path for path in (tmp_path / "data" / "blobs" / "owned").rglob(f"*{sha}*") if path.is_file()]
+        harmed = stored(tmp_path, sha)
         if harm == "cut":
-            stored.write_bytes(stored.read_bytes()[:-1])
+            harmed.write_bytes(harmed.read_bytes()[:-1])
         else:
-            stored.unlink()
+            harmed.unlink()
         assert not await house.content.whole("ann", name)
 
     story(tmp_path, tells)

@@ -39,7 +39,7 @@ class Verifier:
         while True:
             try:
                 fault = await asyncio.get_running_loop().run_in_executor(self._threads, self._fault, send)
-                detail = fault.detail if fault is not None else await self._missing_files(send)
+                fault = fault or await self._missing_files(send)
                 break
             except (OSError, BlobError, StoreError) as cause:
                 # The fault is in our own storage, not the node's: no verdict; retry, as the kernel asks only once.
@@ -52,17 +52,18 @@ class Verifier:
             # The state was rebuilt meanwhile, and the node may have declared another result: the kernel asks again.
             return
         try:
-            damaged = fault is not None and fault.damaged
-            leader.tell(Verified(send.attempt, send.fence, ok=not detail, detail=detail, damaged=damaged))
+            detail, damaged = ("", False) if fault is None else (fault.detail, fault.damaged)
+            leader.tell(Verified(send.attempt, send.fence, ok=fault is None, detail=detail, damaged=damaged))
         except Unavailable:
             log.info("%s was verified for a leader that is gone", send.attempt)
 
-    async def _missing_files(self, send: Verify) -> str:
-        """The files were verified when they were accepted. Checks that they were, and that they still exist."""
-        if not send.result.manifest:
-            return ""
-        whole = await self._content.whole(send.owner, send.result.manifest)
-        return "" if whole else f"the files of manifest {send.result.manifest} were declared, but are not all there"
+    async def _missing_files(self, send: Verify) -> OutputFault | None:
+        """The kernel asks only about files that were accepted, and they were verified then: if they are no longer all
+        there, this store lost them, and not the node."""
+        manifest = send.result.manifest
+        if not manifest or await self._content.whole(send.owner, manifest):
+            return None
+        return OutputFault(f"the files of manifest {manifest} arrived, and are no longer all there", damaged=True)
 
     def _fault(self, send: Verify) -> OutputFault | None:
         self._logs.seal(send.attempt)
