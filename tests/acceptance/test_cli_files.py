@@ -49,6 +49,39 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.spec("J1", "N5")
+def test_secrets_and_ignored_files_stay_here_unless_they_are_named(network: LocalNetwork, tmp_path: Path) -> None:
+    # given a project with a secret, with data that Git ignores, and with an environment of this machine
+    files = {
+        ".env": "PASSWORD=x",
+        ".gitignore": "data/\n",
+        "data/big": "x" * 5000,
+        "venv/bin/python": "",
+        "code.sh": "ls -A",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    words = ["run", *SMALL, "--no-results"]
+
+    # when it is sent, then they stay here, and one line says so
+    done = network.cli(*words, "--", "sh", "code.sh", cwd=tmp_path, check=0)
+    assert done.stdout.split() == [".gitignore", "code.sh"]
+    said = [line for line in done.stderr.splitlines() if "not sent" in line]
+    assert said == [
+        "-- not sent: .env (10 B; is secret by its name), venv/ (was built for this machine), "
+        "data/ (4.9 KiB; is ignored by .gitignore); --include PATH sends a file all the same"
+    ]
+
+    # and whoever means them says so
+    more = ["--no-gitignore", "--include", ".env", "--include", "venv/bin/python"]
+    done = network.cli(*words, *more, "--", "sh", "code.sh", cwd=tmp_path, check=0)
+    assert done.stdout.split() == [".env", ".gitignore", "code.sh", "data", "venv"]
+    assert "not sent" not in done.stderr
+    refused = network.cli(*words, "--include", "nothing.txt", "--", "sh", "code.sh", cwd=tmp_path, check=64)
+    assert "nothing.txt" in refused.stderr
+
+
 @pytest.mark.spec("J1", "J10")
 def test_the_folder_goes_up_and_what_is_made_comes_back(network: LocalNetwork, tmp_path: Path) -> None:
     # given a folder with code, with something large that is ignored, and with an ignore file

@@ -17,7 +17,6 @@ from holdfast.blobs import (
     File,
     FirstOf,
     FolderSource,
-    Ignore,
     Manifest,
     ManifestLimits,
     Symlink,
@@ -195,32 +194,6 @@ def test_a_folder_swapped_for_a_link_is_not_entered(folder: Path, tmp_path: Path
 
     scanned = scan(folder, progress=Meddler(swap))
     assert not [p for p in paths(scanned.manifest) if p.startswith("data/")]
-
-
-def test_the_ignore_file_is_honoured_after_the_defaults(folder: Path) -> None:
-    for path in (
-        ".git/config",
-        "__pycache__/x.pyc",
-        ".venv/bin/python",
-        "results/job_1/out",
-        "notes/a.log",
-        "notes/b",
-        ".env",
-    ):
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text("x")
-    assert "notes/a.log" in paths(scan(folder, ignore=Ignore.of_folder(folder)).manifest)
-    (folder / ".holdfastignore").write_text("*.log\n!.env\ndata/\n# a comment\n")
-    found = paths(scan(folder, ignore=Ignore.of_folder(folder)).manifest)
-    assert found == sorted(
-        [".env", ".holdfastignore", "empty", "latest", "notes/b", "nothing.txt", "run.sh", "train.py"]
-    )
-
-
-def test_a_broken_ignore_file_is_said_to_be_broken(folder: Path) -> None:
-    (folder / ".holdfastignore").write_bytes(b"\xff\xfe")
-    with pytest.raises(FolderRefused, match=r"holdfastignore cannot be read"):
-        Ignore.of_folder(folder)
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

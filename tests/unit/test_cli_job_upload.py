@@ -9,8 +9,9 @@ import pytest
 from holdfast.blobs.errors import FolderRefused
 from holdfast.blobs.walk import walk
 from holdfast.cli import job_upload
-from holdfast.cli.job_upload import OnlyOne, Packing, given, going
+from holdfast.cli.job_upload import OnlyOne, Packing, given
 from holdfast.client import folders
+from holdfast.client.selection import Selection
 from holdfast.errors import Misuse
 from holdfast.testing import Network
 
@@ -103,7 +104,7 @@ def test_keys_of_this_machine_never_go_along(desk: Path, monkeypatch: pytest.Mon
     (own.parent / "kept").touch()
     monkeypatch.setenv("HOLDFAST_HOME", str(own))
 
-    found = walk(desk, going(desk))
+    found = walk(desk, Selection(desk))
 
     assert list(found.files) == ["de[ep] */kept"]
 
@@ -122,7 +123,7 @@ def test_a_network_that_was_started_in_the_folder_stays_here_and_that_is_said(
         client = network.client()
         fields = packed().send(client)
         assert [entry.path for entry in client.content.manifest(fields["package"]).entries] == ["code.py"]
-    assert capsys.readouterr().err.count("'network' stays here: it holds a key of Holdfast (admin.token)") == 1
+    assert capsys.readouterr().err.count("-- not sent: network/ (holds a key of Holdfast (admin.token))\n") == 1
 
     # and by itself it does not go either: which is said before anything is sent
     for words in ({"folder": "network"}, {"inputs": ("a=network",)}, {"inputs": ("a=network/admin.token",)}):

@@ -232,7 +232,7 @@ def test_a_wish_of_none_is_no_wish_and_words_of_a_command_may_be_numbers_and_pat
 
 def test_editors_are_shown_every_wish_and_what_it_can_be() -> None:
     fields = {field for field, _ in job_options._WORDS.values()}
-    words = set(job_options._WORDS) | set(job_options.FIELDS) - fields - {"argv"} | {"folder"}
+    words = set(job_options._WORDS) | set(job_options.FIELDS) - fields - {"argv"} | set(job_options.FOLDER_OPTIONS)
     assert set(job_options.JobOptions.__annotations__) == words
     assert set(job_options.CommonOptions.__annotations__) == set(Options.__struct_fields__)
     assert {"recovery": tuple(Recovery), "workload": tuple(Workload)} == job_options._CHOICES

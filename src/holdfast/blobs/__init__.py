@@ -2,7 +2,7 @@
 
 Sending a folder (client; a node sends results and checkpoints the same way):
 
-    scanned = scan(folder, ignore=Ignore.of_folder(folder), index=index, strict=True)
+    scanned = scan(folder, ignore=Ignore(["*.log"]), index=index, strict=True)
     data = scanned.manifest.to_bytes();  name = sha_of(data)               # the name that travels
     blobs = (*scanned.manifest.blobs, Blob(name, len(data)))
     source = FirstOf(BytesSource({name: data}), FolderSource(folder, scanned.manifest))
@@ -37,7 +37,7 @@ from holdfast.blobs import errors
 from holdfast.blobs.cache import BlobCache
 from holdfast.blobs.folder import FolderStore
 from holdfast.blobs.garbage import Collector, Root
-from holdfast.blobs.ignore import IGNORE_FILE, Ignore
+from holdfast.blobs.ignore import Ignore
 from holdfast.blobs.index import BlobIndex
 from holdfast.blobs.keys import Stored, client_uploader, incoming_key, owned_key, owner_hash, parse_key, sha_of
 from holdfast.blobs.manifest import (
@@ -61,7 +61,6 @@ from holdfast.blobs.walk import LeftOut
 
 __all__ = [
     "CHUNK_BYTES",
-    "IGNORE_FILE",
     "Abilities",
     "Accepted",
     "Blob",

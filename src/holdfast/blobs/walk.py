@@ -85,6 +85,8 @@ def _everything(
 ) -> Iterator[tuple[str, os.stat_result | None, str]]:
     """(path, status, symlink target) of each entry; an empty folder has no status."""
     to_do = [""]
+    ignored: set[str] = set()
+    """Ignored folders that are entered all the same."""
     while to_do:
         folder = to_do.pop()
         try:
@@ -112,6 +114,9 @@ def _everything(
                 continue  # gone since it was listed
             is_folder = stat.S_ISDIR(status.st_mode)
             if ignore is not None and ignore.leaves_out(path, is_folder):
+                if is_folder and ignore.enters(path):
+                    below.append(path)
+                    ignored.add(path)
                 continue
             if is_folder and not why_not_a_path(path):
                 below.append(path)
@@ -120,7 +125,7 @@ def _everything(
             else:
                 yield path, status, target
             empty = False
-        if empty and folder:
+        if empty and folder and folder not in ignored:
             yield folder, None, ""
         to_do.extend(reversed(below))
 

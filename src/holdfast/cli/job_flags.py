@@ -73,8 +73,19 @@ CheckpointEvery = Annotated[
 
 Folder = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="Send this folder, of any size; else the current one. .holdfastignore applies."),
+    typer.Option(
+        metavar="DIR",
+        help="Send this folder, of any size; else the current one. .gitignore and .holdfastignore apply.",
+    ),
 ]
+Include = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH",
+        help="Send this file of the folder all the same, ignored or secret. Repeatable; patterns as in .gitignore.",
+    ),
+]
+NoGitignore = Annotated[bool, typer.Option("--no-gitignore", help="Send what .gitignore names, too.")]
 NoFolder = Annotated[bool, typer.Option("--no-folder", help="Send no folder: it starts in an empty one.")]
 Input = Annotated[
     list[str] | None,
@@ -133,6 +144,8 @@ class JobFlags:
     checkpoint_every: CheckpointEvery = None
     folder: Folder = None
     no_folder: NoFolder = False
+    include: Include = None
+    no_gitignore: NoGitignore = False
     input: Input = None
     array: Array = None
     env: Env = None

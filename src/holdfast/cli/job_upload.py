@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from holdfast.blobs import paths
-from holdfast.blobs.ignore import IGNORE_FILE, Ignore
+from holdfast.blobs.ignore import Ignore
 from holdfast.cli.render.progress_bars import Bar
 from holdfast.client import folders
+from holdfast.client.folder_keys import refuse_keys
+from holdfast.client.selection import USUAL, FolderRules, NotSentWhy, Selection, left_out_line
 from holdfast.errors import Misuse
 from holdfast.quantities import counted, spoken_bytes
 
@@ -63,6 +64,7 @@ class Packing:
         dockerfile: str | None,
         requirements: str | None,
         inputs: list[str],
+        rules: FolderRules = USUAL,
     ) -> None:
         if sum(word is not None for word in (image, dockerfile, requirements)) > 1:
             raise Misuse(
@@ -71,9 +73,12 @@ class Packing:
             )
         if folder is not None and no_folder:
             raise Misuse("--folder and --no-folder contradict each other", hint="Give one of them.")
-        self.folder = None if no_folder else _chosen(folder)
+        if rules.include and no_folder:
+            raise Misuse("--include names files of a folder, but --no-folder sends none", hint="Leave one of them out.")
+        self.rules = rules
+        self.folder = None if no_folder else _chosen(folder, rules)
         self.built_from = {
-            flag: _inside(self.folder, flag, path)
+            flag: _inside(self.folder, flag, path, rules)
             for flag, path in (("dockerfile", dockerfile), ("requirements", requirements))
             if path is not None
         }
@@ -84,7 +89,7 @@ class Packing:
         fields: dict[str, Any] = dict(self.built_from)
         # A job gets an empty folder anyway.
         if self.folder is not None and any(self.folder.iterdir()):
-            fields["package"] = _send(client, self.folder).manifest
+            fields["package"] = _send(client, self.folder, rules=self.rules).manifest
         fields["inputs"] = [_brought(client, item) for item in self.inputs]
         return fields
 
@@ -92,21 +97,17 @@ class Packing:
 # --- the folder ---
 
 
-def _chosen(named: str | None) -> Path:
+def _chosen(named: str | None, rules: FolderRules) -> Path:
     folder = Path(named or ".").resolve()
     if not folder.is_dir():
         raise Misuse(f"{named} is not a folder", hint="--folder takes an existing folder.")
     if named is None:
-        folders.check(folder, CHOICES)
-    folders.refuse_keys(folder)
+        folders.check(folder, CHOICES, rules)
+    refuse_keys(folder)
     return folder
 
 
-def going(folder: Path) -> folders.Going:
-    return folders.Going.of_folder(folder)
-
-
-def _inside(folder: Path | None, flag: str, path: str) -> str:
+def _inside(folder: Path | None, flag: str, path: str, rules: FolderRules) -> str:
     """The path of a file in the folder that is sent, as the job finds it."""
     if folder is None:
         raise Misuse(f"--{flag} names a file in the folder, but --no-folder sends none", hint="Leave one of them out.")
@@ -121,18 +122,15 @@ def _inside(folder: Path | None, flag: str, path: str) -> str:
     if not place.is_file():
         raise Misuse(f"--{flag} {path} is not a file", hint=f"It was searched for here and in {folder}.")
     inside = place.relative_to(folder)
-    ignore = going(folder)
+    selection = Selection(folder, rules)
     parts = [(parent.as_posix(), True) for parent in reversed(inside.parents) if parent.name]
     for name, is_folder in [*parts, (inside.as_posix(), False)]:
-        if ignore.leaves_out(name, is_folder):
-            if name in ignore.kept:
-                raise Misuse(
-                    f"--{flag} {path} is left out of what is sent: {name} {ignore.kept[name].why}",
-                    hint="Move it out of there.",
-                )
+        if selection.leaves_out(name, is_folder) and not (is_folder and selection.enters(name)):
+            kept = selection.left.get(name)
+            own = kept is not None and kept.reason is NotSentWhy.OWN_KEYS
             raise Misuse(
-                f"--{flag} {path} is left out of what is sent: {name} is ignored",
-                hint=f"Include it with a line `!{name}` in {folder / IGNORE_FILE}.",
+                f"--{flag} {path} is left out of what is sent: {name} {kept.why if kept else 'is ignored'}",
+                hint="Move it out of there." if own else f"Send it with --include {inside.as_posix()}.",
             )
     return inside.as_posix()
 
@@ -165,7 +163,7 @@ def given(text: str) -> Given:
     path = Path(what).resolve()
     if not path.exists():
         raise Misuse(f"the input {name} is {what}, which does not exist", hint="Name a file or folder on this machine.")
-    folders.refuse_keys(path if path.is_dir() else path.parent)
+    refuse_keys(path if path.is_dir() else path.parent)
     return Given(name, path=path)
 
 
@@ -175,7 +173,8 @@ def _brought(client: "Client", item: Given) -> "InputRequest":
     if item.path is None:
         return InputRequest(item.name, url=item.url, sha256=item.sha256, job=item.job)
     if item.path.is_dir():
-        sent = _send(client, item.path)
+        # Whoever names a folder of data means what Git ignores in it, too; but not secrets.
+        sent = _send(client, item.path, rules=FolderRules(gitignore=False))
     else:
         sent = _send(client, item.path.parent, ignore=OnlyOne(item.path.name), what=item.path.name)
     return InputRequest(item.name, manifest=sent.manifest)
@@ -184,14 +183,24 @@ def _brought(client: "Client", item: Given) -> "InputRequest":
 # --- sending ---
 
 
-def _send(client: "Client", folder: Path, *, ignore: Ignore | None = None, what: str = "") -> "Sent":
+def _send(
+    client: "Client", folder: Path, *, rules: FolderRules = USUAL, ignore: Ignore | None = None, what: str = ""
+) -> "Sent":
     shown = what or f"{folder.name}/"
     index = _index_of(folder, what)
     with Bar("sending", shown) as bar:
-        sent = client.content.send(folder, index_file=index, ignore=ignore, told=bar.told, read=bar.read)
+        sent = client.content.send(
+            folder,
+            index_file=index,
+            ignore=ignore,
+            include=rules.include,
+            gitignore=rules.gitignore,
+            told=bar.told,
+            read=bar.read,
+        )
     forget_old(index.parent)
-    for kept in sent.left_out:
-        typer.secho(f"-- {paths.shown(kept.path)} stays here: it {kept.why}", err=True, dim=True)
+    if line := left_out_line(sent.left_out, "--include PATH sends a file all the same"):
+        typer.secho(f"-- {line}", err=True, dim=True)
     if sent.files:
         new = "all there already" if not sent.moved else f"{spoken_bytes(sent.moved)} sent"
         typer.secho(f"-- {shown}: {counted(sent.files, 'file')}, {spoken_bytes(sent.bytes)}; {new}", err=True, dim=True)

@@ -368,16 +368,27 @@ class AsyncContent:
         *,
         index_file: str | Path | None = None,
         ignore: "Ignore | None" = None,
+        include: Sequence[str] = (),
+        gitignore: bool = True,
         told: "Told" = lambda progress: None,
         read: Callable[[int], None] | None = None,
     ) -> "Sent":
         """Send a folder; content that the network already has is not sent. `index_file`: a cache of what was read, so
         that unchanged files are not read again. `read` is called with the bytes read, from several threads; `told` with
-        the bytes sent."""
+        the bytes sent. Secret files, and those that `.gitignore` (unless `gitignore` is False) and `.holdfastignore`
+        name, are not sent unless `include` names them; `ignore` replaces all these rules."""
         from holdfast.client import content
 
         return await self._transport.run(
-            content.send(folder, index_file=index_file, ignore=ignore, told=told, read=read)
+            content.send(
+                folder,
+                index_file=index_file,
+                ignore=ignore,
+                include=include,
+                gitignore=gitignore,
+                told=told,
+                read=read,
+            )
         )
 
     async def fetch(

@@ -16,9 +16,9 @@ from holdfast.blobs import (
     FirstOf,
     FolderSource,
     Ignore,
-    LeftOut,
     Manifest,
     ManifestLimits,
+    Scan,
     Unpacking,
     scan,
     sha_of,
@@ -26,7 +26,8 @@ from holdfast.blobs import (
 )
 from holdfast.blobs.errors import BlobMissing
 from holdfast.client.async_transport import AsyncTransport
-from holdfast.client.folders import Going, check, there
+from holdfast.client.folders import check, there
+from holdfast.client.selection import FolderRules, NotSent, SearchingSelection, left_out_line
 from holdfast.client.steps import Ask, MoveContent, Steps, Work
 from holdfast.durable import atomic_write
 from holdfast.wire.files import BlobRef, BlobsRequest, LinksRequest, ManifestView, Missing, TakeRequest, Urls
@@ -45,8 +46,8 @@ class Sent(msgspec.Struct, frozen=True):
     bytes: int
     moved: int
     """Bytes sent; the network already had the rest."""
-    left_out: tuple[LeftOut, ...] = ()
-    """Folders that hold keys of Holdfast and are not sent. Paths that an ignore file names are not listed."""
+    left_out: tuple[NotSent, ...] = ()
+    """What was not sent: secrets first, then the largest. History and caches are not listed."""
 
 
 def send(
@@ -54,28 +55,31 @@ def send(
     *,
     index_file: str | Path | None = None,
     ignore: Ignore | None = None,
+    include: Sequence[str] = (),
+    gitignore: bool = True,
     told: Told = lambda progress: None,
     read: Callable[[int], None] | None = None,
 ) -> Steps[Sent]:
     root = Path(folder)
+    rules = FolderRules(include, gitignore)
 
-    def look() -> Any:
-        going = Going(there(root), ignore)
-        found = scan(root, ignore=going, index=_read_index(index_file), strict=True, progress=read)
-        return msgspec.structs.replace(found, left_out=(*found.left_out, *going.kept.values()))
+    def look() -> tuple[Scan, tuple[NotSent, ...]]:
+        selection = SearchingSelection(there(root), rules, ignore)
+        found = scan(root, ignore=selection, index=_read_index(index_file), strict=True, progress=read)
+        return found, selection.told()
 
-    found = yield Work(look)
+    found, left_out = yield Work(look)
     sent = yield MoveContent(lambda line: _send(line, root, found.manifest, told))
     yield Work(lambda: _write_index(index_file, found.index))
-    return msgspec.structs.replace(sent, left_out=found.left_out)
+    return msgspec.structs.replace(sent, left_out=left_out)
 
 
-def send_along(folder: str | Path, instead: str) -> Steps[Sent]:
+def send_along(folder: str | Path, instead: str, rules: FolderRules) -> Steps[Sent]:
     """Send the folder of a job. Rejects a folder that was surely given by accident; `instead` says what to do then."""
-    yield Work(lambda: check(Path(folder), instead))
-    sent = yield from send(folder)
-    for kept in sent.left_out:
-        warnings.warn(f"{kept.path} stays here: it {kept.why}", UserWarning, stacklevel=2)
+    yield Work(lambda: check(Path(folder), instead, rules))
+    sent = yield from send(folder, include=rules.include, gitignore=rules.gitignore)
+    if line := left_out_line(sent.left_out, "include=[PATH] sends a file all the same"):
+        warnings.warn(line, UserWarning, stacklevel=2)
     return sent
 
 

@@ -34,10 +34,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, over
 import msgspec
 
 from holdfast import callee
+from holdfast.blobs.ignore import Ignore
 from holdfast.client import content, requests
 from holdfast.client.function_source import Cell, cell_of
-from holdfast.client.job_options import FOLDER, Amount, CommonOptions, requested, unknown
+from holdfast.client.job_options import FOLDER_OPTIONS, Amount, CommonOptions, requested, unknown
 from holdfast.client.log_lines import LogLine
+from holdfast.client.selection import FolderRules
 from holdfast.client.steps import Steps
 from holdfast.errors import FunctionRaised, Garbled, JobFailed, Misuse
 from holdfast.wire.http import ArrayView, InputRequest, JobRequest, JobView
@@ -76,10 +78,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     folder: str | os.PathLike[str] = ""
     """The folder to send; by default the one that the function's module is imported from."""
+    include: Sequence[str] = ()
+    """Files of the folder that are sent although an ignore file names them or they look secret."""
+    gitignore: bool = True
+    """Whether `.gitignore` files in the folder count."""
 
     def request(self, fallback_name: str) -> JobRequest:
         options = msgspec.structs.asdict(self)
-        del options[FOLDER]
+        for word in FOLDER_OPTIONS:
+            del options[word]
         options["name"] = self.name or fallback_name
         for span in ("time_limit", "queue_limit"):
             options[span] = options[span] or None
@@ -182,12 +189,14 @@ class Function(Generic[P, R]):
     def _prepared(self, calls: Calls) -> Steps[JobRequest]:
         home = home_of(self._body, self._options, calls)
         package = ""
+        rules = FolderRules(self._options.include, self._options.gitignore)
         with tempfile.TemporaryDirectory(prefix="holdfast-call-") as folder:
             # Written first: arguments that cannot be sent are rejected before anything is sent.
             lay_out(Path(folder), home, calls, self._body)
             if home.folder is not None:
-                package = (yield from content.send_along(home.folder, APART)).manifest
-            sent = yield from content.send(folder)
+                package = (yield from content.send_along(home.folder, APART, rules)).manifest
+            # Arguments are sent whatever they look like: whoever makes the call gives them.
+            sent = yield from content.send(folder, ignore=Ignore(()))
         request = self._options.request(self._body.__qualname__)
         inputs = [InputRequest("call", manifest=sent.manifest)]
         return msgspec.structs.replace(request, package=package, inputs=inputs)

@@ -19,8 +19,8 @@ from holdfast.wire.http import InputRequest, JobRequest
 Command = JobRequest | Sequence[str | os.PathLike[str]]
 Amount = int | float | str
 
-FOLDER = "folder"
-"""The option that names the folder to send: it is sent before the job."""
+FOLDER, INCLUDE, GITIGNORE = FOLDER_OPTIONS = ("folder", "include", "gitignore")
+"""The options about the folder to send: it is sent before the job, and they are no part of the request."""
 
 
 class CommonOptions(TypedDict, total=False):
@@ -49,6 +49,10 @@ class CommonOptions(TypedDict, total=False):
     name: str | None
     folder: str | os.PathLike[str] | None
     """The folder to send."""
+    include: Sequence[str] | None
+    """Files of the folder that are sent although an ignore file names them or they look secret."""
+    gitignore: bool | None
+    """Whether `.gitignore` files in the folder count; they do unless this is False."""
 
 
 class JobOptions(CommonOptions, total=False):

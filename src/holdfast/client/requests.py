@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.client.job_options import FOLDER, Command, requested
+from holdfast.client.job_options import FOLDER, FOLDER_OPTIONS, GITIGNORE, INCLUDE, Command, requested
 from holdfast.client.retry import Patience
 from holdfast.client.steps import Ask, NewKey, Now, Pause, Steps
 from holdfast.errors import HoldfastError, Misuse, Refused, WaitExpired, verdict_error
@@ -67,9 +67,10 @@ def _prepared(command: Command, options: Mapping[str, Any]) -> Steps[JobRequest]
     asked = yield from _keyed(checked(command, options))
     if folder is None:
         return asked
-    from holdfast.client import content
+    from holdfast.client import content, selection
 
-    sent = yield from content.send_along(folder, MEANT)
+    rules = selection.FolderRules(options.get(INCLUDE) or (), options.get(GITIGNORE) is not False)
+    sent = yield from content.send_along(folder, MEANT, rules)
     return msgspec.structs.replace(asked, package=sent.manifest)
 
 
@@ -305,7 +306,7 @@ def check(command: Command, options: Mapping[str, Any], node: str | None) -> Ste
 
 def checked(command: Command, options: Mapping[str, Any]) -> JobRequest:
     """The request without its folder: a check sends no files, and a submission sends them first."""
-    return requested(command, {word: option for word, option in options.items() if word != FOLDER})
+    return requested(command, {word: option for word, option in options.items() if word not in FOLDER_OPTIONS})
 
 
 def estimates() -> Steps[EstimatesView]:

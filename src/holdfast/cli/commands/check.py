@@ -35,7 +35,7 @@ OnNode = Annotated[
 Watch = Annotated[bool, typer.Option("--watch", help="Keep checking: a line for every change, and a heartbeat.")]
 
 
-TAKEN = frozenset({"folder", "no_folder", "input", "array"})
+TAKEN = frozenset({"folder", "no_folder", "include", "no_gitignore", "input", "array"})
 """Flags of `run` that do not affect placement: accepted, so that a `run` line can be checked unchanged."""
 
 

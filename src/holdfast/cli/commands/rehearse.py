@@ -48,6 +48,8 @@ def rehearse(
     ] = None,
     folder: flags.Folder = None,
     no_folder: flags.NoFolder = False,
+    include: flags.Include = None,
+    no_gitignore: flags.NoGitignore = False,
     input: flags.Input = None,
     env: flags.Env = None,
     json: Json = False,
@@ -68,6 +70,7 @@ def rehearse(
     from msgspec.structs import replace
 
     from holdfast.cli.job_upload import Packing
+    from holdfast.client.selection import FolderRules
     from holdfast.testing.processes import NotInTime
     from holdfast.testing.rehearsal import Rehearsal
 
@@ -83,7 +86,8 @@ def rehearse(
         env=env,
     )
     request = job.request()
-    packing = Packing(folder, no_folder, None, None, requirements, input or [])
+    rules = FolderRules(include or (), not no_gitignore)
+    packing = Packing(folder, no_folder, None, None, requirements, input or [], rules)
     began = time.monotonic()
 
     def told(line: str) -> None:

@@ -51,10 +51,12 @@ def run(
     from holdfast.cli.array_items import read_items
     from holdfast.cli.commands.arrays import see_array_through
     from holdfast.cli.job_upload import Packing
+    from holdfast.client.selection import FolderRules
 
     request = job.request(key)
     items = read_items(job.array) if job.array is not None else None
-    packing = Packing(job.folder, job.no_folder, job.image, job.dockerfile, job.requirements, job.input or [])
+    rules = FolderRules(job.include or (), not job.no_gitignore)
+    packing = Packing(job.folder, job.no_folder, job.image, job.dockerfile, job.requirements, job.input or [], rules)
     try:
         connected = connect_for_long(url, token_file)
     except KeyboardInterrupt:
