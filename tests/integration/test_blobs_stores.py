@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -379,11 +380,20 @@ def test_nothing_is_sent_twice_and_owners_do_not_share(
         await accept(store, UPLOADER, OWNER, manifest.name)
         assert await missing(store, "att_other.1", OWNER, manifest.blobs) == []
         assert await missing(store, "att_other.1", BOB, manifest.blobs) == everything
-        assert await missing(store, "att_x.1", OWNER, manifest.blobs, lambda sha: sha != first.sha) == [first.sha]
-        answer = await accept(store, "att_x.1", OWNER, manifest.name, hold=lambda sha: sha != first.sha)
-        assert answer.missing == (first,), "what must not be relied on just now is sent again"
+        for refused in (None, lambda: False):
+            hold = partial(_held, first.sha, refused)
+            assert await missing(store, "att_x.1", OWNER, manifest.blobs, hold) == [first.sha]
+            answer = await accept(store, "att_x.1", OWNER, manifest.name, hold=hold)
+            assert answer.missing == (first,), "what must not be relied on just now is sent again"
 
     run(story())
+
+
+def _held(
+    refused: str, answer: Callable[[], bool] | None, sha: str
+) -> "contextlib.nullcontext[Callable[[], bool] | None]":
+    """One hash cannot be relied on: when the look begins (None), or when it ends."""
+    return contextlib.nullcontext(answer if sha == refused else lambda: True)
 
 
 # --- the folder store alone ---

@@ -1,5 +1,6 @@
 """What no manifest names is collected in the end, and nothing that one names is, in whatever order things happen."""
 
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -101,10 +102,44 @@ def test_what_is_being_deleted_is_pledged_to_nobody() -> None:
     gone = condemn(c, old(owned_key(ANN, ONE)), [], {})
     assert gone
     assert c.pledge(ANN, [ONE, TWO], 5_000) == {TWO}
-    assert not c.may_promote(ANN, ONE, 5_000)
+    with c.looking(ANN, [ONE, TWO, TWO]) as kept:
+        assert kept == {TWO}
     assert condemn(c, old(owned_key(ANN, THREE)), [], {}) == [], "one round at a time"
     assert c.buried(5_000)
-    assert c.may_promote(ANN, ONE, 5_000)
+    assert c.pledge(ANN, [ONE], 5_000) == {ONE}
+
+
+def test_what_is_being_looked_at_stays_for_as_long_as_somebody_looks() -> None:
+    """Given two who check whether a blob exists, then it stays until both are done, however long they take; a look
+    alone pledges nothing, and ends also if it fails."""
+    c, listing = collector(), old(owned_key(ANN, ONE), owned_key(BOB, ONE))
+    with c.looking(ANN, [ONE]) as first:
+        with suppress(OSError), c.looking(ANN, [ONE]) as second:
+            assert first == second == {ONE}
+            assert condemn(c, listing[:1], [], {}) == []
+            raise OSError
+        stays_awake(c, 5_000, 9_000)
+        assert condemn(c, listing[:1], [], {}, now=9_000) == []
+    assert c.pledged(ANN, 9_000) == 0
+    assert condemn(c, listing, [], {}, now=9_000) == sorted(stored.key for stored in listing)
+
+
+def test_a_hash_that_nobody_stored_leaves_nothing_behind() -> None:
+    """Given somebody who asks about a thousand hashes and about one blob that exists, then one entry is kept, and it
+    goes when its time is over, though nothing is ever collected."""
+    c = Collector(0, GRACE)
+    with c.looking(ANN, [sha_of(b"%d" % i) for i in range(1_000)]) as kept:
+        assert len(kept) == 1_000
+    assert c.pledge(ANN, [ONE], 100) == {ONE}
+    assert (c.pledged(ANN, 100), c.pledged(BOB, 100)) == (1, 0)
+    assert c.pledge(ANN, [TWO], 200) == {TWO} and c.pledge(ANN, [ONE], 300) == {ONE}
+    assert [c.pledged(ANN, now) for now in (300 + GRACE - 101, 200 + GRACE, 300 + GRACE - 1, 300 + GRACE)] == [
+        2,
+        1,
+        1,
+        0,
+    ]
+    assert [len(entries) for entries in (c._pledged, c._looked_at)] == [0, 0]  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_new_process_waits_until_old_pledges_are_over() -> None:
@@ -178,9 +213,9 @@ def test_what_a_dead_process_may_still_be_deleting_is_relied_on_by_nobody() -> N
     c = Collector(5_000, GRACE, round_ms=ROUND, late_ms=LATE, left=[owned_key(ANN, ONE)])
     assert c.condemned == [owned_key(ANN, ONE)] and not c.may_delete(5_000)
     assert not c.buried(5_000 + OVER - 1)
-    assert not c.may_promote(ANN, ONE, 5_000 + OVER - 1) and c.may_promote(BOB, ONE, 5_000)
+    assert not c.pledge(ANN, [ONE], 5_000 + OVER - 1) and c.pledge(BOB, [ONE], 5_000)
     assert c.may_bury(5_000 + OVER) and c.buried(5_000 + OVER)
-    assert c.may_promote(ANN, ONE, 5_000 + OVER)
+    assert c.pledge(ANN, [ONE], 5_000 + OVER)
 
 
 def test_a_round_of_which_nobody_knows_how_it_ended_lasts_until_it_cannot_do_harm() -> None:
@@ -225,15 +260,14 @@ class World:
     def a_client_asks_what_is_missing(self, owner: str, shas: frozenset[str]) -> None:
         uploader = f"client-{len(self.clients)}"
         for sha in sorted(shas):
-            held = self.collector.pledge(owner, [sha], self.now)
-            if not held or owned_key(owner, sha) not in self.store:
+            if owned_key(owner, sha) not in self.store or not self.collector.pledge(owner, [sha], self.now):
                 self.store[incoming_key(uploader, sha)] = self.now
         self.clients.append((owner, uploader, shas))
 
     def blobs_are_promoted(self, client: Client) -> None:
         owner, uploader, shas = client
         for sha in sorted(shas):
-            if incoming_key(uploader, sha) in self.store and self.collector.may_promote(owner, sha, self.now):
+            if incoming_key(uploader, sha) in self.store and self.collector.pledge(owner, [sha], self.now):
                 self.store[owned_key(owner, sha)] = self.now
                 del self.store[incoming_key(uploader, sha)]
 
@@ -241,7 +275,7 @@ class World:
         owner, _, shas = client
         manifest = sha_of("".join(sorted(shas)).encode())
         present = all(owned_key(owner, sha) in self.store for sha in shas)
-        if not present or not self.collector.may_promote(owner, manifest, self.now):
+        if not present or not self.collector.pledge(owner, [manifest], self.now):
             return
         self.store[owned_key(owner, manifest)] = self.now
         if len(self.collector.pledge(owner, shas, self.now)) == len(shas):

@@ -5,10 +5,11 @@ the commit that refers to it, nothing may refer to a blob; so such an answer is 
 deleted either. A key that is being deleted cannot be pledged, and nothing is promoted to it until the round is over.
 The caller's duties:
 
-1. Before a `missing` answer declares a blob present: first `pledge` it, and only then check that it exists. A blob that
-   cannot be pledged counts as missing. (`hold` of `store.missing` and `store.accept` does this and the next.)
-2. Promote only if `may_promote` allows it; it pledges as well. If it does not, try again after the round.
-3. `pledge` a manifest with all its blobs, check that they exist, and report that (`seen`). Commit a root only if
+1. Check whether a blob exists, or promote it, only inside `looking`: it is not condemned meanwhile. `pledge` it before
+   that ends, and only if it exists: whoever asks about hashes that nobody stored must not take memory. What is not
+   given by `looking`, or cannot be pledged, counts as missing. (`hold` of `store.missing` and `store.accept`.)
+2. Refuse requests of an owner that has too many pledges (`pledged`, `PLEDGED_MAX`).
+3. Look at a manifest and all its blobs at once, pledge them, and report that (`seen`). Commit a root only if
    `may_name` allows it in the same step. Call `awake` every few minutes, so that a freeze in between is noticed.
 4. Pass roots to `condemn` that were read less than half a grace ago. Store what it returns, in a commit that only
    the leader can make; only then delete, in requests that expire when the round ends, and check `may_delete`
@@ -20,7 +21,9 @@ Times are milliseconds on a clock that cannot be set. Only the age of a key is m
 wrong one deletes nothing that anybody needs: what is referred to, pledged, or sent by an active uploader stays.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 
@@ -37,6 +40,9 @@ ROUND_MAX = 1_000
 """Keys in one round: the note of it is one row."""
 UNFINISHED_MS = 7 * 24 * 3600 * 1000
 """How long incoming content may wait to be accepted, even if its sender is still active."""
+PLEDGED_MAX = 1_000_000
+"""Pledges of one owner, beyond which no request of it is begun: two of the largest manifests, about 250 MB. Those that
+are in progress may add as many. Pledges expire."""
 
 
 class Root(msgspec.Struct, frozen=True, order=True):
@@ -66,8 +72,10 @@ class Collector:
         self._blind_until_ms = now_ms + grace_ms
         """Until then there may be pledges that this process does not know."""
         self._awake_ms = now_ms
-        self._pledged: dict[str, int] = {}
-        """Owned key -> when the pledge ends."""
+        self._pledged: dict[str, dict[str, int]] = {}
+        """Owner -> hash -> when the pledge ends. The one that ends first is the first."""
+        self._looked_at: Counter[str] = Counter()
+        """Owned keys whose existence is being checked -> how many do so."""
         self._seen: dict[Root, int] = {}
         """Manifests that were found complete -> when the first of the pledges for it expires."""
         self._unfinished: dict[str, tuple[int, int]] = {}
@@ -80,19 +88,47 @@ class Collector:
 
     # --- pledging ---
 
+    @contextmanager
+    def looking(self, owner: str, shas: Iterable[str]) -> Iterator[set[str]]:
+        """While the caller checks whether these exist, or stores them. Gives those that it can rely on until the end of
+        the block: all except those being deleted."""
+        keys = {owned_key(owner, sha): sha for sha in shas}
+        kept = {key: sha for key, sha in keys.items() if key not in self._condemned}
+        self._looked_at.update(kept.keys())
+        try:
+            yield set(kept.values())
+        finally:
+            for key in kept:
+                self._looked_at[key] -= 1
+                if not self._looked_at[key]:
+                    del self._looked_at[key]
+
     def pledge(self, owner: str, shas: Iterable[str], now_ms: int) -> set[str]:
-        """Pledge these, and return those that the owner can rely on for a grace: all except those being deleted."""
+        """Pledge these, which exist, and return those that the owner can rely on for a grace: all except those being
+        deleted."""
         kept: set[str] = set()
+        self._expire(owner, now_ms)
+        ours = self._pledged.setdefault(owner, {})
         for sha in shas:
-            key = owned_key(owner, sha)
-            if key not in self._condemned:
-                self._pledged[key] = now_ms + self._grace_ms
+            if owned_key(owner, sha) not in self._condemned:
+                ours.pop(sha, None)
+                ours[sha] = now_ms + self._grace_ms
                 kept.add(sha)
         return kept
 
-    def may_promote(self, owner: str, sha: str, now_ms: int) -> bool:
-        """Whether a blob may be stored under its owned key now. If so, it is pledged."""
-        return bool(self.pledge(owner, [sha], now_ms))
+    def pledged(self, owner: str, now_ms: int) -> int:
+        """The number of pledges that the owner has."""
+        self._expire(owner, now_ms)
+        return len(self._pledged.get(owner, ()))
+
+    def _expire(self, owner: str, now_ms: int) -> None:
+        ours = self._pledged.get(owner, {})
+        while ours:
+            first = next(iter(ours))
+            if ours[first] > now_ms:
+                return
+            del ours[first]
+        self._pledged.pop(owner, None)
 
     def seen(self, root: Root, pledged_ms: int) -> None:
         """The manifest and all its blobs were pledged at that time, and then found to exist."""
@@ -137,7 +173,8 @@ class Collector:
         stale = now_ms - roots_read_ms > self._grace_ms // 2
         if self._condemned or stale or now_ms < self._blind_until_ms:
             return []
-        self._pledged = {key: until for key, until in self._pledged.items() if until > now_ms}
+        for owner in list(self._pledged):
+            self._expire(owner, now_ms)
         self._seen = {root: until for root, until in self._seen.items() if until > now_ms}
         keep = {owned_key(r.owner, sha) for r in roots for sha in (r.manifest, *named.get(r.manifest, ()))}
         unknown = {root.owner for root in roots if root.manifest not in named}
@@ -155,8 +192,9 @@ class Collector:
                     doomed += [stored.key] if now_ms - since_ms > self._unfinished_ms else []
                 case Incoming():
                     doomed.append(stored.key)
-                case Owned(owner=owner) if owner not in unknown:
-                    doomed += [stored.key] if stored.key not in keep and stored.key not in self._pledged else []
+                case Owned(owner=owner, sha=sha) if owner not in unknown:
+                    needed = stored.key in keep or stored.key in self._looked_at or sha in self._pledged.get(owner, ())
+                    doomed += [] if needed else [stored.key]
                 case _:
                     pass  # not one of our keys
         chosen = sorted(doomed)[:ROUND_MAX]

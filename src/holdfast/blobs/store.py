@@ -6,7 +6,7 @@ short-lived signed URLs, and what they wrote does not count until `promote` has 
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
@@ -128,9 +128,15 @@ async def each(items: Iterable[T], do: Callable[[T], Awaitable[R]], at_once: int
     return [answers[n] for n in range(len(answers))]
 
 
-Hold = Callable[[str], bool]
-"""Whether the owner's blob of this hash can be relied on from now on: `Collector.may_promote`. Always called before the
-store is checked, because a blob that is not pledged may be deleted between the check and the answer."""
+Hold = Callable[[str], AbstractContextManager[Callable[[], bool] | None]]
+"""Keeps the owner's blob of this hash from being deleted while the block checks whether it exists: `Collector.looking`.
+Gives what pledges it, to be called once it is found to exist; False: it cannot be relied on. None: it is being
+deleted."""
+
+
+def unheld(sha: str) -> AbstractContextManager[Callable[[], bool] | None]:
+    """For stores of which nothing is deleted."""
+    return nullcontext(lambda: True)
 
 
 MayUse = Callable[[str], bool]
@@ -143,24 +149,26 @@ async def missing(
     uploader: str,
     owner: str,
     blobs: Sequence[Blob],
-    hold: Hold | None = None,
+    hold: Hold = unheld,
     may_use: MayUse | None = None,
 ) -> list[str]:
     """Which of these an uploader must send: those that it did not upload before, and that the owner does not have or
     that it may not use. `may_use`: None: all of the owner's."""
 
     async def absent(blob: Blob) -> bool:
-        keys = [incoming_key(uploader, blob.sha)]
-        if (may_use is None or may_use(blob.sha)) and (hold is None or hold(blob.sha)):
-            keys.insert(0, owned_key(owner, blob.sha))
-        for key in keys:
-            there = await store.head(key)
-            if there is not None and there.size == blob.size:
-                return False
-        return True
+        if may_use is None or may_use(blob.sha):
+            with hold(blob.sha) as pledge:
+                if pledge is not None and await _there(store, owned_key(owner, blob.sha), blob) and pledge():
+                    return False
+        return not await _there(store, incoming_key(uploader, blob.sha), blob)
 
     absences = await each(blobs, absent)
     return [blob.sha for blob, gone in zip(blobs, absences, strict=True) if gone]
+
+
+async def _there(store: BlobStore, key: str, blob: Blob) -> bool:
+    found = await store.head(key)
+    return found is not None and found.size == blob.size
 
 
 CheckManifest = Callable[[bytes, ManifestLimits], Awaitable[Outline]]
@@ -196,7 +204,7 @@ async def accept(
     owner: str,
     name: str,
     *,
-    hold: Hold | None = None,
+    hold: Hold = unheld,
     may_use: MayUse | None = None,
     took: Callable[[str], None] | None = None,
     limits: ManifestLimits | None = None,
@@ -223,12 +231,13 @@ async def accept(
     promoted = 0
 
     async def take(blob: Blob) -> bool:
+        with hold(blob.sha) as pledge:
+            return pledge is not None and await own_it(blob) and pledge()
+
+    async def own_it(blob: Blob) -> bool:
         nonlocal promoted
-        if hold is not None and not hold(blob.sha):
-            return False
         key = owned_key(owner, blob.sha)
-        there = await store.head(key) if may_use is None or may_use(blob.sha) else None
-        if there is None or there.size != blob.size:
+        if not ((may_use is None or may_use(blob.sha)) and await _there(store, key, blob)):
             incoming = incoming_key(uploader, blob.sha)
             try:
                 await store.promote(incoming, key, blob.size)

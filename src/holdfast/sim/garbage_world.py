@@ -277,7 +277,7 @@ class GarbageWorld:
     # --- uploading, as `orchestrator.content` does it ---
 
     def pledge(self, process: StoredProcess, owner: str, sha: str) -> bool:
-        held = process.collector.may_promote(owner, sha, self.now)
+        held = bool(process.collector.pledge(owner, [sha], self.now))
         if held and process.epoch == self.epoch:
             process.pledged[owned_key(owner, sha)] = self.now + GRACE
         return held
@@ -289,24 +289,31 @@ class GarbageWorld:
         shas = frozenset([wanted.sha] if wanted else draw.sample(SHAS, draw.choice([1, 2])))
         root = Root(owner, sha_of("".join(sorted(shas)).encode()))
         for sha in sorted(shas):
-            held = self.pledge(process, owner, sha)
-            yield draw.choice([1, 3])
-            if not held or owned_key(owner, sha) not in self.store:
+            there = False
+            with process.collector.looking(owner, [sha]) as held:
+                yield draw.choice([1, 3])
+                if held and owned_key(owner, sha) in self.store:
+                    yield draw.choice([1, 3])  # the store's answer travels
+                    there = self.pledge(process, owner, sha)
+            if not there:
                 self.store[incoming_key(uploader, sha)] = self.now
             yield 1 if wanted else draw.choice([1, 20, ROUND])
         if draw.random() < 0.15:
             return  # interrupted
         collector, began = process.collector, self.now
         for sha in [*sorted(shas), root.manifest]:
-            if not self.pledge(process, owner, sha):
-                return
-            yield draw.choice([1, 3])
-            key, incoming = owned_key(owner, sha), incoming_key(uploader, sha)
-            if key not in self.store:
-                if incoming not in self.store and sha != root.manifest:
+            with process.collector.looking(owner, [sha]) as held:
+                if not held:
                     return
-                yield 2
-                self.store[key] = self.now
+                yield draw.choice([1, 3])
+                key, incoming = owned_key(owner, sha), incoming_key(uploader, sha)
+                if key not in self.store:
+                    if incoming not in self.store and sha != root.manifest:
+                        return
+                    yield 2
+                    self.store[key] = self.now
+                if not self.pledge(process, owner, sha):
+                    return
             self.store.pop(incoming, None)
         if collector is process.collector:
             collector.seen(root, began)
@@ -318,12 +325,14 @@ class GarbageWorld:
         careless = self.draw.random() < 0.1
         if not careless and not collector.still_seen(root, self.now):
             every = [root.manifest, *sorted(shas)]
-            if not all(self.pledge(process, root.owner, sha) for sha in every):
-                return
-            yield 2
-            if any(owned_key(root.owner, sha) not in self.store for sha in every):
-                return
-            collector.seen(root, pledged)
+            with collector.looking(root.owner, every) as held:
+                yield 2
+                if len(held) < len(every) or any(owned_key(root.owner, sha) not in self.store for sha in every):
+                    return
+                yield 1
+                if not all(self.pledge(process, root.owner, sha) for sha in every):
+                    return
+                collector.seen(root, pledged)
         yield self.draw.choice([1, 1, 30])
         if process.collector.may_name(root, self.now):
             epoch = process.epoch

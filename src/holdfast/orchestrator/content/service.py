@@ -7,11 +7,11 @@ yet: the garbage collector is given a pledge (holdfast.blobs.garbage, whose rule
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 from holdfast.blobs.errors import BlobError, BlobMissing, Damaged, ManifestRefused, ManifestTooLarge
-from holdfast.blobs.garbage import GRACE_MS, Collector, Root
+from holdfast.blobs.garbage import GRACE_MS, PLEDGED_MAX, Collector, Root
 from holdfast.blobs.keys import incoming_key, owned_key, owner_hash
 from holdfast.blobs.manifest import Blob, ManifestLimits, blobs_in
 from holdfast.blobs.store import Accepted, BlobStore, MayUse, accept, each, missing
@@ -21,7 +21,7 @@ from holdfast.orchestrator.content.fair_queue import FairQueue
 from holdfast.orchestrator.content.manifest_checks import ManifestChecks
 from holdfast.orchestrator.content.s3_inputs import S3Inputs
 from holdfast.orchestrator.content.sent_hashes import SentHashes
-from holdfast.orchestrator.content.upload_counts import UploadCounts
+from holdfast.orchestrator.content.upload_counts import RETRY_S, UploadCounts
 from holdfast.orchestrator.content.uploaders import Uploader
 
 LINK_S = 15 * 60
@@ -74,8 +74,19 @@ class ContentService:
         self._uploads = {uploader: at for uploader, at in self._uploads.items() if at >= since}
         return set(self._uploads)
 
-    def _hold(self, whose: str) -> Callable[[str], bool]:
-        return lambda sha: self.collector.may_promote(whose, sha, boottime_ms())
+    @contextlib.contextmanager
+    def _hold(self, whose: str, sha: str) -> Iterator[Callable[[], bool] | None]:
+        # If another process led in between, the collector is a new one when the blob was found.
+        with self.collector.looking(whose, [sha]) as kept:
+            yield (lambda: bool(self.collector.pledge(whose, [sha], boottime_ms()))) if kept else None
+
+    def _need_pledges(self, whose: str) -> None:
+        """Raises Unavailable if the owner has so many pledges that it must wait for some to expire."""
+        if self.collector.pledged(whose, boottime_ms()) >= PLEDGED_MAX:
+            says = (
+                f"more than {PLEDGED_MAX} blobs of this owner were found or sent within {GRACE_MS // 3_600_000} hours"
+            )
+            raise Unavailable("over_quota", says, RETRY_S)
 
     async def missing(
         self, owner: str, uploader: Uploader, blobs: Sequence[Blob], given: Collection[str] | None = None
@@ -85,8 +96,9 @@ class ContentService:
         bounded(len(blobs))
         whose = owner_hash(owner)
         self._uploads[uploader.id] = boottime_ms()
+        self._need_pledges(whose)
         may_use = await self._may_use(owner, uploader.id, given)
-        return await missing(self.store, uploader.id, whose, blobs, self._hold(whose), may_use)
+        return await missing(self.store, uploader.id, whose, blobs, partial(self._hold, whose), may_use)
 
     async def _may_use(self, owner: str, uploader: str, given: Collection[str] | None) -> MayUse | None:
         if given is None:
@@ -135,6 +147,7 @@ class ContentService:
 
     async def _take(self, owner: str, uploader: Uploader, name: str, given: Collection[str] | None) -> Accepted:
         whose = owner_hash(owner)
+        self._need_pledges(whose)
         began_ms = boottime_ms()
         collector = self.collector
         turn = self._checks.turns_of(uploader.party)
@@ -146,7 +159,7 @@ class ContentService:
                 uploader.id,
                 whose,
                 name,
-                hold=self._hold(whose),
+                hold=partial(self._hold, whose),
                 may_use=may_use,
                 took=took,
                 limits=uploader.limits,
@@ -182,20 +195,22 @@ class ContentService:
         except (ApiError, Damaged):
             return False
         shas = [name, *(blob.sha for blob in blobs)]
-        collector, pledged_ms = self.collector, boottime_ms()
-        if len(collector.pledge(whose, shas, pledged_ms)) < len(set(shas)):
-            return False
+        collector, began_ms = self.collector, boottime_ms()
+        with collector.looking(whose, shas) as kept:
+            if len(kept) < len(set(shas)):
+                return False
 
-        async def there(blob: Blob) -> bool:
-            stored = await self.store.head(owned_key(whose, blob.sha))
-            return stored is not None and stored.size == blob.size
+            async def there(blob: Blob) -> bool:
+                stored = await self.store.head(owned_key(whose, blob.sha))
+                return stored is not None and stored.size == blob.size
 
-        # Check the manifest itself too: it may be cached here and gone from the store.
-        named = await self.store.head(owned_key(whose, name))
-        found = named is not None and all(await each(blobs, there))
-        if found:
-            collector.seen(Root(whose, name), pledged_ms)
-        return found
+            # Check the manifest itself too: it may be cached here and gone from the store.
+            named = await self.store.head(owned_key(whose, name))
+            found = named is not None and all(await each(blobs, there))
+            if found:
+                collector.pledge(whose, shas, boottime_ms())
+                collector.seen(Root(whose, name), began_ms)
+            return found
 
     async def manifest(self, owner: str, name: str) -> bytes:
         """An accepted manifest: it was checked before it was stored, and the store compares its hash. Raises ApiError
