@@ -55,6 +55,8 @@ class Orchestrator:
         up = [sys.executable, "-m", "holdfast.cli", "up", "--http", self._http]
         # Listening on every address turns TLS on.
         up += ["--listen", f"0.0.0.0:{self.nodes_at.rpartition(':')[2]}"]
+        # All machines join from one address, with one token.
+        up += ["--limit", "joins_per_address_max=0", "--limit", "joins_per_token_max=0"]
         with (self.folder / "up.log").open("a") as log:
             self.process = subprocess.Popen(up, env=self.env, stdout=log, stderr=log)
         self.seen = psutil.Process(self.process.pid)

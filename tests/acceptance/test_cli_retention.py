@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.client import Client
 from holdfast.errors import HoldfastError
+from holdfast.orchestrator.api.self_check import DELETED_JOB_BYTES_MAX
 from holdfast.testing.processes import LocalNetwork, wait_for
 
 KEEP = ("jobs=2s", "--keep", "logs=1s", "--keep", "journal=2s", "--keep", "files=1s")
@@ -37,13 +38,20 @@ def test_what_is_old_goes_and_its_key_runs_nothing_again(tmp_path: Path) -> None
         client = network.client()
         assert refusal_of(client, job) == "job_deleted"
 
+        # and the self-check says what the store keeps of it
+        (bounded,) = [finding for finding in client.doctor().findings if finding.name == "store is bounded"]
+        left = f"then at most {DELETED_JOB_BYTES_MAX} bytes of each (1 so far)"
+        assert bounded.ok and "0 jobs, 1 nodes and " in bounded.says and left in bounded.says
+        assert left in " ".join(network.cli("doctor").stdout.split())
+
         # and when it is sent again under its key, then nothing is run
         with pytest.raises(HoldfastError) as refused:
             client.jobs.submit(ARGV, key="one key")
         assert refused.value.code == "job_deleted"
         assert job not in [one.id for one in client.jobs.list()]
 
-        # and a reader of events that was away for longer than the journal is kept is told where it begins
+        # and a reader of events that was away for longer than the journal is kept is told where it begins, also if
+        # nothing has happened since
         said = wait_for(lambda: expired(network, up.url), "the journal to be cut", timeout_s=120)
         assert said["code"] == "cursor_expired" and isinstance(said["oldest"], int) and said["oldest"] > 1
 

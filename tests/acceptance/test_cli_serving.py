@@ -375,4 +375,4 @@ def test_limits_on_connections_can_be_chosen(network: LocalNetwork) -> None:
 def test_a_limit_that_does_not_exist_is_named(network: LocalNetwork) -> None:
     done = network.cli("up", "--limit", "strangers=1")
     assert done.returncode == 78
-    assert "'strangers'" in done.stderr and "strangers_max" in done.stderr
+    assert "'strangers'" in done.stderr and "strangers_max" in done.stderr and "joins_max" in done.stderr

@@ -1,13 +1,17 @@
 """A year of joins, losses, jobs, tokens and strangers, with the production kernel and a real store: memory, rows,
 answers and work per event stay within bounds that do not depend on how old the network is."""
 
+import gc
+import sys
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
 from counted_calls import calls_of
 from msgspec.structs import replace
 
+from holdfast.kernel import world
 from holdfast.kernel.commit import CommitLoop
 from holdfast.kernel.decision import Deletions, Explanation, Rejected, Taken
 from holdfast.kernel.events import (
@@ -49,6 +53,11 @@ SETTINGS = replace(Settings.lan(), open_join=True)
 DAYS = 365
 JOINS, JOBS, TOKENS, STRANGERS = 6, 8, 2, 20
 """On every day."""
+KERNEL_BYTES_MAX, STORE_BYTES_MAX = 700_000, 2_500_000
+"""What the kernel of this network takes in memory, and the store on disk beside what stays of deleted jobs, however old
+the network is."""
+REMEMBERED = 300
+"""Ids of ended and of deleted rows that the kernel remembers; 20,000 each would be reached after years."""
 HERE = NodeId("node_here")
 GPU = Need(Resources(100, 100, 100, 1))
 
@@ -136,14 +145,33 @@ class Year:
         }  # fmt: skip
 
 
+def deep_bytes(root: object) -> int:
+    """The memory of everything that can be reached from an object, without types, functions and modules."""
+    seen, todo, total = {id(root)}, [root], 0
+    while todo:
+        one = todo.pop()
+        total += sys.getsizeof(one)
+        fields = getattr(one, "__struct_fields__", ())
+        found = [getattr(one, name) for name in fields] if fields else gc.get_referents(one)
+        for other in found:
+            if id(other) not in seen and not isinstance(other, type | ModuleType | FunctionType):
+                seen.add(id(other))
+                todo.append(other)
+    return total
+
+
 @pytest.mark.spec("A6", "J14", "H6", "N6")
-def test_a_network_that_is_a_year_old_is_no_slower_larger_or_more_mistaken(tmp_path: Path) -> None:
+def test_a_network_that_is_a_year_old_is_no_slower_larger_or_more_mistaken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world, "ENDED_MAX", REMEMBERED)
     year = Year(tmp_path)
     large = year.join("node_large", gpus=1)
     year.tell(NodeBroke(large, NodeId("node_large"), "cut"))
     sizes: dict[int, Any] = {}
     costs: dict[int, int] = {}
     memory: dict[int, dict[str, int]] = {}
+    taken: dict[int, int] = {}
     for number in range(DAYS):
         if number == 2:
             assert isinstance(year.submit("gpu of a machine that may return", GPU), Taken)
@@ -159,16 +187,22 @@ def test_a_network_that_is_a_year_old_is_no_slower_larger_or_more_mistaken(tmp_p
                 year.tell(CancelAsked(job_id("ann", f"{name} {number}")))
             year.commit()
             sizes[number], memory[number] = year.store.sizes(), year.memory()
+            taken[number] = deep_bytes(year.kernel)
     rows = sizes[DAYS - 1].rows
 
     # memory: what departed is forgotten within a month, and nothing else grows
     assert memory[DAYS - 1]["nodes"] <= 32 * JOINS + 2 and memory[DAYS - 1]["tokens"] <= 33 * TOKENS
     assert all(memory[DAYS - 1][name] <= 1.1 * memory[40][name] + 10 for name in memory[40]), memory
+    assert taken[DAYS - 1] <= min(1.1 * taken[200], KERNEL_BYTES_MAX), taken
 
     # rows: a quarter of a year of jobs and journal; strangers add next to nothing
     assert rows["jobs"] <= 92 * JOBS + 20 and rows["deleted_jobs"] >= (DAYS - 93) * JOBS
     per_day = 8 * JOINS + 6 * JOBS + 20
     assert rows["entries"] <= 92 * per_day and rows["nodes"] <= 32 * JOINS + 2
+    kept = sizes[DAYS - 1].bytes - DELETED_JOB_BYTES_MAX * rows["deleted_jobs"]
+    assert kept <= STORE_BYTES_MAX, f"{kept} bytes"
+    grown = {name for name, count in rows.items() if count > 1.1 * sizes[200].rows[name] + 10}
+    assert grown <= {"deleted_jobs", "deleted_nodes", "deleted_tokens"}
     growth = (sizes[DAYS - 1].bytes - sizes[200].bytes) / ((DAYS - 1 - 200) * JOBS)
     assert growth <= DELETED_JOB_BYTES_MAX, f"{growth:.0f} bytes a job"
 

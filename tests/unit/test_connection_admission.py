@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.errors import Misconfigured
-from holdfast.orchestrator.connection_limits import ConnectionLimits
+from holdfast.orchestrator.connection_limits import ConnectionLimits, read_limits
 from holdfast.orchestrator.connections.admission import Admission, ConnectionBounds, Standing
 from holdfast.orchestrator.connections.first_bytes import whole_head, whole_tls
 from holdfast.orchestrator.connections.networks import network_of, peer_address
@@ -200,12 +200,18 @@ def test_with_descriptors_enough_the_limits_are_as_chosen_and_none_stays_none() 
 
 @pytest.mark.spec("A12")
 def test_limits_are_chosen_by_name() -> None:
-    assert ConnectionLimits.read(("strangers_max=7", "head_ms_max=0")) == ConnectionLimits(
-        strangers_max=7, head_ms_max=0
-    )
-    for wrong in ("strangers=7", "strangers_max", "strangers_max=-1", "strangers_max=x", "strangers_max=" + "1" * 13):
+    chosen = read_limits(("strangers_max=7", "joins_max=0", "head_ms_max=0"), ("joins_max", "other_max"))
+    assert chosen == (ConnectionLimits(strangers_max=7, head_ms_max=0), {"joins_max": 0})
+    for wrong in (
+        "strangers=7",
+        "strangers_max",
+        "strangers_max=-1",
+        "strangers_max=x",
+        "strangers_max=" + "1" * 13,
+        "joins_max=1",
+    ):
         with pytest.raises(Misconfigured):
-            ConnectionLimits.read((wrong,))
+            read_limits((wrong,))
 
 
 # --- first bytes ---

@@ -115,9 +115,11 @@ class Settings(msgspec.Struct, frozen=True):
     joins_ms: int = 1 * HOUR_MS
     """The time over which new machines are counted. A machine that is known and dials in again is not counted."""
     joins_per_token_max: int = 1_000
-    """New machines by one token in that time: a large fleet, but not every identity that somebody can invent."""
+    """New machines by one token in that time: a large fleet, but not every identity that somebody can invent.
+    `holdfast up --limit` sets this and the two that follow; `0` is no limit."""
     joins_per_address_max: int = 256
-    """New machines from one address in that time: an office behind one router. Loopback is not counted."""
+    """New machines from one address (IPv6: one /64) in that time: an office behind one router. Behind a proxy, all
+    machines have one address."""
     joins_max: int = 10_000
     """New machines in that time: bounds how fast memory and store grow, whatever tokens there are."""
     unrest_ms: int = 10 * MINUTE_MS

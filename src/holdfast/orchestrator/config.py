@@ -42,6 +42,8 @@ class OrchestratorConfig(msgspec.Struct, frozen=True):
     """Replaces the preset, for tests and measurements."""
     limits: ConnectionLimits = ConnectionLimits()
     """On connections and requests."""
+    joins: dict[str, int] = {}
+    """Replaces settings of the preset on new machines (`JOIN_LIMITS`); 0: no limit."""
     keep: tuple[str, ...] = ()
     """`WHAT=DURATION`, such as `jobs=90d`: replaces a setting of the preset that says how long something is kept."""
     log_level: str = "info"
@@ -65,8 +67,13 @@ class OrchestratorConfig(msgspec.Struct, frozen=True):
             settings = self.settings or Settings.preset(self.preset)
         except ValueError as wrong:
             raise Misconfigured(str(wrong), hint="Choose one of them with --preset.") from None
-        kept = dict(map(_kept, self.keep))
-        return msgspec.structs.replace(settings, open_join=self.open_join or settings.open_join, **kept)
+        chosen = dict(map(_kept, self.keep)) | {name: most or NO_LIMIT for name, most in self.joins.items()}
+        return msgspec.structs.replace(settings, open_join=self.open_join or settings.open_join, **chosen)
+
+
+JOIN_LIMITS = ("joins_max", "joins_per_address_max", "joins_per_token_max")
+"""Settings that are limits as well, and chosen as these are."""
+NO_LIMIT = 10**12
 
 
 KEPT = ("files", "jobs", "journal", "logs", "nodes", "tokens")

@@ -4,6 +4,7 @@ connection.
 A stranger is a connection that has not shown a valid token, key or signature. `0` means no limit.
 """
 
+from collections.abc import Iterable
 from typing import Self
 
 import msgspec
@@ -68,19 +69,22 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
             node_strangers_per_address_max=_lower(self.node_strangers_per_address_max, node_strangers // 2),
         )
 
-    @classmethod
-    def read(cls, words: tuple[str, ...]) -> Self:
-        """From `NAME=NUMBER` each. Raises Misconfigured."""
-        names = {field.name for field in msgspec.structs.fields(cls)}
-        chosen: dict[str, int] = {}
-        for word in words:
-            name, _, number = word.partition("=")
-            if name not in names:
-                raise Misconfigured(f"there is no limit {name[:80]!r}", hint=f"There are {', '.join(sorted(names))}.")
-            if not (number.isascii() and number.isdigit() and len(number) <= 12):
-                raise Misconfigured(f"{number[:80]!r} is no limit", hint=f"Write {name}=NUMBER; 0 is no limit.")
-            chosen[name] = int(number)
-        return cls(**chosen)
+
+def read_limits(words: tuple[str, ...], others: Iterable[str] = ()) -> tuple[ConnectionLimits, dict[str, int]]:
+    """From `NAME=NUMBER` each; those that are among `others` are returned beside. Raises Misconfigured."""
+    names = {field.name for field in msgspec.structs.fields(ConnectionLimits)}
+    beside = set(others)
+    chosen: dict[str, int] = {}
+    for word in words:
+        name, _, number = word.partition("=")
+        if name not in names | beside:
+            every = ", ".join(sorted(names | beside))
+            raise Misconfigured(f"there is no limit {name[:80]!r}", hint=f"There are {every}.")
+        if not (number.isascii() and number.isdigit() and len(number) <= 12):
+            raise Misconfigured(f"{number[:80]!r} is no limit", hint=f"Write {name}=NUMBER; 0 is no limit.")
+        chosen[name] = int(number)
+    limits = ConnectionLimits(**{name: number for name, number in chosen.items() if name in names})
+    return limits, {name: number for name, number in chosen.items() if name in beside}
 
 
 def _lower(limit: int, bound: int) -> int:

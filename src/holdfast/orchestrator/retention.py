@@ -54,7 +54,9 @@ def look(
     old = tuple(
         OldJob(job, keeps.get(job.id), _ended(arrays.get(job.spec.array, 0)), has_output(job.id)) for job in jobs
     )
-    stale = [e for e in store.entries(0, limit=ENTRIES_AT_ONCE) if e.at_ms <= now_ms - settings.journal_keep_ms]
+    # The newest entry stays: by it, a reader with an older cursor is told that entries were deleted.
+    entries = store.entries(0, limit=ENTRIES_AT_ONCE + 1)[:-1]
+    stale = [entry for entry in entries if entry.at_ms <= now_ms - settings.journal_keep_ms]
     asked = DeletionAsked(old, stale[-1].seq, stale[-1].at_ms) if stale else DeletionAsked(old)
     more = len(jobs) == JOBS_AT_ONCE or len(stale) == ENTRIES_AT_ONCE
     last = (jobs[-1].submitted_ms, jobs[-1].id) if jobs else after

@@ -55,7 +55,9 @@ def up(
     ] = "lan",
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="A limit on connections and requests, 0 for none; repeatable."),
+        typer.Option(
+            metavar="NAME=NUMBER", help="A limit on connections, requests or new machines, 0 for none; repeatable."
+        ),
     ] = None,
     keep: Annotated[
         list[str] | None,
@@ -77,11 +79,12 @@ def up(
     import threading
     from pathlib import Path
 
-    from holdfast.orchestrator.config import OrchestratorConfig, default_data
-    from holdfast.orchestrator.connection_limits import ConnectionLimits
+    from holdfast.orchestrator.config import JOIN_LIMITS, OrchestratorConfig, default_data
+    from holdfast.orchestrator.connection_limits import read_limits
     from holdfast.orchestrator.serve import run_orchestrator
 
     data = Path(data_dir).expanduser().absolute() if data_dir else default_data()
+    limits, joins = read_limits(tuple(limit or ()), JOIN_LIMITS)
     config = OrchestratorConfig(
         data=data,
         store=store or "",
@@ -92,7 +95,8 @@ def up(
         s3_inputs=tuple(s3_inputs or ()),
         open_join=open_join,
         preset=preset,
-        limits=ConnectionLimits.read(tuple(limit or ())),
+        limits=limits,
+        joins=joins,
         keep=tuple(keep or ()),
     )
     threading.Thread(target=_announce, args=(data, listen), daemon=True).start()

@@ -152,7 +152,7 @@ class NodeLinkService:
             try:
                 bound = await self._bound_key(hello.node)
                 failpoint("session.before_joined")
-                self._leader.tell(NodeJoined(session.number, hello, counted_address(context.peer()), bound))
+                self._leader.tell(NodeJoined(session.number, hello, network_of(peer_address(context.peer())[0]), bound))
                 told = True
                 closed = tasks.start(f"close of {about}", session.closed.wait())
                 await asyncio.wait({reader, writer, closed}, return_when="FIRST_COMPLETED")
@@ -306,7 +306,6 @@ class NodeLinkService:
 
 
 GOODBYE = "goodbye"
-LOOPBACK = ("127.", "::ffff:127.")
 
 
 class _RateLimit:
@@ -345,9 +344,3 @@ async def _written(context: Any, frame: Any) -> None:
         if writing.done() and not writing.cancelled():
             writing.exception()  # the node was lost meanwhile, so there is no one to report to
         raise
-
-
-def counted_address(peer: str) -> str:
-    """The network by which joins are limited; empty for loopback, which a proxy on this machine may stand for."""
-    address = peer_address(peer)[0]
-    return "" if address == "::1" or address.startswith(LOOPBACK) else network_of(address)
