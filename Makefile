@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUNNABLE := $(VENV)/.runnable
+WHEELABLE := $(VENV)/.wheelable
 RELEASABLE := $(VENV)/.releasable
 SOURCES := src tests bench demo scripts deploy
 # Tests wait for about half of their time: three at once keep two cores busy. Mutation only computes.
@@ -45,7 +46,7 @@ help:
 	@echo "make pages      everything that the pages tell a person to type is typed, on a real network"
 	@echo "make proto      the code of the wire, from node.proto"
 	@echo
-	@echo "make wheel      dist/holdfast-….whl"
+	@echo "make wheel      dist/holdfast_compute-….whl"
 	@echo "make release-check  wheel, pictures, pages, faults, benches, lowest versions, chart, services, image, compose,"
 	@echo "                    fresh machine: for real, and slow (CHECKS=\"image compose\": only these)"
 	@echo "make fresh-machine  the README's commands on a bare Debian, in namespaces of its own"
@@ -61,6 +62,12 @@ install: $(INSTALLED)
 system:
 	@bash scripts/system.sh
 
+# What building a wheel needs, and no more.
+$(WHEELABLE): constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=77"
+	@touch $@
+
 # What Holdfast itself needs, and no more: a stranger who wants to see it waits for nothing else.
 $(RUNNABLE): pyproject.toml constraints.txt scripts/system.sh
 	@bash scripts/system.sh --to-run
@@ -69,6 +76,8 @@ $(RUNNABLE): pyproject.toml constraints.txt scripts/system.sh
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=77"
+	@# By the name of releases before this one, its files would lie among ours.
+	@$(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check holdfast 2>/dev/null
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  --no-build-isolation --editable .
 	@touch $@
@@ -165,7 +174,7 @@ bench: install
 # --- shipping -------------------------------------------------------------------------------------
 
 # Not from this tree: what an earlier build left here would be packed as well.
-wheel: install
+wheel: $(WHEELABLE)
 	@rm -rf build/wheel && mkdir -p build/wheel dist
 	@cp -R pyproject.toml README.md LICENSE src build/wheel/ && rm -rf build/wheel/src/*.egg-info
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \

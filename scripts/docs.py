@@ -19,7 +19,7 @@ from docs_causes import causes_section
 from docs_errors import page as errors_page
 from docs_imports import with_imports
 from docs_python import python_page
-from docs_reference import cli_page, http_page, proto_page, roles_page
+from docs_reference import cli_page, http_page, proto_page, roles_page, sandbox_page
 from docs_text import NOTE, reasons, table
 
 from holdfast.model import MEANINGS, AttemptPhase, FailureCode, JobPhase, NodeState, Settings
@@ -297,6 +297,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/cli.md": cli_page,
     "reference/http-api.md": http_page,
     "reference/roles.md": roles_page,
+    "reference/sandbox.md": sandbox_page,
     "reference/node-messages.md": proto_page,
     "reference/python.md": python_page,
 }

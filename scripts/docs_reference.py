@@ -264,6 +264,46 @@ def http_page() -> str:
     return "\n".join(lines)
 
 
+def sandbox_page() -> str:
+    """What a sandbox shows of its machine."""
+    from holdfast.client.secret_files import SECRET_NAMES, SECRET_SHAPES
+    from holdfast.node.runtimes import child, system_view
+
+    whats = list(dict.fromkeys(shape.what for shape in SECRET_SHAPES))
+    return "\n".join(
+        [
+            "# What a job sees, and what is not sent",
+            "",
+            NOTE,
+            "## What a sandbox shows of its machine",
+            "",
+            inspect.getdoc(system_view) or "",
+            "",
+            table(["path", "why"], [[f"`{shown.path}`", shown.why] for shown in system_view.SYSTEM]),
+            "`" + "`, `".join(system_view.CPU_LISTS) + "` list as many processors as the job asked for, so that programs "
+            "that count them count the job's own.",
+            "",
+            "## Variables that a job may set otherwise",
+            "",
+            "`PYTHONUNBUFFERED` is 1: what Python prints is shown line by line. These are the job's cores, rounded up: "
+            + ", ".join(f"`{name}`" for name in child.THREADS)
+            + ". In a container the image's own values count, if it has any.",
+            "",
+            "## Files that are secret by name",
+            "",
+            "Patterns as in `.gitignore`. They are not sent with a folder unless `--include` names them "
+            "([what goes along](../jobs.md#what-goes-along)).",
+            "",
+            ", ".join(f"`{name}`" for name in SECRET_NAMES),
+            "",
+            "## Secrets that are found by content",
+            "",
+            ", ".join(whats) + ".",
+            "",
+        ]
+    )
+
+
 def roles_page() -> str:
     """Route by role, from the security requirements of the OpenAPI document."""
     from holdfast.model import Role

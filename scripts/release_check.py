@@ -197,7 +197,7 @@ def lowest() -> None:
         (folder / "pins.txt").write_text("\n".join([*oldest, *(one for one in pinned if name_of(one) not in names)]))
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
         python = folder / "venv" / "bin" / "python"
-        wanted = [f"holdfast[neural,postgres] @ {made.as_uri()}", *TOOLS]
+        wanted = [f"holdfast-compute[neural,postgres] @ {made.as_uri()}", *TOOLS]
         subprocess.run([*pip, "--python", python, "install", "-qq", "-c", folder / "pins.txt", *wanted], check=True)
         say(", ".join(oldest))
         tests = [ROOT / "tests" / one for one in TRIED] + [f"--ignore={ROOT / 'tests' / one}" for one in NEEDS_MORE]

@@ -13,6 +13,8 @@ with holdfast.Client() as client:
 """
 
 __version__ = "0.1.0"
+DISTRIBUTION = "holdfast-compute"
+"""The name of its distribution: a package that is called `holdfast` on an index is not ours."""
 
 # Their types are in __init__.pyi: an import here, even for types only, would make every package depend on them.
 _FOUND_IN = {

@@ -14,6 +14,7 @@ from packaging.version import Version
 from shipped import ROOT, lend_packages
 
 import holdfast
+from holdfast import parts
 from holdfast.testing.processes import free_port, wait_for
 
 pytestmark = [pytest.mark.spec("N12"), pytest.mark.xdist_group("wheel")]  # it is built once
@@ -40,8 +41,8 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     said = email.message_from_bytes(archive.read(name))
-    assert said["Name"] == "holdfast" and said["Version"] == holdfast.__version__
-    assert wheel.name == f"holdfast-{holdfast.__version__}-py3-none-any.whl"
+    assert said["Name"] == holdfast.DISTRIBUTION == parts.DISTRIBUTION and said["Version"] == holdfast.__version__
+    assert wheel.name == f"holdfast_compute-{holdfast.__version__}-py3-none-any.whl"
     assert set(said.get_all("Provides-Extra", [])) == EXTRAS
     entries = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
     assert "holdfast = holdfast.cli.main:main" in entries

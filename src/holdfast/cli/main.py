@@ -11,6 +11,8 @@ import os
 import sys
 
 INTERRUPTED = 130
+MIXED_UP = 78
+"""The exit code of a wrong configuration (EX_CONFIG)."""
 
 
 def main() -> None:
@@ -25,6 +27,11 @@ def main() -> None:
 def _ended() -> int:
     """Run the command line; returns the exit code."""
     _open_what_is_closed()
+    from holdfast.parts import mixed_up
+
+    if wrong := mixed_up():
+        sys.stderr.write(f"holdfast: {wrong}\n")
+        return MIXED_UP
     if sys.argv[1:] in (["--help"], ["-h"], ["help"]) and "_HOLDFAST_COMPLETE" not in os.environ:
         return _front_page()
     from holdfast.cli.error_output import EXIT_BROKEN_PIPE, told

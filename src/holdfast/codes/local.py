@@ -62,7 +62,7 @@ ROWS = (
     Row(
         "missing_part", 78, None, "a part of Holdfast is not installed",
         "it was installed without the optional libraries that this command needs",
-        "Install them: `pip install 'holdfast[neural]'`.",
+        "Install them: the hint of the message names them.",
     ),
     Row(
         "internal", 70, 500, "an internal error of Holdfast",

@@ -14,6 +14,7 @@ import numpy as np
 
 from holdfast.neural import passes
 from holdfast.neural.refusals import MissingPart
+from holdfast.parts import install_hint
 
 Array: TypeAlias = Any
 """A NumPy array or a PyTorch tensor, made by the same `Arrays`."""
@@ -225,7 +226,7 @@ class TorchArrays(NumpyArrays):
             self._torch: Any = importlib.import_module("torch")
         except ImportError as missing:
             raise MissingPart(
-                "the backend torch needs PyTorch, which is not installed", hint="pip install 'holdfast[torch]'"
+                "the backend torch needs PyTorch, which is not installed", hint=install_hint("torch")
             ) from missing
         if device.startswith("cuda") and not self._torch.cuda.is_available():
             raise MissingPart("no CUDA device can be reached from here", hint="Use the backend torch or numpy.")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from holdfast.neural.refusals import MissingPart, TopologyError
+from holdfast.parts import install_hint
 
 SIZE_MAX = 4 * 1024 * 1024
 DEPTH_MAX = 20
@@ -91,7 +92,7 @@ def read(text: str, source: str = "") -> Marked:
         yaml: Any = importlib.import_module("yaml")
     except ImportError as missing:
         raise MissingPart(
-            "reading a neural network needs PyYAML, which is not installed", hint="pip install 'holdfast[neural]'"
+            "reading a neural network needs PyYAML, which is not installed", hint=install_hint("neural")
         ) from missing
     if len(text) > SIZE_MAX:
         raise TopologyError(f"the file has {len(text)} characters; at most {SIZE_MAX} are read", source=source)

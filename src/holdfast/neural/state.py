@@ -18,6 +18,7 @@ from holdfast.neural.arithmetic import Arithmetic
 from holdfast.neural.arrays import Array, NumpyArrays
 from holdfast.neural.graph import Graph
 from holdfast.neural.refusals import MissingPart, StateError
+from holdfast.parts import install_hint
 
 FIRST, SECOND = "moment1/", "moment2/"
 
@@ -91,7 +92,7 @@ def _library() -> Any:
         import safetensors.numpy as library
     except ImportError as missing:
         raise MissingPart(
-            "files of weights need safetensors, which is not installed", hint="pip install 'holdfast[neural]'"
+            "files of weights need safetensors, which is not installed", hint=install_hint("neural")
         ) from missing
     return library
 

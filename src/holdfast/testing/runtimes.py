@@ -166,6 +166,20 @@ class RuntimeSuite:
         assert {key: found.get(key) for key in expected} == expected
         assert not [key for key in found if key.startswith(("PYTEST", "SSH", "SUDO", "NOTIFY"))]
 
+    @pytest.mark.spec("J1", "J2")
+    def test_programs_start_as_many_threads_as_it_has_cores_and_python_does_not_hold_lines_back(
+        self, bodies: Attempts
+    ) -> None:
+        attempt = bodies.start(
+            "sh",
+            "-c",
+            'echo "$OMP_NUM_THREADS $MKL_NUM_THREADS $GOMAXPROCS $PYTHONUNBUFFERED"',
+            env={"MKL_NUM_THREADS": "7"},
+            resources={"cpu_milli": 1_500, "memory_mib": 64},
+        )
+        assert isinstance(attempt.verdict(), Result), attempt.log("stderr")
+        assert attempt.log("stdout") == "2 7 2 1\n"
+
     @pytest.mark.spec("J6")
     def test_it_may_import_the_library_for_checkpoints_and_not_change_it(self, bodies: Attempts) -> None:
         script = (

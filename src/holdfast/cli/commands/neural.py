@@ -40,10 +40,11 @@ def told() -> Iterator[None]:
         from holdfast.neural.refusals import NeuralError
     except ImportError as missing:
         from holdfast.errors import Misconfigured
+        from holdfast.parts import install_hint
 
         raise Misconfigured(
             f"neural networks need {missing.name or 'NumPy'}, which is not installed",
-            hint="pip install 'holdfast[neural]'", code="missing_part",
+            hint=install_hint("neural"), code="missing_part",
         ) from None  # fmt: skip
     try:
         yield

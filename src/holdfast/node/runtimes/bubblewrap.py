@@ -16,7 +16,7 @@ from functools import cache
 
 from holdfast.node import linux
 from holdfast.node.core.order import Order
-from holdfast.node.runtimes import cgroups, child, gpus, lent, netns, owners, scratch, seccomp, trials
+from holdfast.node.runtimes import cgroups, child, gpus, lent, netns, owners, scratch, seccomp, system_view, trials
 from holdfast.node.runtimes.body_folders import Folders
 from holdfast.node.runtimes.runtime import BodyView, Ended, Usage
 
@@ -28,8 +28,6 @@ _HOLDERS = 2
 """Bubblewrap's own processes beside the body."""
 _UID = 1000
 """The uid that the body sees for itself."""
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
-_CERTIFICATES = ("/etc/ssl/certs", "/etc/ca-certificates", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted")
 _PASSWD = f"job:x:{_UID}:{_UID}:job:/work:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
 _GROUP = f"job:x:{_UID}:\nnogroup:x:65534:\n"
 _HOSTS = "127.0.0.1 localhost holdfast\n::1 localhost\n"
@@ -41,17 +39,6 @@ def _program() -> str | None:
     """The path of bwrap."""
     places = (os.path.join(folder, "bwrap") for folder in os.get_exec_path())
     return next((place for place in places if os.access(place, os.X_OK)), None)
-
-
-def _shown(paths: tuple[str, ...]) -> list[str]:
-    """The machine's own system folders, read-only, with the same layout."""
-    words: list[str] = []
-    for path in paths:
-        if os.path.islink(path):
-            words += ["--symlink", os.readlink(path), path]
-        elif os.path.exists(path):
-            words += ["--ro-bind", path, path]
-    return words
 
 
 @cache
@@ -92,8 +79,7 @@ def options(
     for node in gpus.device_nodes(order.gpu_ids):
         words += ["--dev-bind", node, node]
     words += ["--remount-ro", "/dev", *size, "--tmpfs", "/tmp", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
-    words += _shown(_SYSTEM)
-    words += _shown(_CERTIFICATES) if order.network else []
+    words += system_view.options()
     for path, fd in files.items():
         words += ["--ro-bind-data", str(fd), path]
     for inside, outside in seen.items():
@@ -128,6 +114,8 @@ class _Plan:
         self.stage = _stage_for(list(self.seen.values())) if uid else ""
         shown = {inside: self._staged(inside) for inside in self.seen} if uid else self.seen
         texts = {"/etc/passwd": _PASSWD, "/etc/group": _GROUP, "/etc/hosts": _HOSTS}
+        # glibc, and so Python's os.cpu_count(), counts processors by this file.
+        texts |= dict.fromkeys(system_view.CPU_LISTS, f"{child.cpu_list(order)}\n")
         if order.network:
             texts["/etc/resolv.conf"] = f"nameserver {netns.RESOLVER}\n"
         files = {path: _in_memory(os.path.basename(path), text) for path, text in texts.items()}

@@ -128,6 +128,31 @@ def python_prefix() -> str:
     return "" if prefix == "/usr" or prefix.startswith("/usr/") else prefix
 
 
+THREADS = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_MAX_THREADS", "RAYON_NUM_THREADS", "GOMAXPROCS", "JULIA_NUM_THREADS", "LOKY_MAX_CPU_COUNT",
+)  # fmt: skip
+"""Variables by which libraries decide how many threads to start. Without them each starts one for every processor of
+the machine, and they hinder each other within the job's share."""
+
+
+def cores(order: Order) -> int:
+    """Whole cores that the job may use; 0: it set no limit."""
+    return -(-order.resources.get("cpu_milli", 0) // 1000)
+
+
+def cpu_list(order: Order) -> str:
+    """The processors that the job may use, as the kernel lists them."""
+    count = cores(order) or os.cpu_count() or 1
+    return f"0-{count - 1}" if count > 1 else "0"
+
+
+def defaults(order: Order) -> dict[str, str]:
+    """Variables that a job or an image may set otherwise."""
+    threads = str(cores(order))
+    return {"PYTHONUNBUFFERED": "1", **(dict.fromkeys(THREADS, threads) if cores(order) else {})}
+
+
 def environment(
     order: Order, work: str, checkpoint: str = "/checkpoint", python: str = "", imports: str = lent.SEEN_AS
 ) -> dict[str, str]:
@@ -142,7 +167,7 @@ def environment(
     if order.gpu_ids:
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(order.gpu_ids)
     amounts = {f"HOLDFAST_{key.upper()}": str(amount) for key, amount in sorted(order.resources.items())}
-    whole = base | order.env | amounts | ours
+    whole = base | defaults(order) | order.env | amounts | ours
     if order.venv:
         whole |= {"VIRTUAL_ENV": VENV, "PATH": f"{VENV}/bin:{whole['PATH']}"}
     return whole

@@ -83,8 +83,9 @@ def name_of(folder: str) -> str:
 def variables(order: Order, image: dict[str, Any]) -> tuple[list[str], list[str]]:
     """The container's environment over that of the image, and the variables that the shell sets just before the job."""
     ours = child.environment(order, "/work", "/checkpoint")
-    plain = {key: word for key, word in ours.items() if key not in ("PATH", "LANG") or key in order.env}
     theirs = dict(word.split("=", 1) for word in image.get("Config", {}).get("Env") or () if "=" in word)
+    yields = {"PATH", "LANG", *(child.defaults(order).keys() & theirs.keys())} - order.env.keys()
+    plain = {key: word for key, word in ours.items() if key not in yields}
     if order.venv and "PATH" not in order.env:
         plain["PATH"] = f"{child.VENV}/bin:{theirs.get('PATH', _PATH)}"
     if "PYTHONPATH" not in order.env:
