@@ -317,6 +317,10 @@ def attempts_of(job: str) -> Select[str]:
     return select(attempts.c.doc).where(attempts.c.job == job).order_by(attempts.c.fence)
 
 
+def attempts_of_jobs(ids: Sequence[str], dialect: str) -> Select[str]:
+    return select(attempts.c.doc).where(_one_of(attempts.c.job, ids, dialect)).order_by(attempts.c.fence)
+
+
 every_node: Select[str] = select(nodes.c.doc).order_by(nodes.c.id)
 every_token: Select[str] = select(tokens.c.doc).order_by(tokens.c.id)
 

@@ -351,6 +351,10 @@ class Store:
         """In the order in which they were made."""
         return self._all(Attempt, statements.attempts_of(job))
 
+    def attempts_of_jobs(self, jobs: Sequence[str]) -> list[Attempt]:
+        """Of up to a few thousand jobs, in the order in which they were made."""
+        return self._all(Attempt, statements.attempts_of_jobs(jobs, self._dialect)) if jobs else []
+
     def node(self, id: str) -> Node | None:
         return self._one(Node, statements.by_id(tables.nodes, id))
 

@@ -81,6 +81,10 @@ class VirtualRows:
     def attempts(self, job: str) -> list[Attempt]:
         return sorted((one for one in self._all(Attempt) if one.job == job), key=lambda one: one.fence)
 
+    def attempts_of_jobs(self, jobs: Sequence[str]) -> list[Attempt]:
+        wanted = set(jobs)
+        return sorted((one for one in self._all(Attempt) if one.job in wanted), key=lambda one: one.fence)
+
     def held_by(self, node: str) -> list[Attempt]:
         held = (one for one in self._all(Attempt) if one.node == node and one.live)
         return sorted(held, key=lambda one: one.fence)

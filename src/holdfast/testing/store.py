@@ -481,6 +481,9 @@ class StoreConformance(OpenStore):
 
         assert store.attempts(job.id) == made
         assert store.attempts("job_unknown") == []
+        assert store.attempts_of_jobs([other.id, "job_unknown", job.id]) == [*made, an_attempt(other, 13)]
+        assert store.attempts_of_jobs([other.id]) == [an_attempt(other, 13)]
+        assert store.attempts_of_jobs([]) == []
 
     @pytest.mark.spec("H4", "J3")
     def test_the_journal_reads_in_order_from_any_point(self, store: Store, epoch: int) -> None:

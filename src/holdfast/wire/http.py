@@ -243,7 +243,8 @@ class JobView(msgspec.Struct, frozen=True):
     exit_code: int | None
     attempts_made: int
     node: str | None = None
-    """Where it runs, or where its accepted attempt ran."""
+    """Where it runs, or where its accepted attempt ran; of a job without one that has ended, where its last attempt
+    ran."""
     attempts: list[AttemptView] = []
     events: list[EventView] = []
     again: bool = False

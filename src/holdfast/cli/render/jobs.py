@@ -4,8 +4,10 @@ Text from nodes and jobs is cleaned before it reaches a terminal: a machine that
 draw on a user's screen.
 """
 
+import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,6 +99,7 @@ def columns(*names: str) -> Table:
 
 
 def jobs(listed: Sequence[JobView]) -> None:
+    """One line a job, and one line for all items of an array."""
     if not listed:
         console().print("No jobs. Send one with: holdfast run -- echo hello")
         return
@@ -105,21 +108,62 @@ def jobs(listed: Sequence[JobView]) -> None:
         _jobs_briefly(listed)
         return
     table = columns("job", "name", "state", "node", "attempts" if wide else "tries", "age", "")
-    for job in listed:
-        why = job_failure_line(job) or clean(job.waiting)
-        why = "; ".join(filter(None, (why, estimate_text.short(job.estimate))))
-        state = styled(job.verdict or job.phase)
-        node = clean(job.node or "") if wide else clean(job.node or "")[:SHORT_ID]
-        table.add_row(
-            job.id,
-            _title(job),
-            state,
-            node,
-            str(job.attempts_made),
-            ago(job.submitted_ms),
-            why,
-        )
+    for column in table.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    for items in _folded(listed):
+        table.add_row(*(_line(items[0], wide) if len(items) == 1 else _array_line(items)))
     console().print(table)
+
+
+def _folded(listed: Sequence[JobView]) -> list[list[JobView]]:
+    """The jobs in their order, with all listed items of an array in the place of its first."""
+    groups: dict[str, list[JobView]] = {}
+    for job in listed:
+        groups.setdefault(job.array or job.id, []).append(job)
+    return list(groups.values())
+
+
+def _line(job: JobView, wide: bool) -> list[str | Text]:
+    why = "; ".join(filter(None, (failure_briefly(job) or clean(job.waiting), estimate_text.short(job.estimate))))
+    node = clean(job.node or "") if wide else clean(job.node or "")[:SHORT_ID]
+    return [
+        job.id, _title(job), styled(job.verdict or job.phase), node, str(job.attempts_made), ago(job.submitted_ms), why,
+    ]  # fmt: skip
+
+
+def _array_line(items: Sequence[JobView]) -> list[str | Text]:
+    first = items[0]
+    states = Counter(job.verdict or job.phase for job in items)
+    worst = next((state for state in ("failed", "cancelled", "running", "queued") if state in states), first.phase)
+    how = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    failed = Counter(filter(None, map(failure_briefly, items)))
+    why = "; ".join([how, *(f"{says} ({count})" for says, count in failed.most_common(2))])
+    title = f"{clean(first.name or ' '.join(first.argv))[:24]}[{counted(len(items), 'item')}]"
+    tries = str(sum(job.attempts_made for job in items))
+    return [first.array, title, styled(worst), "", tries, ago(first.submitted_ms), why]
+
+
+def failure_briefly(job: JobView) -> str:
+    """How it failed, in a few words; empty: it did not."""
+    failure = job.failure or job.confirming
+    if failure is None:
+        return ""
+    if failure.signal:
+        says = f"signal {failure.signal} ({_signal_name(failure.signal)})"
+    elif failure.exit_code is not None:
+        says = f"exit {failure.exit_code}"
+    else:
+        says = failure.code.replace("_", " ")
+    if job.failure is None:
+        return f"{says}, being confirmed"
+    return says + (", unconfirmed" if job.confirmation in ("unconfirmed", "taken") else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
 
 
 def _jobs_briefly(listed: Sequence[JobView]) -> None:

@@ -78,13 +78,16 @@ async def list_jobs(
     more = len(jobs) > limit
     page = jobs[:limit]
     predicted = await estimates_of(context, [job for job in page if job.live])
-    views = [_with_estimate(context, _listed(context, job), predicted) for job in page]
+    ended = await context.queries.last_attempts(job for job in page if not job.live)
+    views = [_with_estimate(context, _listed(context, job, ended.get(job.id)), predicted) for job in page]
     return JobList(views, page[-1].id if more else None)
 
 
-def _listed(context: ApiContext, job: Job) -> JobView:
-    """The view for a list: without attempts, but with the node and the progress."""
+def _listed(context: ApiContext, job: Job, last: Attempt | None) -> JobView:
+    """The view for a list: without attempts, but with the node and the progress. `last`: of a job that has ended."""
     view = job_view(job, context.dated)
+    if last is not None:
+        return msgspec.structs.replace(view, node=last.node)
     attempts = context.fleet.attempts_of(job) if job.live else []
     if not attempts:
         return view

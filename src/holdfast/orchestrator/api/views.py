@@ -123,11 +123,12 @@ def _checkpoint(job: Job, dated: Dated) -> CheckpointView | None:
 
 
 def _where(job: Job, attempts: Sequence[Attempt]) -> str | None:
-    """The node of the accepted attempt, or else of the newest attempt that may still win."""
+    """The node of the accepted attempt, or else of the newest attempt: of a live job, of the newest that may still
+    win."""
     for attempt in attempts:
         if attempt.id == job.accepted:
             return attempt.node
-    return next((attempt.node for attempt in reversed(attempts) if attempt.may_win), None)
+    return next((attempt.node for attempt in reversed(attempts) if attempt.may_win or not job.live), None)
 
 
 def resources_view(amount: Resources) -> dict[str, int]:
