@@ -34,6 +34,20 @@ def test_run_shows_the_output_and_the_verdict(network: LocalNetwork) -> None:
     assert "\x1b" not in done.stderr
 
 
+@pytest.mark.spec("J3")
+def test_whoever_waits_is_told_what_for(tmp_path: Path) -> None:
+    with LocalNetwork(tmp_path) as network:
+        network.start_orchestrator(preset="lan")
+        # given no machine, when somebody waits without a terminal, then it is said that there is none
+        waiting = network.start_cli("run", *SMALL, "--no-folder", "--", "echo", "done", log=tmp_path / "said")
+        network.wait_for(
+            lambda: "-- waiting: no machine has joined yet; `holdfast token new`" in waiting.output(), "a word"
+        )
+        # and when one joins, the job runs
+        network.start_node("ant")
+        network.wait_for(lambda: "succeeded" in waiting.output(), "its end")
+
+
 @pytest.mark.spec("J7")
 @pytest.mark.parametrize(("script", "code"), [("exit 3", 3), ("kill -TERM $$", 143)])
 def test_run_ends_with_the_jobs_own_exit_code(network: LocalNetwork, script: str, code: int) -> None:

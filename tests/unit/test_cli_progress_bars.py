@@ -1,12 +1,13 @@
 """How far something is, in words: bytes, speed, time left; seldom enough where it is written down."""
 
+import msgspec
 import pytest
 
 from holdfast.blobs.transfer import TransferProgress
 from holdfast.cli.render.progress_bars import Bar, Speed
-from holdfast.cli.watch.job_watch import Stages
+from holdfast.cli.watch.job_watch import Stages, Waits, waiting_text
 from holdfast.quantities import counted, spoken_bytes
-from holdfast.wire.http import AttemptView, JobView, ProgressView
+from holdfast.wire.http import AttemptView, ExplainView, JobView, ProgressView
 
 pytestmark = pytest.mark.spec("J3")
 
@@ -79,6 +80,39 @@ def test_stages_are_told_of_the_newest_attempt() -> None:
     assert stages.told(job(first, second)) == "pulling its image: 10.0 MiB of 40.0 MiB (25 %)"
     assert stages.told(job(building)) == "building its environment: step 2 of 5"
     assert stages.told(job(last, phase="uploading")) == "sending its results"
+
+
+@pytest.mark.spec("J3")
+def test_what_a_job_waits_for_is_said_soon_and_then_ever_more_rarely() -> None:
+    clock = Clock()
+    waits = Waits(clock)
+    said: list[float] = []
+    for tenth in range(40_000):
+        clock.now = tenth / 10
+        if waits.due("waiting: a machine"):
+            said.append(clock.now)
+    assert said == [2.0, 62.0, 182.0, 422.0, 902.0, 1502.0, 2102.0, 2702.0, 3302.0, 3902.0]
+
+    # what changes is said at once, and what began anew is waited for a little first
+    clock.now += 1
+    assert waits.due("waiting: its lease") and not waits.due("waiting: its lease")
+    assert not waits.due("") and not waits.due("waiting: its lease")
+    clock.now += 1.9
+    assert not waits.due("waiting: its lease")
+    clock.now += 0.1
+    assert waits.due("waiting: its lease")
+    clock.now += 59.9
+    assert not waits.due("waiting: its lease")
+    clock.now += 0.1
+    assert waits.due("waiting: its lease")
+
+
+@pytest.mark.spec("J3")
+def test_a_network_without_machines_is_a_sentence_of_its_own() -> None:
+    none = ExplainView("job_1", "queued", "a machine to join", None, "", [], {}, "", 0, wait_reason="machine")
+    assert waiting_text(none).startswith("no machine has joined yet; ")
+    some = msgspec.structs.replace(none, wait_reason="room", waiting_for="a machine", nearest="bee: 1 core more")
+    assert waiting_text(some) == "a machine; bee: 1 core more"
 
 
 def test_amounts_are_said_shortly() -> None:

@@ -6,6 +6,7 @@ Without a terminal there is no live line; everything else is the same, in plain 
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,11 +19,16 @@ from holdfast.quantities import spoken_ms
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.wire.http import EventView, JobView, LogLine
+    from holdfast.wire.http import EventView, ExplainView, JobView, LogLine
 
 ASK_S = 0.5
 """Seconds between two polls of a job that does not run yet, or no longer. A running job shows its output."""
 ASK_RUNNING_S = 5.0
+EXPLAIN_EVERY_S = 10.0
+"""Seconds between two questions about what a queued job waits for: the answer costs more than its state."""
+SAID_AFTER_S = 2.0
+"""Seconds that a job waits before a line says so: most jobs start sooner."""
+REPEAT_S, REPEAT_S_MAX = 60.0, 600.0
 STAGES = {
     ("preparing", "data"): "fetching its inputs",
     ("preparing", "image"): "pulling its image",
@@ -48,12 +54,14 @@ class JobWatch:
     def __init__(self, client: "Client", job: "JobView", *, aside: bool = False) -> None:
         self._client = client
         self._job = job.id
-        self._news: SimpleQueue[LogLine | Happened | JobView | None] = SimpleQueue()
+        self._news: SimpleQueue[LogLine | Happened | JobView | ExplainView | None] = SimpleQueue()
         self._ended: list[BaseException | None] = []
         """Set when nothing more will come, to the error or None. Not in the queue, where an interrupt may lose it."""
         self._printer = LogPrinter(aside=aside)
         self._status = StatusLine(job.name or job.id)
         self._stages = Stages()
+        self._waits = Waits()
+        self._waiting_for = ""
         self._timeline = JobTimeline(job.recovery)
         self._journal = PlatformEntries(client, job.id)
         self._view = job
@@ -100,12 +108,12 @@ class JobWatch:
             self._status.erase()
             self._printer.platform(text)
 
-    def _show(self, news: "LogLine | Happened | JobView") -> None:
+    def _show(self, news: "LogLine | Happened | JobView | ExplainView") -> None:
         with self._screen:
             self._shown(news)
 
-    def _shown(self, news: "LogLine | Happened | JobView") -> None:
-        from holdfast.wire.http import LogLine
+    def _shown(self, news: "LogLine | Happened | JobView | ExplainView") -> None:
+        from holdfast.wire.http import ExplainView, LogLine
 
         if isinstance(news, LogLine):
             self._status.erase()
@@ -114,11 +122,16 @@ class JobWatch:
             if text := self._timeline.told(news.event, news.node):
                 self._status.erase()
                 self._printer.platform(text)
+        elif isinstance(news, ExplainView):
+            self._waiting_for = waiting_text(news)
         else:
             self._view = news
             self._stage = self._stages.told(news)
             if self._stage and not self._status.live and self._stages.due():
                 self._printer.platform(self._stage)
+            standing = "" if self._stage or news.phase in ("running", "ended") else self._standing()
+            if self._waits.due(standing) and not self._status.live:
+                self._printer.platform(standing)
         self._draw()
 
     def _draw(self) -> None:
@@ -137,7 +150,7 @@ class JobWatch:
             kept = f" · checkpoint {tale.saved.number}" if tale.saved else ""
             return f"running on {tale.node}{kept}"
         if phase == "queued":
-            return f"waiting: {self._view.waiting}" if self._view.waiting else "waiting for a machine"
+            return f"waiting: {self._waiting_for or self._view.waiting or 'a machine'}"
         if phase == "uploading":
             return "its result is on its way"
         return f"getting ready on {tale.node}" if tale.node else "waiting for a machine"
@@ -156,9 +169,13 @@ class JobWatch:
         from holdfast.errors import HoldfastError
 
         pause = ASK_S
+        explain_at = time.monotonic() + SAID_AFTER_S / 2
         while not self._over.wait(pause):
             try:
                 view = self._client.jobs.get(self._job)
+                if view.phase == "queued" and time.monotonic() >= explain_at:
+                    explain_at = time.monotonic() + EXPLAIN_EVERY_S
+                    self._news.put(self._client.jobs.explain(self._job))
             except HoldfastError:
                 # These polls are optional; the log reports a network that does not answer.
                 continue
@@ -247,6 +264,42 @@ class Stages:
         if time.monotonic() < self._line_at:
             return False
         self._line_at = time.monotonic() + LINE_EVERY_S
+        return True
+
+
+def waiting_text(view: "ExplainView") -> str:
+    """What a queued job waits for."""
+    if view.wait_reason == "machine":
+        return "no machine has joined yet; `holdfast token new` says how one joins"
+    return "; ".join(filter(None, (view.waiting_for, view.nearest)))
+
+
+class Waits:
+    """Decides when a line about what a job waits for is due where there is no status line: soon, when it changes, and
+    then ever more rarely."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._text = ""
+        self._since = clock()
+        self._said = ""
+        self._again_at = 0.0
+        self._pause_s = REPEAT_S
+
+    def due(self, text: str) -> bool:
+        """`text`: what it waits for now; empty: nothing."""
+        now = self._clock()
+        if not text:
+            self._text = self._said = ""
+            self._pause_s = REPEAT_S
+            return False
+        if not self._text:
+            self._since = now
+        self._text = text
+        if now - self._since < SAID_AFTER_S or (text == self._said and now < self._again_at):
+            return False
+        self._pause_s = REPEAT_S if text != self._said else min(REPEAT_S_MAX, self._pause_s * 2)
+        self._said, self._again_at = text, now + self._pause_s
         return True
 
 
