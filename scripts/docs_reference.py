@@ -280,8 +280,8 @@ def sandbox_page() -> str:
             inspect.getdoc(system_view) or "",
             "",
             table(["path", "why"], [[f"`{shown.path}`", shown.why] for shown in system_view.SYSTEM]),
-            "`" + "`, `".join(system_view.CPU_LISTS) + "` list as many processors as the job asked for, so that programs "
-            "that count them count the job's own.",
+            ", ".join(f"`{path}`" for path in system_view.CPU_LISTS)
+            + " list as many processors as the job asked for, so that programs that count them count the job's own.",
             "",
             "## Variables that a job may set otherwise",
             "",
