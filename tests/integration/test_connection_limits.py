@@ -20,7 +20,7 @@ from holdfast.identity.admin import AdminToken
 from holdfast.orchestrator.api import app as people
 from holdfast.orchestrator.api.node_files_api import NodeFilesApi, make_data_app
 from holdfast.orchestrator.connection_limits import ConnectionLimits
-from holdfast.orchestrator.connections import http_protocol
+from holdfast.orchestrator.connections import http_protocol, http_server
 from holdfast.orchestrator.connections.bodies import BodyBudget
 from holdfast.orchestrator.connections.http_server import HttpServer
 from holdfast.orchestrator.connections.node_port import NodePort
@@ -29,8 +29,11 @@ from holdfast.orchestrator.content.blob_http import PREFIX, BlobTransferApp
 from holdfast.orchestrator.metrics import Metrics
 from holdfast.orchestrator.nodes.fleet import Fleet
 from holdfast.orchestrator.nodes.sessions import Sessions
+from holdfast.testing.processes import wait_for
 
 ANSWER_S = 30.0
+LARGE = 64 << 20
+"""More than the kernel keeps of an answer that nobody reads."""
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: a\r\n"
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -47,12 +50,16 @@ async def _lifespan(receive: Any, send: Any) -> None:
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
-    """Answers at once; `/known` is authenticated; `/read` reads the body first."""
+    """Answers at once; `/known` is authenticated; `/read` reads the body first; `/large` is answered at length."""
     if scope["type"] == "lifespan":
         await _lifespan(receive, send)
         return
     if scope["path"] in ("/known", "/read"):
         recognized(scope)
+    if scope["path"] == "/large":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LARGE)]})
+        await send({"type": "http.response.body", "body": bytes(LARGE)})
+        return
     if scope["path"] == "/read":
         while (message := await receive()).get("more_body"):
             pass
@@ -179,6 +186,84 @@ def test_a_head_that_trickles_is_refused(before: bytes) -> None:
             return await ended
 
     assert status(asyncio.run(story())) == 408
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("before", [b"", HEAD + b"\r\n"], ids=["first request", "second request"])
+@pytest.mark.parametrize("sent", [HEAD, HEAD + b"X: " + b"y" * 2_000], ids=["slow", "large"])
+def test_a_client_that_goes_on_sending_gets_the_reason(
+    monkeypatch: pytest.MonkeyPatch, before: bytes, sent: bytes
+) -> None:
+    """A reset would overtake the answer."""
+    for module in (http_protocol, http_server):
+        monkeypatch.setattr(module, "LINGER_S", ANSWER_S)
+
+    def refused(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S) as line:
+            if before:
+                line.sendall(before)
+                while b"ok" not in line.recv(65_536):
+                    pass
+            line.sendall(sent)
+            assert line.recv(1, socket.MSG_PEEK)
+            for _ in range(3):
+                line.sendall(b"y")
+            return b"".join(iter(lambda: line.recv(65_536), b""))
+
+    async def story() -> bytes:
+        async with serving(head_ms_max=300, head_bytes_max=1_000) as (_, port):
+            return await asyncio.to_thread(refused, port)
+
+    assert status(asyncio.run(story())) in (408, 431)
+
+
+@pytest.mark.spec("A12")
+def test_of_many_that_were_refused_the_first_ones_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "LINGER_S", ANSWER_S)
+    monkeypatch.setattr(http_server, "LINGERING_MAX", 2)
+
+    async def story() -> int:
+        async with serving(head_bytes_max=1_000) as (server, port):
+            for _ in range(5):
+                assert status(await exchange(port, HEAD + b"X: " + b"y" * 2_000)) == 431
+            return len(server.admission)
+
+    assert asyncio.run(story()) == 2
+
+
+@pytest.mark.spec("A12")
+def test_a_refused_client_is_closed_soon() -> None:
+    async def story(*before: bytes) -> None:
+        async with serving(head_bytes_max=1_000) as (server, port):
+            assert status(await exchange(port, *before, HEAD + b"X: " + b"y" * 2_000)) == 431
+            await asyncio.to_thread(wait_for, lambda: not len(server.admission), "it to be closed", ANSWER_S)
+
+    asyncio.run(story())
+    asyncio.run(story(HEAD + b"\r\n"))
+
+
+@pytest.mark.spec("A12")
+def test_a_client_that_does_not_read_its_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "STALLED_S_MAX", 1.5)
+
+    async def story() -> None:
+        async with serving() as (server, port):
+            # given a client that asks for much, and reads nothing of it
+            with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S) as line:
+                line.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+                await asyncio.to_thread(wait_for, lambda: len(server.admission), "it to be served", ANSWER_S)
+                # then it is closed, and the answer is no longer kept in memory
+                await asyncio.to_thread(wait_for, lambda: not len(server.admission), "it to be closed", ANSWER_S)
+            # and one that reads slowly, and takes longer for all of it, gets all of it
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+            writer.write(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            heard = 0
+            while part := await reader.read(1 << 20):
+                heard += len(part)
+                await asyncio.sleep(0.03)
+            assert heard > LARGE
+
+    asyncio.run(story())
 
 
 @pytest.mark.spec("A12")

@@ -27,6 +27,9 @@ UNREAD_KNOWN_BYTES, UNREAD_KNOWN_S = 256 * 1024 * 1024, 10.0
 read the answer; a connection that is closed before may lose it."""
 STALLED_S_MAX = 60.0
 """How long a client may not read what it is sent. One that comes back later asks again."""
+LINGER_S = 0.5
+"""How long a refused connection stays open without being read. If it were closed while bytes of it are unread, it would
+be reset, and its client might not get the reason."""
 PIPELINED_MAX = 16
 """Requests that wait for the answer to the one before."""
 
@@ -84,6 +87,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._connection = connection
         self._refusal = MALFORMED
         self._ended = False
+        self._lingers_since: float | None = None
+        """When it was refused."""
         self._head_since: float | None = None
         """When the wait for the present head began."""
         self._head_bytes = 0
@@ -100,6 +105,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._unread_until: float | None = None
         self._unread_bytes = 0
         self._stalled_since: float | None = None
+        """Since when its client reads nothing of what waits to be sent."""
+        self._stalled_bytes = 0
 
     # --- connection ---
 
@@ -111,9 +118,15 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
         self._connection.lost()
 
+    def shutdown(self) -> None:
+        if self._lingers_since is not None:
+            self.transport.abort()
+        else:
+            super().shutdown()
+
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stalled_since = self.loop.time()
+        self._stalled_since, self._stalled_bytes = self.loop.time(), self.transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -213,6 +226,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def check(self, now_s: float) -> None:
         """Ends the connection if it was too slow. Called every now and then."""
+        if self._lingers_since is not None and now_s - self._lingers_since > LINGER_S:
+            self.transport.abort()
         if self._ended or self.transport is None or self.transport.is_closing():
             return
         if self._head_since is not None and 0 < self._limits.head_ms_max < (now_s - self._head_since) * 1000:
@@ -227,8 +242,15 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _over_time(self, now_s: float) -> bool:
         unread = self._unread_until is not None and now_s > self._unread_until
-        stalled = self._stalled_since is not None and now_s - self._stalled_since > STALLED_S_MAX
-        return unread or stalled
+        return unread or self._stalled(now_s)
+
+    def _stalled(self, now_s: float) -> bool:
+        if self._stalled_since is None:
+            return False
+        waiting = self.transport.get_write_buffer_size()
+        if waiting < self._stalled_bytes:
+            self._stalled_since, self._stalled_bytes = now_s, waiting  # it reads, however slowly
+        return now_s - self._stalled_since > STALLED_S_MAX
 
     def _check_pace(self, now_s: float) -> None:
         if self.flow.read_paused:
@@ -262,7 +284,10 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.abort()
             return
         self.transport.write(refusal.answer)
-        self.transport.close()
+        self.transport.pause_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._lingers_since = self.loop.time()
 
     def _give_up(self) -> None:
         self._ended = True

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +20,14 @@ from holdfast.identity.certificates import Certificate
 from holdfast.orchestrator.connection_limits import ConnectionLimits
 from holdfast.orchestrator.connections.admission import Admission, ConnectionBounds, Standing
 from holdfast.orchestrator.connections.first_bytes import FirstBytes
-from holdfast.orchestrator.connections.http_protocol import FULL, LARGE_HEAD, SLOW_HEAD, BoundedHttp, HttpRefusal
+from holdfast.orchestrator.connections.http_protocol import (
+    FULL,
+    LARGE_HEAD,
+    LINGER_S,
+    SLOW_HEAD,
+    BoundedHttp,
+    HttpRefusal,
+)
 from holdfast.orchestrator.connections.networks import network_of
 from holdfast.orchestrator.connections.reports import ConnectionReports, FewLines
 from holdfast.orchestrator.metrics import Metrics
@@ -37,6 +45,8 @@ CHECK_TICKS = 5
 """Ticks of uvicorn (100 ms) between two checks for slow connections."""
 NO_DESCRIPTOR_S = 0.1
 OVERLOADED_S = 0.005
+LINGERING_MAX = 256
+"""Refused connections that are not closed yet. Beyond this, the oldest one is closed."""
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -59,12 +69,15 @@ class HttpConnection:
         self.turn_away(LARGE_HEAD)
 
     def turn_away(self, refusal: HttpRefusal) -> None:
-        """Refuse it in plain text, and close it. Inside TLS there is nothing to say it in yet."""
+        """Refuse it in plain text, and close it a moment later. Inside TLS there is nothing to say it in yet."""
         self.refused(refusal.status)
-        if not self._server.tls:
-            with contextlib.suppress(OSError):
-                self.line.send(refusal.answer)
-        self.gone()
+        if self._server.tls:
+            self.gone()
+            return
+        with contextlib.suppress(OSError):
+            self.line.send(refusal.answer)
+        self.end(socket.SHUT_WR)
+        self._server.lingers(self)
 
     def gone(self) -> None:
         self.lost()
@@ -85,10 +98,10 @@ class HttpConnection:
     def lost(self) -> None:
         self._server.admission.closed(self)
 
-    def end(self) -> None:
+    def end(self, how: int = socket.SHUT_RDWR) -> None:
         """Shut it down: its transport notices the end, and closes the socket, also in a TLS handshake."""
         with contextlib.suppress(OSError):
-            self.line.shutdown(socket.SHUT_RDWR)
+            self.line.shutdown(how)
 
 
 class HttpServer(uvicorn.Server):
@@ -100,6 +113,8 @@ class HttpServer(uvicorn.Server):
         self._limits = limits
         self._tasks = OwnedTasks(failed=None)
         self._first_bytes: FirstBytes[HttpConnection] | None = None
+        self._lingering: deque[tuple[float, HttpConnection]] = deque()
+        """Refused connections, and when they were refused."""
         self.reports = ConnectionReports(name, metrics)
         self.admission: Admission[HttpConnection] = Admission(
             ConnectionBounds(
@@ -141,11 +156,22 @@ class HttpServer(uvicorn.Server):
                 if (now_s - waiting.since_s) * 1000 > self._limits.head_ms_max:
                     self._first_bytes.drop(waiting)
                     waiting.turn_away(SLOW_HEAD)
+        while self._lingering and now_s - self._lingering[0][0] > LINGER_S:
+            self._lingering.popleft()[1].gone()
         self.reports.report(now_s)
+
+    def lingers(self, connection: HttpConnection) -> None:
+        """It was refused, and is closed soon. Its bytes were not read: if it were closed at once, the kernel would
+        reset it, and the reason might not arrive."""
+        self._lingering.append((asyncio.get_running_loop().time(), connection))
+        if len(self._lingering) > LINGERING_MAX:
+            self._lingering.popleft()[1].gone()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._first_bytes is not None:
             self._first_bytes.close()
+        while self._lingering:
+            self._lingering.popleft()[1].gone()
         await super().shutdown(sockets)
         await self._tasks.close()
 
