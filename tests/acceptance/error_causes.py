@@ -440,6 +440,7 @@ def _(w: World) -> Said:
 
 ELSEWHERE = {
     "access_limit": "kernel/test_access_tokens.py::test_rows_are_bounded_and_no_valid_token_is_evicted",
+    "token_limit": "kernel/test_access_tokens.py::test_a_node_operator_has_only_so_many_join_tokens",
     "job_deleted": "acceptance/test_cli_retention.py::test_what_is_old_goes_and_its_key_runs_nothing_again",
     "cursor_expired": "acceptance/test_cli_retention.py::test_what_is_old_goes_and_its_key_runs_nothing_again",
     "join_limit": "kernel/test_forgetting.py::test_new_machines_are_limited_by_token_address_and_in_all",

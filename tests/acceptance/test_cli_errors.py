@@ -43,7 +43,7 @@ STATUS = {
     410: "cursor_expired job_deleted output_gone",
     413: "too_large",
     422: "blob_damaged blob_mismatch manifest_refused no_fit",
-    429: "access_limit network_full over_quota owner_limit",
+    429: "access_limit network_full over_quota owner_limit token_limit",
     500: "internal",
     503: "busy stopping store_failed store_gone store_refused store_slow store_unavailable",
     507: "store_full",

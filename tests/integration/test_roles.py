@@ -365,6 +365,27 @@ def test_a_revoked_token_takes_its_join_tokens_with_it(world: World) -> None:
     assert [one.state for one in admin.tokens.list() if one.id == joins.id] == ["revoked"]
 
 
+def test_a_join_token_is_good_for_no_longer_than_the_token_that_made_it(world: World) -> None:
+    made = world.client("").access.create("node-operator", owner="west", ttl_ms=60_000)
+    client = world.client(made.token)
+    long, short = client.tokens.create(ttl_ms=3_600_000), client.tokens.create(ttl_ms=1_000)
+    assert long.left_ms is not None and long.left_ms <= 60_000
+    assert short.left_ms is not None and short.left_ms <= 1_000
+
+
+def test_the_journal_says_to_network_operators_who_made_and_revoked_a_token(world: World) -> None:
+    admin = world.client("")
+    made = admin.access.create("user", owner="zoe", ttl_ms=60_000)
+    admin.access.revoke(made.id)
+    told = [(event.kind, event.text) for event in admin.events() if made.id in event.text]
+    assert told == [
+        ("access.made", f"access token {made.id} of zoe (user) was made by admin, for 60 s"),
+        ("access.revoked", f"access token {made.id} of zoe (user) was revoked by admin"),
+    ]
+    for name in ("ann", "north"):
+        assert not [event for event in world.client(world.tokens[name]).events() if event.kind.startswith("access.")]
+
+
 def test_two_callers_with_one_key_get_two_tokens(world: World) -> None:
     made = {name: world.client(world.tokens[name]).tokens.create(key="the same").token for name in ("north", "south")}
     assert made["north"] != made["south"]

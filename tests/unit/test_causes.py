@@ -185,7 +185,7 @@ ENTRIES: dict[str, st.SearchStrategy[Facts]] = {
 # --- there and back ---
 
 
-NEWER = {"job.confirming", "node.forgotten", "orchestrator.clock"}
+NEWER = {"access.made", "access.revoked", "job.confirming", "node.forgotten", "orchestrator.clock"}
 """Kinds of which no release wrote the text alone."""
 
 

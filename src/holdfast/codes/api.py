@@ -63,6 +63,12 @@ ROWS = (
         "Revoke those that nobody uses: `holdfast access list`, `holdfast access revoke ID`.",
     ),
     Row(
+        "token_limit", 75, 429, "a node operator has too many join tokens",
+        "each that is listed counts (`tokens_per_operator_max`), also after it was used, revoked or has expired",
+        "Use those that are left, or one for several machines: `holdfast token new --uses N`. Old ones are forgotten "
+        "some time after they expire.",
+    ),
+    Row(
         "method_not_allowed", 65, 405, "that URL does not accept that method",
         "a program sends a request that the API does not have",
         "See the API's description at /schema on the orchestrator.",

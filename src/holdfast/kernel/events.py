@@ -185,6 +185,8 @@ class AccessMade(Event, frozen=True, gc=False):
 
 class AccessRevoked(Event, frozen=True, gc=False):
     token: AccessId
+    by: str = ""
+    """Name of the caller."""
 
 
 class ExplainAsked(Event, frozen=True, gc=False):

@@ -211,12 +211,11 @@ class Kernel:
             case EstimatesAsked():
                 return Predicted(estimates.of_all(w, event.jobs), estimates.scores(w))
             case TokenMade():
-                w.put(event.token)
-                return Done("made")
+                return access.make_join_token(w, event.token)
             case AccessMade():
                 return access.make(w, event.token, event.ttl_ms)
             case AccessRevoked():
-                return access.revoke(w, event.token)
+                return access.revoke(w, event.token, event.by)
             case TokenRevoked():
                 token = w.tokens.get(event.token)
                 if token is None:

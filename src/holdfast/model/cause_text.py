@@ -290,6 +290,11 @@ def _drain(f: Facts) -> str:
     return _of(f, _DRAINS[f.drain or DrainChange.UNKNOWN].format(by=f.by, detail=f.detail))
 
 
+def _access(f: Facts) -> str:
+    whose = f" of {f.detail}" if f.detail else ""
+    return f"access token {f.label}{whose} ({f.role.value if f.role else 'unknown'})"
+
+
 def _phase(phase: JobPhase) -> Callable[[Facts], str]:
     return lambda f: f"the job is {phase.value}"
 
@@ -328,6 +333,8 @@ _ENTRIES: dict[str, Callable[[Facts], str]] = {
     "node.forgotten": lambda f: _of(f, "was away for so long that only its id and its key's fingerprint are kept"),
     "node.spared": lambda f: _of(f, f"would be quarantined ({node_cause_text(f)}), but too few would be left"),
     "node.strike": lambda f: _about(f, f"{f.failure.value if f.failure else 'unknown'}: {f.detail}"),
+    "access.made": lambda f: f"{_access(f)} was made by {f.by}, for {f.ms // 1000} s",
+    "access.revoked": lambda f: f"{_access(f)} was revoked by {f.by}",
     "orchestrator.led": lambda f: f"epoch {f.count}; {f.ms} ms without a leader are charged to nobody",
     "orchestrator.clock": lambda f: (
         f"the wall clock went {'ahead' if f.ms > 0 else 'back'} by {abs(f.ms) // 1000} s: nobody led meanwhile, or it "

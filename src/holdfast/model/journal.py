@@ -6,6 +6,7 @@ from itertools import pairwise
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.model.access import Role
 from holdfast.model.causes import DrainChange, Gate, NodeCause, RevokeCause, StraggleKind, TakeoverCause, WaitReason
 from holdfast.model.failure import FailureCode
 from holdfast.model.ids import AttemptId, JobId, NodeId
@@ -34,10 +35,11 @@ class Facts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     move: MoveState | None = None
     gate: Gate | None = None
     """What keeps a job from most machines."""
+    role: Role | None = None
     refusal: str = ""
     """Code with which a session was refused."""
     label: str = ""
-    """What people call the machine."""
+    """What people call the machine; the id of an access token."""
     attempt: str = ""
     """Another attempt that the sentence names."""
     by: str = ""

@@ -122,6 +122,8 @@ class Settings(msgspec.Struct, frozen=True):
     machines have one address."""
     joins_max: int = 10_000
     """New machines in that time: bounds how fast memory and store grow, whatever tokens there are."""
+    tokens_per_operator_max: int = 1_000
+    """Join tokens of one node operator that are listed, valid or not: a token for each machine of a large site."""
     unrest_ms: int = 10 * MINUTE_MS
     """The time over which the sessions of a node and the changes of its offer are counted."""
     unrest_max: int = 240

@@ -60,7 +60,7 @@ async def list_access(call: ApiCall) -> list[AccessTokenView]:
 async def revoke_access(call: ApiCall, access: str) -> None:
     context = call.context
     known = _named(context, access)
-    decided(await context.leader.ask(AccessRevoked(known.id)))
+    decided(await context.leader.ask(AccessRevoked(known.id, call.principal.name)))
 
 
 def _named(context: ApiContext, named: str) -> AccessToken:

@@ -160,7 +160,7 @@ ROUTES = (
     # --- join tokens ---
     Route("POST", "/v1/tokens", tokens.make_token, OPERATORS, status=201,
           says="the token itself is shown only here; header Idempotency-Key optional",
-          refusals=("key_reused",)),
+          refusals=("key_reused", "token_limit")),
     Route("GET", "/v1/tokens", tokens.list_tokens, OPERATORS, says="newest first"),
     Route("DELETE", "/v1/tokens/{token}", tokens.revoke_token, OPERATORS, status=204,
           refusals=("ambiguous", "no_such_token")),
