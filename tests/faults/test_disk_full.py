@@ -4,6 +4,7 @@ recovers by itself."""
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -36,6 +37,18 @@ def asking(network: FaultNetwork, disk: Path) -> httpx.Client:
     return httpx.Client(base_url=network.up.url, headers=headers, trust_env=False, verify=False, timeout=READY_S)
 
 
+def until_refused(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    """Make one more, again and again, until there is no space for another one."""
+
+    def refused() -> bool:
+        answer = http.post(f"/v1/{path}", json=body)
+        if answer.status_code != 503:
+            assert answer.status_code == 201, answer.text
+        return answer.status_code == 503 and answer.json()["code"] == "store_unavailable"
+
+    wait_for(refused, f"{path} to be refused", every_s=0)
+
+
 @pytest.mark.spec("J14", "H6", "J5", "A12")
 def test_a_full_disk_refuses_submissions_and_what_runs_can_end(tmp_path: Path) -> None:
     with small_disk(tmp_path / "home" / "orchestrator", 64) as disk, FaultNetwork(tmp_path) as network:
@@ -54,7 +67,7 @@ def test_a_full_disk_refuses_submissions_and_what_runs_can_end(tmp_path: Path) -
         with asking(network, disk) as http:
             again = {"Idempotency-Key": "sent"}
             answer = http.post("/v1/jobs", json={"argv": SHORT, **SMALL}, headers=again)
-            assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+            assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable"), answer.text
             assert "retry-after" in answer.headers
 
             # and a job that ends now ends, although nobody gives the disk more space: the state uses its reserve
@@ -113,34 +126,74 @@ def test_files_that_fill_the_disk_stop_files_only_and_go_with_their_job(tmp_path
 
 @pytest.mark.spec("J14", "J4", "A12")
 def test_logs_that_fill_the_disk_wait_and_are_kept_once_there_is_room(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "home" / "orchestrator", 64) as disk, FaultNetwork(tmp_path) as network:
+    with small_disk(tmp_path / "home" / "orchestrator", 64), FaultNetwork(tmp_path) as network:
         # given a job that prints more than the disk holds, and one whose first line is acknowledged
+        network.rules = {"logs_keep_ms": 2_000}
         network.start_orchestrator()
         network.start_node("ant")
         client = network.client()
         job = network.hold()
         network.wait_output(job)
         since = network.now()
-        loud = client.jobs.submit(
-            ["sh", "-c", "head -c 62000000 /dev/zero; sleep 600"], **{**SMALL, "disk_mib": 128}
-        ).id
+        loud = client.jobs.submit(["sh", "-c", "head -c 62000000 /dev/zero; sleep 600"], **LARGE).id
         wait_for(lambda: "logs cannot be written" in network.up.log.read_text(), "its logs to be refused")
 
         # then the state has room, people are answered, and what prints nothing ends
-        with asking(network, disk) as http:
-            assert http.get("/healthz").status_code == 200
         silent = client.jobs.submit(["true"], **SMALL).id
         assert client.jobs.wait(silent, timeout_s=READY_S).verdict == "succeeded"
-        # and a line that is printed now waits at its node; when there is room, no line is lost and nobody is to blame
+        # and a line that is printed now waits at its node
         network.let_go(job)
         wait_for(lambda: client.jobs.get(job).phase == "uploading", "its line to wait")
+        # and when the other job has ended, and its output was kept for its time, that is deleted without being asked
+        # for: the line is kept, and nobody is to blame
         client.jobs.stop(loud)
-        (stored,) = (disk / "logs").glob(f"{loud}/*.stdout")
-        os.truncate(stored, 0)  # its retention deletes it after a month
-        view = client.jobs.wait(job, timeout_s=READY_S)
+
+        def ended() -> bool:
+            client.jobs.submit(["true"], **SMALL)  # time is stored with every commit
+            return client.jobs.get(job).phase == "ended"
+
+        wait_for(ended, "the waiting line to be taken", every_s=0.5)
+        view = client.jobs.get(job)
         assert (view.verdict, view.attempts_made) == ("succeeded", 1)
-        assert network.output(job) == PRINTED
         assert not network.journal("node.strike", "node.quarantined", after=since)
+
+
+@pytest.mark.spec("J14", "J13", "A12", "H6")
+def test_state_that_fills_the_disk_is_forgotten_in_its_time_and_the_disk_is_free_again(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "home" / "orchestrator", 32) as disk, FaultNetwork(tmp_path) as network:
+        # given a running job, and a state that keeps what has ended for seconds
+        network.rules = {"jobs_keep_ms": 3_000, "journal_keep_ms": 3_000, "logs_keep_ms": 1_000}
+        network.start_orchestrator()
+        node = network.start_node("ant")
+        client = network.client()
+        silent = client.jobs.submit(SILENT, **SMALL).id
+        network.node_running(silent)
+        wait_for(lambda: (disk / RESERVE).exists(), "the reserve to be held")
+
+        # when jobs that wait for their turn fill the disk with rows
+        large = {"argv": ["true"], "env": {"TEXT": "x" * 16_000}, "queue_limit_ms": 3_000}
+        large["cpu_milli"] = client.nodes.get(node.id).offered["cpu_milli"]
+        with asking(network, disk) as http:
+            # then everything that is new is refused by name, the large things first, and people are answered
+            until_refused(http, "arrays", {"job": large, "items": ["x"] * 50})
+            until_refused(http, "jobs", large)
+            until_refused(http, "tokens", {})
+            until_refused(http, "access", {"role": "user", "owner": "ann"})
+            assert http.get("/healthz").status_code == 200
+        largest = (disk / "state.db").stat().st_size
+        assert largest > 8 << 20
+
+        # and what runs can end
+        network.let_go(silent)
+        view = client.jobs.wait(silent, timeout_s=READY_S)
+        assert (view.verdict, view.attempts_made) == ("succeeded", 1)
+        # and once the others have waited for long enough and were kept for their time, the state gives their space
+        # back, the reserve is held, and there is room for new jobs: nobody did anything
+        wait_for(lambda: (disk / "state.db").stat().st_size < largest - (4 << 20), "the state to give space back")
+        wait_for(lambda: (disk / RESERVE).exists(), "the reserve to be held again")
+        again = client.jobs.submit(SHORT, **SMALL)
+        assert client.jobs.wait(again.id, timeout_s=READY_S).verdict == "succeeded"
+        assert client.nodes.get(node.id).state == "ready"
 
 
 @pytest.mark.spec("J14", "J10", "J5")

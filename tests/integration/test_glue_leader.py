@@ -5,6 +5,7 @@ import contextlib
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from glue_house import STEADY, HandNode, House, folder_of, story
 from holdfast.blobs.keys import owned_key, owner_hash
 from holdfast.errors import Misconfigured
 from holdfast.kernel.events import NodeSaid
-from holdfast.model import AttemptId
+from holdfast.model import AttemptId, Job, NodeId
 from holdfast.model.messages import HeldPhase, Pong, Start
 from holdfast.orchestrator import serve
 from holdfast.orchestrator.content import sweep
@@ -25,6 +26,7 @@ from holdfast.orchestrator.leader.loop import Unavailable
 from holdfast.orchestrator.logs import log_files as logs_module
 from holdfast.orchestrator.logs import log_retention
 from holdfast.orchestrator.logs.log_files import LogRefused, LogStore
+from holdfast.orchestrator.nodes.link_service import NodeLinkService
 from holdfast.state import LeadershipLost, Store
 from holdfast.wire.convert import LogPiece
 
@@ -439,5 +441,76 @@ def test_output_that_somebody_reads_and_output_of_what_lives_is_not_deleted(tmp_
             for _ in range(2):
                 assert await house.shelf.clear() == 0
         assert await house.shelf.clear() == 1 and not house.logs.has(start.job)
+
+    story(tmp_path, tells)
+
+
+# --- little space ---
+
+
+@pytest.mark.spec("J14", "A12")
+def test_without_space_nothing_new_is_taken_and_what_ends_or_frees_is(tmp_path: Path) -> None:
+    async def tells(house: House) -> None:
+        node = await HandNode(house).join()
+        job = await house.submit("work")
+        await node.started(job)
+        house.leader.disk_low = lambda growth: "1 MiB is left"
+        new: dict[str, dict[str, Any]] = {
+            "jobs": {"argv": ["true"]},
+            "arrays": {"job": {"argv": ["true"]}, "items": ["x"]},
+            "tokens": {},
+            "access": {"role": "user", "owner": "ann"},
+            f"jobs/{job}/move": {"to": node.id},
+        }
+        for path, body in new.items():
+            answer = await house.people.post(f"/v1/{path}", json=body)
+            assert (answer.status_code, answer.json()["says"]) == (503, "1 MiB is left"), path
+        assert (await house.people.post(f"/v1/nodes/{node.id}/drain")).status_code < 300
+        assert (await house.people.post(f"/v1/jobs/{job}/stop")).status_code < 300
+        # and machines that are known may come back, others may not join
+        service: Any = SimpleNamespace(_leader=house.leader)
+        assert await NodeLinkService._bound_key(service, NodeId(node.id)) == ""
+        with pytest.raises(Unavailable, match="1 MiB is left"):
+            await NodeLinkService._bound_key(service, NodeId("node_new"))
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("J14", "A12")
+def test_requests_at_the_same_time_need_their_space_together(tmp_path: Path) -> None:
+    async def tells(house: House) -> None:
+        asked: list[int] = []
+        house.leader.disk_low = lambda growth: asked.append(growth) or ""
+        body = {"argv": ["true"], "env": {"A": "x" * 5_000}}
+        await asyncio.gather(*(house.people.post("/v1/jobs", json=body) for _ in range(3)))
+        assert len(asked) == 3 and min(asked) > 5_000
+        assert max(asked) > 2 * min(asked), "what was not answered yet counts"
+        asked.clear()
+        await house.people.post("/v1/jobs", json=body)
+        assert max(asked) < 10_000, "what was answered does not"
+
+    story(tmp_path, tells)
+
+
+@pytest.mark.spec("J14", "A12")
+def test_while_space_is_short_a_large_request_is_committed_in_small_parts(tmp_path: Path) -> None:
+    async def tells(house: House) -> None:
+        items = [str(number) for number in range(3 * loop.TIGHT_JOBS_MAX)]
+        array = (await house.people.post("/v1/arrays", json={"job": {"argv": ["true"]}, "items": items})).json()
+        sizes: list[int] = []
+        written = house.leader._write
+
+        def noting(batch: Any, epoch: int) -> None:
+            sizes.append(sum(isinstance(row, Job) for row in batch.rows.values()))
+            written(batch, epoch)
+
+        house.leader._write = noting
+        house.leader.core.tight, house.leader.disk_short = True, lambda: True
+        stopped = await house.people.post(f"/v1/arrays/{array['id']}/stop")
+        assert stopped.json()["counts"] == {"cancelled": len(items)}
+        assert 0 < max(sizes) <= loop.TIGHT_JOBS_MAX
+        house.leader.disk_short = lambda: False
+        await house.submit("more")
+        assert not house.leader.core.tight
 
     story(tmp_path, tells)

@@ -1,5 +1,6 @@
 """A hostile node sends manifests that are refused only at the last check: others do not notice, and it is set aside."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -13,14 +14,16 @@ import psutil
 import pytest
 from wire_node import Line, WireNode
 
+from holdfast.blobs import ManifestLimits
+from holdfast.blobs.errors import ManifestRefused
 from holdfast.model import Resources
 from holdfast.model.messages import Start
+from holdfast.orchestrator.content.manifest_checks import ManifestChecks
 from holdfast.testing.processes import READY_S, LocalNetwork, OrchestratorProcess, wait_for
 from holdfast.wire.convert import Admitted, Refusal
 
-BOMBS = 2
 AT_ONCE = 6
-BOMB_MIB = 16
+BOMB_MIB = 8
 RESIDENT_MIB_MAX = 200
 """By which the orchestrator may grow. Six bombs of 35 MiB that were checked in its own process took 1,200."""
 SLOWER_MAX = 5.0
@@ -60,11 +63,15 @@ class Bomber(WireNode):
         return f"/node/v1/attempts/{start.attempt}/{path}?fence={start.fence}"
 
 
-def bomb(number: int) -> bytes:
+def bomb(below: str) -> bytes:
     """Every name is valid, in order and checked; the last byte is one too many."""
-    count = BOMB_MIB * (1 << 20) // 100
-    entries = ",".join(f'["folder","{number}{at:07d}/{"x" * 78}"]' for at in range(count))
+    count = BOMB_MIB * (1 << 20) // len(f'["folder","0000000{below}"],'.encode())
+    entries = ",".join(f'["folder","{at:07d}{below}"]' for at in range(count))
     return f'{{"version":1,"blobs":[],"entries":[{entries}]}} '.encode()
+
+
+WIDE, DEEP = bomb("/" + "x" * 78), bomb("/" + "/".join(["é" * 30] * 63))
+"""Many names; and few that are as deep as they may be, in letters of which each has to be looked at."""
 
 
 @pytest.fixture
@@ -94,6 +101,18 @@ def resident_mib(process: OrchestratorProcess) -> int:
     return psutil.Process(process.pid).memory_info().rss >> 20
 
 
+@pytest.mark.spec("A12", "N13")
+def test_the_process_that_checks_a_bomb_gets_to_its_end_and_says_what_is_wrong() -> None:
+    """A refusal for its size alone would strike nobody: honest bodies may make many files."""
+
+    async def check() -> None:
+        async with ManifestChecks().turns_of("somebody")(len(DEEP)) as judge:
+            await judge(DEEP, ManifestLimits())
+
+    with pytest.raises(ManifestRefused, match="not in its canonical form"):
+        asyncio.run(check())
+
+
 @pytest.mark.serial
 @pytest.mark.spec("A12", "H3", "N13")
 def test_manifest_bombs_slow_nobody_down_and_their_node_is_quarantined(network: LocalNetwork, tmp_path: Path) -> None:
@@ -113,7 +132,7 @@ def test_manifest_bombs_slow_nobody_down_and_their_node_is_quarantined(network: 
         client.jobs.submit(["held"], cpu_milli=100, memory_mib=32, disk_mib=40_000_000)
         wait_for(lambda: hostile.starts, "the hostile node to be given its job")
         start = hostile.starts[0]
-        names = [hostile.sends(start, bomb(number)) for number in range(BOMBS)]
+        names = [hostile.sends(start, data) for data in (WIDE, DEEP)]
 
         # when it sends six at a time, again and again
         over = threading.Event()
@@ -127,7 +146,7 @@ def test_manifest_bombs_slow_nobody_down_and_their_node_is_quarantined(network: 
 
         most = before = resident_mib(up)
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            bombs = [threads.submit(bombard, names[number % BOMBS]) for number in range(AT_ONCE)]
+            bombs = [threads.submit(bombard, names[number % len(names)]) for number in range(AT_ONCE)]
             try:
                 busy_s = []
                 while len(busy_s) < 2 or client.nodes.get(hostile.id).state != "quarantined":

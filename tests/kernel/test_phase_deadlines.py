@@ -46,6 +46,29 @@ def test_a_job_that_finds_no_room_ends_at_its_queue_limit() -> None:
     assert failure.code is FailureCode.QUEUE_EXPIRED
 
 
+@pytest.mark.spec("H6", "J14", "A12")
+def test_a_tick_may_handle_the_deadlines_of_a_few_jobs_and_the_others_follow() -> None:
+    # given five jobs that are due at the same time
+    network = Network()
+    keys = [str(number) for number in range(5)]
+    for key in keys:
+        network.submit(key, queue_limit_ms=1_000)
+    network.now += 1_000
+    # when every tick handles two, then two end with each, a millisecond after the other
+    for left in (3, 1, 0):
+        network.tell(Tick(jobs_max=2))
+        assert sum(network.job(key).live for key in keys) == left
+        network.tell(Tick(jobs_max=2))
+        assert sum(network.job(key).live for key in keys) == left, "time has to pass first"
+        network.now += 1
+    # and without a limit all end at once
+    for key in ("a", "b", "c"):
+        network.submit(key, queue_limit_ms=1_000)
+    network.now += 1_000
+    network.tell(Tick())
+    assert not any(network.job(key).live for key in ("a", "b", "c"))
+
+
 @pytest.mark.spec("J14", "H6")
 def test_time_without_a_leader_counts_against_nobody() -> None:
     # given a job that waits, and an orchestrator that is away for longer than the job may wait

@@ -750,3 +750,28 @@ def test_each_leader_core_queues_submissions_of_the_same_job() -> None:
     assert core.submissions.enter("first", {"job_1"})
     assert not core.submissions.enter("second", {"job_1"})
     assert other.submissions.enter("first", {"job_1"})
+
+
+# --- little space ---
+
+
+@pytest.mark.spec("J14", "A12")
+def test_while_space_is_short_ticks_are_small_and_wait_for_what_was_decided() -> None:
+    lead = Lead().leads()
+    lead.kernel.lives = True
+    # given a decision that is not durable, when there is space, then time passes all the same
+    lead.offer("one")
+    lead.pass_ms(PULSE_MS).pulse()
+    assert [event for event, _ in lead.kernel.told if isinstance(event, Tick)] == [Tick()]
+    # and when space is short, then no deadline is handled before that is durable
+    lead.core.tight = True
+    lead.pass_ms(PULSE_MS).pulse()
+    assert len(lead.kernel.ticks()) == 1
+    lead.commit()
+    lead.pass_ms(PULSE_MS).pulse()
+    assert lead.kernel.told[-1][0] == Tick(jobs_max=core_module.TIGHT_JOBS_MAX)
+    # and also a tick that tells of lateness is small
+    lead.pass_ms(PULSE_MS + TOLERANCE_MS + 1)
+    lead.offer("two")
+    (late,) = [event for event, _ in lead.kernel.told if isinstance(event, Tick) and event.late_ms]
+    assert late.jobs_max == core_module.TIGHT_JOBS_MAX

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.blobs import folder
+from holdfast.blobs.errors import StoreSlow
 from holdfast.blobs.keys import Stored, client_uploader, incoming_key, owned_key, owner_hash
+from holdfast.orchestrator.api_error import Unavailable
 from holdfast.orchestrator.content.disk_watch import DiskWatch
 from holdfast.orchestrator.content.sweep import abandoned
 from holdfast.orchestrator.content.upload_counts import STALE_MS
+from holdfast.state import StoreFailed
 from holdfast.state import reserve as reserve_module
 from holdfast.state.reserve import LOW_BYTES, RESERVE_BYTES, StoreReserve
 
@@ -72,9 +75,24 @@ def test_nothing_new_is_taken_when_little_space_is_left_and_none_inside_the_stor
     assert reserve.low() == ""
 
 
+def test_what_is_new_needs_its_size_in_the_log_and_in_the_file(space: Space, tmp_path: Path) -> None:
+    reserve = StoreReserve(tmp_path / "state.db")
+    space.is_(MIB + 200, 20 * MIB)
+    assert reserve.low(100) == ""
+    assert reserve.low(101) != ""
+
+
+def test_commits_are_small_while_the_disk_is_short_whatever_is_inside_the_store(space: Space, tmp_path: Path) -> None:
+    reserve = StoreReserve(tmp_path / "state.db", lambda: 1 << 40)
+    space.is_(MIB, 20 * MIB)
+    assert not reserve.short()
+    space.is_(MIB - 1, 20 * MIB)
+    assert reserve.short() and reserve.low() == ""
+
+
 def test_a_store_elsewhere_has_no_reserve_here() -> None:
     reserve = StoreReserve(None)
-    assert (reserve.hold(), reserve.release(), reserve.low()) == (False, False, "")
+    assert (reserve.hold(), reserve.release(), reserve.low(), reserve.short()) == (False, False, "", False)
 
 
 def test_only_what_nobody_will_ask_about_is_abandoned() -> None:
@@ -109,8 +127,28 @@ def test_space_is_freed_before_uploads_are_refused_and_only_as_long_as_it_is_sho
         cleared.append("second")
         return 0
 
-    watch = DiskWatch(tmp_path, StoreReserve(None), (first, second))
+    watch = DiskWatch(tmp_path, StoreReserve(None), {"first": first, "second": second})
     asyncio.run(watch.look())
     assert cleared == ["first"]
     asyncio.run(watch.look())
     assert cleared == ["first"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [OSError("full"), StoreFailed("away"), Unavailable("busy", "later"), StoreSlow("slow")]
+)
+def test_one_way_to_free_space_that_fails_keeps_no_other_from_being_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Exception
+) -> None:
+    monkeypatch.setattr(folder.os, "statvfs", lambda _: Disk(0, 1, 100))
+    tried: list[str] = []
+
+    async def first() -> int:
+        raise wrong
+
+    async def second() -> int:
+        tried.append("second")
+        return 1
+
+    asyncio.run(DiskWatch(tmp_path, StoreReserve(None), {"first": first, "second": second}).look())
+    assert tried == ["second"]

@@ -92,37 +92,66 @@ def shown(text: str) -> str:
     return repr(safe + ("…" if len(text) > 120 else ""))
 
 
+class _Folder:
+    """What a folder holds, by names as `folded`: other folders, and the spelling of everything else."""
+
+    __slots__ = ("content", "spelled")
+
+    def __init__(self, spelled: str) -> None:
+        self.spelled = spelled
+        self.content: dict[str, _Folder | str] = {}
+
+
 class Names:
-    """The names of one tree. Decides whether another one may be added, in any order."""
+    """The names of one tree. Decides whether another one may be added, in any order.
+
+    It takes time and memory by the length of the names, also if they are deep: folders are kept by their parts, not by
+    their whole paths."""
 
     def __init__(self) -> None:
-        self._leaves: dict[str, str] = {}
-        self._folders: dict[str, str] = {}
-        self._spelled: set[str] = set()
-        """Folders whose parents are already known, by their exact spelling."""
+        self.folders = 0
+        """Folders that are there because something lies in them."""
+        self._root = _Folder("")
+        self._last, self._last_path = self._root, ""
+        """The folder of the name that was added last: most names lie in the same one."""
 
     def add(self, path: str, folder: bool = False) -> str:
         """Add a name. Returns why it conflicts with the others, and then it is not added; empty if it does not."""
-        parents: list[str] = []
-        above = path.rpartition("/")[0]
-        while above and above not in self._spelled:
-            fold = folded(above)
-            if fold in self._leaves:
-                return f"lies below {shown(self._leaves[fold])}, which is not a folder"
-            if self._folders.get(fold, above) != above:
-                return f"lies in a folder that some systems take for {shown(self._folders[fold])}"
-            parents.append(above)
-            above = above.rpartition("/")[0]
-        fold = folded(path)
-        other = self._leaves.get(fold) or self._folders.get(fold)
-        if other is not None and not (folder and other == path and fold in self._folders):
-            return "is there twice" if other == path else f"is taken for {shown(other)} by some systems"
-        for parent in parents:
-            self._folders[folded(parent)] = parent
-            self._spelled.add(parent)
-        if folder:
-            self._folders[fold] = path
-            self._spelled.add(path)
-        else:
-            self._leaves[fold] = path
+        above, _, name = path.rpartition("/")
+        here: _Folder | str = self._last
+        missing: list[str] = []
+        if above != self._last_path:
+            here, missing = self._find(above)
+            if isinstance(here, str):
+                return here
+        fold = folded(name)
+        if not missing and (other := here.content.get(fold)) is not None:
+            spelled = other if isinstance(other, str) else other.spelled
+            if spelled != name:
+                return f"is taken for {shown(f'{above}/{spelled}'.lstrip('/'))} by some systems"
+            return "" if folder and isinstance(other, _Folder) else "is there twice"
+        for part in missing:
+            inner = here.content[folded(part)] = _Folder(part)
+            here = inner
+        self.folders += len(missing)
+        self._last_path, self._last = above, here
+        here.content[fold] = _Folder(name) if folder else name
         return ""
+
+    def _find(self, path: str) -> tuple[_Folder | str, list[str]]:
+        """The innermost folder on the way that is there, and the parts that are not; or why there cannot be such a
+        folder."""
+        here = self._root
+        parts = path.split("/") if path else []
+        for known, part in enumerate(parts):
+            inside = here.content.get(folded(part))
+            if inside is None:
+                return here, parts[known:]
+            if isinstance(inside, str):
+                leaf = "/".join((*parts[:known], inside))
+                return f"lies below {shown(leaf)}, which is not a folder", []
+            if inside.spelled != part:
+                alike = "/".join((*parts[:known], inside.spelled))
+                return f"lies in a folder that some systems take for {shown(alike)}", []
+            here = inside
+        return here, []

@@ -44,9 +44,9 @@ def walk(root: Path, ignore: Ignore | None = None, limits: ManifestLimits | None
         with Beneath(root) as tree:
             for path, status, target in _everything(tree, ignore, found.left_out):
                 _sort_in(found, names, path, status, target)
-                if len(found.files) + len(found.others) > limits.entries:
+                if len(found.files) + len(found.others) + names.folders > limits.entries:
                     raise FolderRefused(
-                        f"{root} holds more than {limits.entries} files",
+                        f"{root} holds more than {limits.entries} files and folders",
                         hint="Leave some out with a .holdfastignore file, or pack them.",
                     )
                 # Checked before anything is read: a sparse file may claim to be larger than any disk.

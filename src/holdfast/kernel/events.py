@@ -41,6 +41,8 @@ class Tick(Event, frozen=True, gc=False):
     late_ms: int = 0
     wall_ms: int | None = None
     """The wall clock, for display."""
+    jobs_max: int = 0
+    """Jobs whose deadlines are handled now; those of others are a millisecond later. 0: all."""
 
 
 class Submitted(Event, frozen=True, gc=False):

@@ -67,6 +67,7 @@ from holdfast.model import (
     TokenId,
     Verdict,
     WaitReason,
+    after,
 )
 from holdfast.model.cause_text import revoke_failure
 from holdfast.model.messages import Leaving, Offers, Pong, Report
@@ -276,6 +277,7 @@ class Kernel:
             health.forgive(w, late_ms)
         if self.clock_due(w.now):
             w.meta = replace(w.meta, now_ms=w.now)
+        jobs = 0
         while (due := w.deadlines.pop_due(w.patience)) is not None:
             subject, id = due
             match subject:
@@ -283,7 +285,10 @@ class Kernel:
                     health.silence_due(w, NodeId(id))
                 case "attempt":
                     recovery.phase_due(w, AttemptId(id))
+                case "job" if 0 < event.jobs_max <= jobs:
+                    w.deadlines.add(after(w.patience, 1), "job", id)
                 case "job":
+                    jobs += 1
                     recovery.job_due(w, JobId(id))
                 case "node":
                     if health.state_due(w, NodeId(id)):

@@ -15,6 +15,7 @@ from holdfast.kernel.decision import Deletions
 from holdfast.kernel.events import DeletionAsked, OldJob
 from holdfast.model import Entry, Instant, Job, Keep, Settings
 from holdfast.orchestrator.api_error import Unavailable
+from holdfast.orchestrator.leader.core import TIGHT_JOBS_MAX
 from holdfast.orchestrator.leader.loop import Leader
 from holdfast.orchestrator.logs.log_retention import interval_s
 from holdfast.state import StoreError
@@ -45,10 +46,16 @@ class OldRows(Protocol):
 
 
 def look(
-    store: OldRows, has_output: Callable[[str], bool], settings: Settings, now_ms: int, after: Cursor = START
+    store: OldRows,
+    has_output: Callable[[str], bool],
+    settings: Settings,
+    now_ms: int,
+    after: Cursor = START,
+    *,
+    jobs_max: int = JOBS_AT_ONCE,
 ) -> tuple[DeletionAsked, Cursor | None]:
     """The next question to the kernel, and where the next page of jobs begins; None: this was the last."""
-    jobs = store.ended_before(now_ms - settings.jobs_keep_ms, after, JOBS_AT_ONCE)
+    jobs = store.ended_before(now_ms - settings.jobs_keep_ms, after, jobs_max)
     keeps = {keep.id: keep for keep in store.keeps_of(job.id for job in jobs)}
     arrays = {array: store.array_ended(array) for job in jobs if (array := job.spec.array)}
     old = tuple(
@@ -58,7 +65,7 @@ def look(
     entries = store.entries(0, limit=ENTRIES_AT_ONCE + 1)[:-1]
     stale = [entry for entry in entries if entry.at_ms <= now_ms - settings.journal_keep_ms]
     asked = DeletionAsked(old, stale[-1].seq, stale[-1].at_ms) if stale else DeletionAsked(old)
-    more = len(jobs) == JOBS_AT_ONCE or len(stale) == ENTRIES_AT_ONCE
+    more = len(jobs) == jobs_max or len(stale) == ENTRIES_AT_ONCE
     last = (jobs[-1].submitted_ms, jobs[-1].id) if jobs else after
     return asked, last if more else None
 
@@ -71,6 +78,7 @@ class Retention:
     def __init__(self, leader: Leader, has_output: Callable[[str], bool]) -> None:
         self._leader = leader
         self._has_output = has_output
+        self._alone = asyncio.Lock()
 
     async def run(self) -> None:
         settings = self._leader.settings
@@ -88,17 +96,23 @@ class Retention:
     async def round(self) -> int:
         """Delete what may go. Returns the number of jobs that were deleted."""
         gone, after = 0, START
-        while after is not None:
-            gone_now, after = await self._step(after)
-            gone += gone_now
-            await asyncio.sleep(PAUSE_S if after else 0)
+        async with self._alone:
+            while after is not None:
+                gone_now, after = await self._step(after)
+                gone += gone_now
+                await asyncio.sleep(PAUSE_S if after and not self._leader.core.tight else 0)
         return gone
+
+    async def clear(self) -> int:
+        """A round that does not wait for its time, because space is short. Returns what `round` does."""
+        return 0 if self._leader.trouble else await self.round()
 
     async def _step(self, after: Cursor) -> tuple[int, Cursor | None]:
         leader = self._leader
         epoch, now_ms = leader.epoch, leader.now_ms()
+        jobs_max = TIGHT_JOBS_MAX if leader.core.tight else JOBS_AT_ONCE
         asked, after_this = await asyncio.to_thread(
-            look, leader.store, self._has_output, leader.settings, now_ms, after
+            look, leader.store, self._has_output, leader.settings, now_ms, after, jobs_max=jobs_max
         )
         if not asked.jobs and not asked.entry_seq:
             return 0, None

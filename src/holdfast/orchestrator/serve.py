@@ -204,7 +204,7 @@ class Orchestrator:
                 tasks.start("scrub content", self._scrubber.run()),
                 tasks.start("clear logs", self._log_retention.run(lambda: not self._leader.trouble)),
                 tasks.start("watch the node port", self._node_port.run()),
-                tasks.start("delete what is old", Retention(self._leader, self._logs.has).run()),
+                tasks.start("delete what is old", self._retention.run()),
                 tasks.start("watch the disk", self._disk_watch.run()),
             )
             await server.start()
@@ -251,10 +251,19 @@ class Orchestrator:
             self._content.store, self._damage, self._leader, self._metrics, self._settings.scrub_bytes_per_s
         )
         reserve = StoreReserve(self._config.store_file(), self._store.reusable_bytes)
-        self._leader.disk_low, self._leader.free_disk = reserve.low, reserve.release
+        self._leader.disk_low, self._leader.disk_short = reserve.low, reserve.short
+        self._leader.free_disk = reserve.release
         self._sweeper = Sweeper(self._content, self._store, self._leader)
+        self._retention = Retention(self._leader, self._logs.has)
         self._disk_watch = DiskWatch(
-            self._config.data, reserve, (self._sweeper.clear_abandoned, self._log_retention.clear)
+            self._config.data,
+            reserve,
+            {
+                "uploads that nobody needs": self._sweeper.clear_abandoned,
+                "jobs' output that was kept for its time": self._log_retention.clear,
+                "jobs that were kept for their time": self._retention.clear,
+                "unused bytes of the store": self._leader.shrink_store,
+            },
         )
 
     def _node_server(self) -> grpc.aio.Server:

@@ -6,6 +6,7 @@ several connections; each statement runs by itself unless a snapshot is requeste
 """
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -27,6 +28,9 @@ commit holds the lock on the leader's row, and a successor must get it well with
 STATEMENT_MS = 30_000
 """Time limit of a statement. Statements here take less than a second; a slower one waits for something that will not
 happen."""
+
+LOG_BYTES_MAX = 16 << 20
+"""Size to which SQLite's write-ahead log is cut after a large commit."""
 
 READERS = 16
 """Connections of the reader."""
@@ -56,11 +60,59 @@ class Engines(NamedTuple):
 
 
 def database_bytes(connection: Connection) -> int:
-    """How large the database is on its disk. SQLite reuses what was deleted and does not shrink."""
+    """How large the database is on its disk. SQLite reuses what was deleted; its file shrinks only by `shrink`."""
     if connection.dialect.name == "sqlite":
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         return pages * connection.exec_driver_sql("PRAGMA page_size").scalar_one()
     return connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one()
+
+
+def make_shrinkable(writer: Engine) -> None:
+    """Let the file of a SQLite database shrink, which one of an earlier release cannot. That copies it once, if the
+    disk has space for a copy and its journal; otherwise it stays as it is."""
+    path = writer.url.database
+    if writer.dialect.name != "sqlite" or not path:
+        return
+    with _without_transaction(writer) as connection:
+        disk = os.statvfs(path)
+        if _pragma(connection, "auto_vacuum") or disk.f_bavail * disk.f_frsize < 3 * os.stat(path).st_size:
+            return
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        connection.execute("VACUUM")
+
+
+def checkpoint(writer: Engine) -> None:
+    """Move what is in SQLite's write-ahead log to its file, so that the log is written from its beginning again. Waits
+    for no reader."""
+    with _without_transaction(writer) as connection:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+def shrink(writer: Engine, pages_max: int) -> int:
+    """Give up to `pages_max` pages that hold no row back to the disk. Returns how many bytes that were. SQLite only."""
+    with _without_transaction(writer) as connection:
+        unused = _pragma(connection, "freelist_count")
+        if unused:
+            # `execute` would run it for one page only: each page is a step without a result.
+            connection.executescript(f"PRAGMA incremental_vacuum({pages_max})")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return (unused - _pragma(connection, "freelist_count")) * _pragma(connection, "page_size")
+
+
+def _pragma(connection: Any, name: str) -> int:
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+@contextmanager
+def _without_transaction(writer: Engine) -> Iterator[Any]:
+    """The driver's connection: what is run here must not be inside a transaction."""
+    connection = writer.raw_connection()
+    try:
+        yield connection.driver_connection
+    except sqlite3.Error as error:
+        raise StoreFailed(f"the store's file cannot be made smaller: {error}") from error
+    finally:
+        connection.close()
 
 
 def open_engines(url: str) -> Engines:
@@ -121,7 +173,9 @@ def _sqlite(url: URL, path: str) -> Engines:
 
 def _prepare_sqlite_writer(connection: Any, _record: Any) -> None:
     connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file
     connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES_MAX}")
     # FULL, not NORMAL: a power cut must not take back a commit that somebody was told of.
     connection.execute("PRAGMA synchronous=FULL")
 

@@ -3,7 +3,7 @@
     free space       who still writes
     below 15 %       no uploads of files (blobs/folder.py)
     below 10 %       no logs (orchestrator/logs/log_files.py); nodes keep them
-    below 5 %        no new jobs, no new tokens: `low`
+    below 5 %        no new jobs, tokens, machines or moves: `low`
     none             the reserve is given up, and the store goes on in its space: what runs can end, and the garbage
                      collector can note what it deletes
 
@@ -21,6 +21,8 @@ RESERVE_SHARE = 20
 """The reserve takes at most one part in this many of a small disk."""
 LOW_BYTES = 256 << 20
 LOW_SHARE = 20
+WRITTEN_TIMES = 2
+"""A new row is in the write-ahead log and in the store's file at the same time."""
 
 log = logging.getLogger("holdfast.reserve")
 
@@ -62,12 +64,19 @@ class StoreReserve:
             return True
         return False
 
-    def low(self) -> str:
-        """Why nothing new is taken; empty while there is enough space. Space inside the store counts."""
+    def short(self) -> bool:
+        """Whether large commits may fail for lack of space, also those that only replace rows or delete them."""
+        if self._folder is None:
+            return False
+        free, total = _space(self._folder)
+        return free < _low_bytes(total)
+
+    def low(self, growth: int = 0) -> str:
+        """Why nothing new of this size is taken; empty while there is enough space. Space inside the store counts."""
         if self._folder is None:
             return ""
         free, total = _space(self._folder)
-        least = _low_bytes(total)
+        least = _low_bytes(total) + WRITTEN_TIMES * growth
         if free >= least or free + self._reusable() >= least:
             return ""
         return f"{free >> 20} MiB are left on its disk; what runs may end, and nothing new is taken"

@@ -40,7 +40,7 @@ from holdfast.model import (
 from holdfast.model.rows import BY_TYPE, Live, R, decode, encode, key_of
 from holdfast.model.stored import StoredRow
 from holdfast.state import migrate, statements, tables
-from holdfast.state.engines import Engines, database_bytes, open_engines
+from holdfast.state.engines import Engines, checkpoint, database_bytes, make_shrinkable, open_engines, shrink
 from holdfast.state.errors import EndedRowChanged, LeadershipLost, StoreFailed
 from holdfast.state.records import REPLACING, TABLES, by_table
 from holdfast.state.writing import Batch, Lead, forget, writer_of
@@ -51,6 +51,10 @@ NAMED_MAX = 5
 """Most ids that an error names."""
 FORGET_EVERY = 2_000
 """After this many written rows of a kind, the rows that no rebuild would load are deleted. This bounds the table."""
+SHRUNK_BYTES_MIN = 1 << 20
+"""Less is left in the file: it will be used again soon."""
+SHRUNK_PAGES_MAX = 2_048
+"""Pages of the file that are given back at a time, 8 MiB: commits wait meanwhile."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -125,6 +129,7 @@ class Store:
         store = cls(open_engines(url))
         with store._opening():
             migrate.to_head(store._engines.writer, store._where)
+            make_shrinkable(store._engines.writer)
         return store
 
     @classmethod
@@ -204,6 +209,18 @@ class Store:
             forget(self._engines.writer, epoch, [statements.forget_entries(to_seq)])
         except SQLAlchemyError as error:
             raise self._failed("written to", error) from error
+
+    def checkpoint(self) -> None:
+        """Move what is in SQLite's write-ahead log to its file, so that the log need not grow."""
+        if self._dialect == "sqlite":
+            checkpoint(self._engines.writer)
+
+    def shrink(self) -> int:
+        """Give space that holds no row back to the disk, as much as takes some milliseconds. Returns how many bytes
+        that were; 0 for PostgreSQL, which does so by itself."""
+        if self._dialect != "sqlite" or self.reusable_bytes() < SHRUNK_BYTES_MIN:
+            return 0
+        return shrink(self._engines.writer, SHRUNK_PAGES_MAX)
 
     def _write(self, batch: Batch, epoch: int) -> None:
         replacing = [table for table in batch if table in REPLACING]

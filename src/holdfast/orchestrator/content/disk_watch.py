@@ -5,11 +5,12 @@ Nothing that was promised is deleted early. Needs no commit, so it works while t
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from holdfast.blobs.errors import BlobError
 from holdfast.blobs.folder import short_of_space
+from holdfast.orchestrator.api_error import Unavailable
 from holdfast.state import StoreError
 from holdfast.state.reserve import StoreReserve
 
@@ -18,28 +19,33 @@ LOOK_S = 2.0
 NEAR = 2
 """Space is freed before uploads are refused: one that fails gives back what it took, and space seems to be there."""
 
+FREED_LATER = (OSError, BlobError, StoreError, Unavailable)
+"""Errors of one way to free space. The others are tried all the same."""
+
 log = logging.getLogger("holdfast.disk_watch")
 
 
 class DiskWatch:
-    def __init__(self, data: Path, reserve: StoreReserve, clear: Sequence[Callable[[], Awaitable[int]]]) -> None:
-        """`clear`: each deletes what is not needed any more, and returns how much that was."""
+    def __init__(self, data: Path, reserve: StoreReserve, clear: Mapping[str, Callable[[], Awaitable[int]]]) -> None:
+        """`clear`: by its name, what deletes something that is not needed any more and returns how much that was; the
+        first is tried first."""
         self._data = data
         self._reserve = reserve
         self._clear = clear
 
     async def run(self) -> None:
         while True:
-            try:
-                await self.look()
-            except (OSError, BlobError, StoreError) as wrong:
-                log.warning("no space was freed: %s", wrong)
+            await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        for clear in self._clear:
-            if await asyncio.to_thread(short_of_space, self._data, NEAR):
-                cleared = await clear()
-                if cleared:
-                    log.info("the disk is short of space: %d things that nobody needs were deleted", cleared)
-        await asyncio.to_thread(self._reserve.hold)
+        for what, clear in self._clear.items():
+            try:
+                if await asyncio.to_thread(short_of_space, self._data, NEAR) and (cleared := await clear()):
+                    log.info("the disk is short of space: %d %s were deleted", cleared, what)
+            except FREED_LATER as wrong:
+                log.warning("no %s were deleted: %s", what, wrong)
+        try:
+            await asyncio.to_thread(self._reserve.hold)
+        except OSError as wrong:
+            log.warning("the reserve of the store cannot be held: %s", wrong)

@@ -60,6 +60,8 @@ CROWD_MS_MAX = 120_000
 has joined by then, and a stranger that fills the handshake queue cannot delay deadlines longer."""
 TICK_GAP_MS = 5
 """The shortest time between two ticks, in milliseconds: a deadline that stays due must not make the loop spin."""
+TIGHT_JOBS_MAX = 32
+"""Jobs that one commit changes while the store has little space. A row takes up to 100 KiB."""
 RETRY_MS, RETRY_MS_MAX = 50, 2_000
 """The wait between two tries to take the lead, in milliseconds; it doubles after each failure, up to the second
 value."""
@@ -178,6 +180,9 @@ class LeaderCore:
         self.behind_commit = 0
         """Events that wait for the next commit. `events_max` limits them."""
         self.submissions = SubmissionQueue()
+        self.tight = False
+        """The store has little space, so that only small commits fit: deadlines are handled a few at a time, and only
+        when everything before is durable."""
         self._lead: _Lead | None = None
         self._retry_ms = RETRY_MS
         self._ended: dict[JobId, str] = {}
@@ -243,12 +248,15 @@ class LeaderCore:
         if lead is None:
             raise AssertionError(f"an event is offered while the lead is {self.state}")
         now, late_ms = lead.clock.look(at, self.held_up(at))
-        failed = self._apply(lead.loop, Tick(late_ms), now, None) if late_ms else None
+        failed = self._apply(lead.loop, self._tick(late_ms), now, None) if late_ms else None
         if failed is None:
             failed = self._apply(lead.loop, event, now, ticket)
         if self.leads:
             self.behind_commit += 1
         return Offered(late_ms, failed)
+
+    def _tick(self, late_ms: int = 0, wall_ms: int | None = None) -> Tick:
+        return Tick(late_ms, wall_ms, TIGHT_JOBS_MAX if self.tight else 0)
 
     def _apply(self, loop: CommitLoop, event: AnyEvent, now: Instant, ticket: Hashable) -> Exception | None:
         try:
@@ -321,8 +329,9 @@ class LeaderCore:
         due, now = kernel.next_due(), lead.clock.now(at)
         wanted = kernel.at_stake or (due is not None and due <= now) or kernel.clock_due(now)
         wall_ms = at.wall_ms if kernel.wall_differs(now, at.wall_ms) else None
-        if lead.clock.late(at) or ((wanted or wall_ms is not None) and not self.held_up(at)):
-            return self.offer(Tick(wall_ms=wall_ms), at)
+        waits = self.held_up(at) or (self.tight and not self.at_rest)
+        if lead.clock.late(at) or ((wanted or wall_ms is not None) and not waits):
+            return self.offer(self._tick(wall_ms=wall_ms), at)
         return None
 
     def pulsed(self, at: Moment) -> None:

@@ -23,22 +23,25 @@ from collections.abc import AsyncIterator, Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+import msgspec
+
 from holdfast.boottime import boottime_ms
 from holdfast.kernel.commit import CommitBatch
 from holdfast.kernel.decision import Answer, Done, Rejected, Send, Taken
-from holdfast.kernel.events import AnyEvent, Submitted, Tick, TokenMade
+from holdfast.kernel.events import AccessMade, AnyEvent, MoveAsked, Submitted, Tick, TokenMade
 from holdfast.kernel.kernel import Kernel
 from holdfast.model import Entry, Job, JobId, Meta, NodeId, Settings, WallTimes
 from holdfast.orchestrator.api_error import Unavailable
 from holdfast.orchestrator.failpoints import failpoint
 from holdfast.orchestrator.leader.clock import wall_ms
-from holdfast.orchestrator.leader.core import QUESTIONS, LeaderCore, LeadState, Moment, Offered
+from holdfast.orchestrator.leader.core import QUESTIONS, TIGHT_JOBS_MAX, LeaderCore, LeadState, Moment, Offered
 from holdfast.orchestrator.leader.record import Recorder, rebuilt
 from holdfast.orchestrator.metrics import Metrics
 from holdfast.orchestrator.wakeups import JOURNAL, NEWS, Wakeups
-from holdfast.state import EndedRowChanged, LeadershipLost, Snapshot, Store
+from holdfast.state import EndedRowChanged, LeadershipLost, Snapshot, Store, StoreError
 
 log = logging.getLogger("holdfast.loop")
+_encode = msgspec.json.Encoder().encode
 
 ANSWER_S_MAX = 30.0
 """Limit for an answer, in seconds. A store that hangs must not hang its callers: they get an error and may repeat any
@@ -48,8 +51,9 @@ YIELD_EVENTS = 256
 request waits behind it: an ordinary batch should be one commit. This many events take about ten milliseconds."""
 
 
-NEW = (Submitted, TokenMade)
-"""Events that make the store grow, and that are refused first when it has little space."""
+NEW = (Submitted, TokenMade, AccessMade, MoveAsked)
+"""Events that make something new, and that are refused first when the store has little space. What runs can end without
+them, and nothing is freed by them. Machines that are not known yet are refused as well (`need_space`)."""
 
 
 class LeaderEffects(Protocol):
@@ -104,8 +108,12 @@ class Leader:
         """The last served time that this process read or loaded."""
         self.crowded: Callable[[], bool] = lambda: False
         """Whether nodes wait for their handshake; set by the service for nodes."""
-        self.disk_low: Callable[[], str] = lambda: ""
-        """Why nothing new is taken for lack of space; empty while there is enough. Set by the process."""
+        self.disk_low: Callable[[int], str] = lambda growth: ""
+        """Why so many new bytes are not taken for lack of space; empty if there is enough. Set by the process."""
+        self._growth = 0
+        """Bytes of what is new in requests that are not answered yet."""
+        self.disk_short: Callable[[], bool] = lambda: False
+        """Whether the store has space for small commits only; set by the process."""
         self.free_disk: Callable[[], object] = lambda: None
         """Frees space for the store, if it has none; set by the process."""
         self._outside = outside
@@ -154,9 +162,13 @@ class Leader:
 
     async def ask_all(self, events: Sequence[AnyEvent]) -> tuple[list[Answer], dict[JobId, Job]]:
         """Apply several events at once. After the commit: their answers, in order, and the jobs newly accepted."""
+        if self.core.tight and len(events) > TIGHT_JOBS_MAX:
+            return await self._ask_in_parts(events)
         self._refuse_overload()
-        if any(isinstance(event, NEW) for event in events) and (why := self.disk_low()):
-            raise Unavailable("store_unavailable", why, 5)
+        growth = sum(len(_encode(event)) for event in events if isinstance(event, NEW))
+        if growth:
+            self.need_space(growth)
+        self._growth += growth
         self._tickets += 1
         number = self._tickets
         waiting = self._waiting[number] = _Waiting(len(events))
@@ -174,8 +186,25 @@ class Leader:
                 "store_unavailable", "the store did not confirm in time; asking again is safe", 5
             ) from None
         finally:
+            self._growth -= growth
             self._waiting.pop(number, None)
         return [answer or Done() for answer in waiting.answers], waiting.jobs
+
+    async def _ask_in_parts(self, events: Sequence[AnyEvent]) -> tuple[list[Answer], dict[JobId, Job]]:
+        """In small commits, because a large one has no space."""
+        answers: list[Answer] = []
+        jobs: dict[JobId, Job] = {}
+        for at in range(0, len(events), TIGHT_JOBS_MAX):
+            more, new = await self.ask_all(events[at : at + TIGHT_JOBS_MAX])
+            answers += more
+            jobs |= new
+        return answers, jobs
+
+    def need_space(self, growth: int = 0) -> None:
+        """For everything that makes something new, of this many bytes. Raises `Unavailable` if the store would have
+        little space left, with what others are adding at the same time."""
+        if why := self.disk_low(self._growth + growth):
+            raise Unavailable("store_unavailable", why, 5)
 
     async def room(self) -> None:
         """Wait until a session may add more events. This slows down a node that sends faster than the store writes."""
@@ -216,6 +245,10 @@ class Leader:
     async def forget_entries(self, to_seq: int, epoch: int) -> None:
         """Delete the journal up to an entry, between two commits."""
         await self._in_writer(self.store.forget_entries, to_seq, epoch)
+
+    async def shrink_store(self) -> int:
+        """Give space inside the store back to its disk, between two commits. Returns how many bytes that were."""
+        return await self._in_writer(self.store.shrink)
 
     def now_ms(self) -> int:
         """Kernel time; 0 while this orchestrator does not lead."""
@@ -285,7 +318,10 @@ class Leader:
                 if isinstance(cause, EndedRowChanged):
                     self.core.refused(cause.rows)
                 self._drop(cause)
+                self.core.tight = self.disk_short()
                 self.free_disk()
+                with contextlib.suppress(StoreError):
+                    await self._in_writer(self.store.checkpoint)
             finally:
                 if self._timer is not None:
                     self._timer.cancel()
@@ -343,7 +379,15 @@ class Leader:
         self.metrics.gathering.set(batch.events)
         with self.metrics.commit_seconds.time():
             await self._in_writer(self._write, batch, self.epoch)
+        if self.core.tight:
+            await self._stay_small()
         self._publish(self.core.committed(batch, self.moment()))
+
+    async def _stay_small(self) -> None:
+        """While space is short, what was written is moved out of the write-ahead log at once."""
+        with contextlib.suppress(StoreError):
+            await self._in_writer(self.store.checkpoint)
+        self.core.tight = self.disk_short()
 
     def _write(self, batch: CommitBatch, epoch: int) -> None:
         self.store.commit(list(batch.rows.values()), epoch)

@@ -166,9 +166,11 @@ class NodeLinkService:
                 self._end(session, hello.node, told, reader)
 
     async def _bound_key(self, node: NodeId) -> str:
-        """Fingerprint of the key to which the id of a node that is not known is bound; empty: to none."""
+        """Fingerprint of the key to which the id of a node that is not known is bound; empty: to none. Raises
+        Unavailable if there is no space for another node."""
         if self._leader.knows_node(node):
             return ""
+        self._leader.need_space()
         try:
             deleted = await asyncio.to_thread(self._leader.store.deleted_node, node)
         except StoreError as wrong:
