@@ -1,6 +1,6 @@
 """Strangers attack every listener, and an honest client of the same address notices nothing.
 
-The long form, as an operator would run it, is `make attacks`. Here each attack lasts a few seconds.
+The long form, as an operator would run it, is `make attacks`. Here each attack lasts a second.
 """
 
 import os
@@ -10,18 +10,21 @@ from pathlib import Path
 import grpc
 import pytest
 from attacked import BACK_S, NO_LIMITS, Attacked, Measured, idle_machine
+from psutil import NoSuchProcess
 
-from holdfast.testing.processes import READY_S, wait_for
+from holdfast.testing.processes import READY_S, NotInTime, wait_for
 
 pytestmark = [pytest.mark.serial, pytest.mark.xdist_group("faults-attacks")]
 
-ATTACK_S = float(os.environ.get("HOLDFAST_ATTACK_S", "2"))
+ATTACK_S = float(os.environ.get("HOLDFAST_ATTACK_S", "1"))
 LONG = ATTACK_S > 10
 CONNECTIONS = 20_000 if LONG else 4_100
-TRIES = 3
+TRIES = 1 if LONG else 3
+"""The short form runs beside other work: once too slow is not yet a fault."""
 REFUSED_S = 3.0
 """Without an answer for so long, people are shut out."""
 P99_S, TIMES_QUIET = 0.25, 5
+QUIET_S = 2.0 if LONG else 0.5
 CONTROL = "/holdfast.v1.NodeLink/Control"
 ATTACKS = {
     "large_bodies": ("files", 16),
@@ -33,11 +36,9 @@ ATTACKS = {
     "idle_tls": ("http", CONNECTIONS),
 }
 """The listener that each is aimed at, and how many connections it holds."""
-NEED_LIMITS = ("half_sent", "second_request", "idle_prefaces") if LONG else ("half_sent", "idle_prefaces")
-"""What shuts people out of a server without limits."""
-TIMED = [name for name in ATTACKS if LONG or name not in ("half_sent", "second_request", "idle_tls")]
-"""The others cost so much processor time that only the long form, on a machine for itself, judges how long people wait
-(docs/threats.md)."""
+NEED_LIMITS = ("header_flood", "half_sent", "second_request", "idle_prefaces", "idle_tls") if LONG else ("half_sent",)
+"""What shuts people out of a server without limits, or keeps its memory. Of the other two, no number protects: bodies
+without a token are not read, and nesting is refused by the parser."""
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +57,14 @@ def attacked(server: Attacked, name: str) -> tuple[Measured, Measured]:
     """What an honest client sees before the attack and during it."""
     listener, connections = ATTACKS[name]
     more = [server.token] if name == "deep_nesting" else []
-    quiet = server.measure(1.0)
+    quiet = server.measure(QUIET_S)
     with server.attack(name, listener, connections, ATTACK_S + READY_S, *more) as begun:
         begun()
         return quiet, server.measure(ATTACK_S)
+
+
+def harmed(quiet: Measured, during: Measured) -> bool:
+    return during.p99_s > max(TIMES_QUIET * quiet.p99_s, P99_S)
 
 
 @pytest.mark.spec("A12", "H3")
@@ -71,15 +76,13 @@ def test_an_honest_client_notices_no_attack(name: str, request: pytest.FixtureRe
     for left in reversed(range(TRIES)):
         calm = idle_machine()
         quiet, during = attacked(server, name)
-        # then nobody honest is refused
-        assert during.failures == []
-        # and nothing is left of the attack
+        # then nothing is left of the attack
         wait_for(lambda: server.back_at(start), lambda: f"{server.taken()} to be {start} again", BACK_S)
-        # and it was about as fast as before, if this machine had nothing else to do
-        slow = during.p99_s > max(TIMES_QUIET * quiet.p99_s, P99_S)
-        if not slow or name not in TIMED or not (calm and idle_machine()):
+        # and nobody honest was refused, and was served about as fast as before, if this machine had nothing else to do
+        slow = harmed(quiet, during)
+        if not during.failures and not (slow and calm and idle_machine()):
             break
-        assert left, f"{during.p99_s:.3f} s under attack, {quiet.p99_s:.3f} s before"
+        assert left, f"{during.p99_s:.3f} s under attack, {quiet.p99_s:.3f} s before; {during.failures[:3]}"
     # and the log has some lines about it, and no more
     assert "Traceback" not in server.output()
     assert len(server.output()) - logged < 4_000 * (1 + ATTACK_S)
@@ -98,6 +101,14 @@ def test_a_node_is_let_in_while_strangers_hold_the_node_port(plain: Attacked) ->
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("name", NEED_LIMITS)
 def test_without_limits_the_same_attack_shuts_people_out(name: str, tmp_path: Path) -> None:
-    with Attacked(tmp_path, limits=NO_LIMITS, answer_s=REFUSED_S) as server:
+    with Attacked(tmp_path, limits=NO_LIMITS, tls=name == "idle_tls" or None, answer_s=REFUSED_S) as server:
+        start = server.taken()
         quiet, during = attacked(server, name)
-        assert during.failures or during.p99_s > max(TIMES_QUIET * quiet.p99_s, P99_S)
+        assert during.failures or harmed(quiet, during) or not back_in_time(server, start)
+
+
+def back_in_time(server: Attacked, start: tuple[int, int]) -> bool:
+    try:
+        return bool(wait_for(lambda: server.back_at(start), "what it took to be free again", BACK_S))
+    except (NotInTime, NoSuchProcess):
+        return False

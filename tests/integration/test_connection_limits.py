@@ -22,6 +22,8 @@ from holdfast.orchestrator.api.node_files_api import NodeFilesApi, make_data_app
 from holdfast.orchestrator.connection_limits import ConnectionLimits
 from holdfast.orchestrator.connections import http_protocol, http_server
 from holdfast.orchestrator.connections.bodies import BodyBudget
+from holdfast.orchestrator.connections.early_answers import Early, EarlyAnswers, no_answers
+from holdfast.orchestrator.connections.first_bytes import FirstBytes
 from holdfast.orchestrator.connections.http_server import HttpServer
 from holdfast.orchestrator.connections.node_port import NodePort
 from holdfast.orchestrator.connections.recognition import recognized
@@ -69,7 +71,7 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def serving(app: App = hello, **limits: int) -> AsyncIterator[tuple[HttpServer, int]]:
+async def serving(app: App = hello, early: Early = no_answers, **limits: int) -> AsyncIterator[tuple[HttpServer, int]]:
     listening = socket.create_server(("127.0.0.1", 0))
     begun = asyncio.Event()
 
@@ -78,7 +80,8 @@ async def serving(app: App = hello, **limits: int) -> AsyncIterator[tuple[HttpSe
             await super().startup(sockets)
             begun.set()
 
-    server = Served("test", app, None, ConnectionLimits(**limits), Metrics())  # pyright: ignore[reportArgumentType]
+    chosen = ConnectionLimits(**limits)
+    server = Served("test", app, None, chosen, Metrics(), early)  # pyright: ignore[reportArgumentType]
     running = asyncio.create_task(server.serve([listening]), name="serve")
     async with asyncio.timeout(ANSWER_S):
         await begun.wait()
@@ -420,6 +423,84 @@ def test_a_full_listener_says_so() -> None:
 
     answer = asyncio.run(story())
     assert status(answer) == 503 and b"retry-after: 1" in answer
+
+
+# --- early answers ---
+
+
+EARLY = EarlyAnswers(lambda: (200, b"ok"), (401, {}, b"refused"))
+
+
+@pytest.mark.spec("A12")
+def test_early_answers_and_those_of_the_application_follow_each_other_on_one_connection() -> None:
+    async def story() -> tuple[list[bytes], bytes]:
+        async with serving(early=EARLY) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            heard: list[bytes] = []
+            for head in (HEAD, HEAD, b"GET /large HTTP/1.1\r\n", HEAD):
+                writer.write(head + b"\r\n")
+                begin = await reader.readuntil(b"\r\n\r\n")
+                length = re.search(rb"content-length: (\d+)", begin)
+                assert length is not None
+                heard.append(begin[:12] + length[1])
+                await reader.readexactly(int(length[1]))
+            writer.close()
+            return heard, await exchange(port, HEAD + b"\r\n", b"GET /v1/jobs HTTP/1.1\r\n\r\n")
+
+    heard, refused = asyncio.run(story())
+    assert heard == [b"HTTP/1.1 2002", b"HTTP/1.1 2002", b"HTTP/1.1 200%d" % LARGE, b"HTTP/1.1 2002"]
+    assert status(refused) == 401 and refused.endswith(b"\r\n\r\nrefused")
+
+
+@pytest.mark.spec("A12")
+def test_after_an_early_answer_the_next_head_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "KEEP_ALIVE_S", 1.0)
+
+    async def story() -> tuple[bytes, bytes]:
+        async with serving(early=EARLY, head_ms_max=300) as (_, port):
+            # given one that sends a byte of its next request, and one that sends nothing
+            return await exchange(port, HEAD + b"\r\n", b"G"), await exchange(port, HEAD + b"\r\n", b"")
+
+    half, silent = asyncio.run(story())
+    assert status(half) == 408 and silent == b""
+
+
+@pytest.mark.spec("A12")
+def test_whoever_has_sent_its_request_is_not_closed_for_others() -> None:
+    class Line:
+        def __init__(self, line: socket.socket) -> None:
+            self.line = line
+            self.stood: list[str] = []
+
+        def answered(self, found: bytes) -> bool:
+            return False
+
+        def half_sent(self) -> None:
+            self.stood.append("half sent")
+
+        def too_large(self) -> None:
+            self.stood.append("too large")
+
+        def gone(self) -> None:
+            self.stood.append("gone")
+
+    async def story() -> None:
+        ready: list[Line] = []
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            waiting = FirstBytes[Line](False, 1_000, ready.append)
+            line = Line(ours)
+            waiting.add(line)
+            assert not waiting.spared(line)
+            theirs.sendall(HEAD)
+            assert not waiting.spared(line) and ready == []
+            theirs.sendall(b"\r\n")
+            assert waiting.spared(line) and ready == [line]
+            assert not waiting.spared(line), "it is served already"
+            waiting.close()
+
+    asyncio.run(story())
 
 
 # --- authentication comes first ---

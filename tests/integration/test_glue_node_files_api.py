@@ -270,6 +270,23 @@ async def owned_by_ann(house: House, folder: Path) -> tuple[str, list[Any], byte
     return name, blobs, data
 
 
+@pytest.mark.spec("A12")
+def test_a_body_that_is_nested_too_deeply_is_refused_and_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def tells(house: House) -> None:
+        node = HandNode(house, "bee")
+        start = await (await node.join()).started(await house.submit())
+        async with node.files() as http:
+            for path in PATHS:
+                headers = {"Content-Type": "application/json"}
+                answer = await http.post(node.at(start, path), content=b"[" * 100_000, headers=headers)
+                assert (answer.status_code, code(answer)) == (400, "bad_request")
+        assert not [record for record in caplog.records if record.exc_info]
+
+    story(tmp_path, tells)
+
+
 @pytest.mark.spec("A12", "J6")
 def test_a_node_that_knows_a_hash_does_not_get_the_content_by_naming_it(tmp_path: Path) -> None:
     async def tells(house: House) -> None:

@@ -5,6 +5,7 @@ import pytest
 from holdfast.errors import Misconfigured
 from holdfast.orchestrator.connection_limits import ConnectionLimits, read_limits
 from holdfast.orchestrator.connections.admission import Admission, ConnectionBounds, Standing
+from holdfast.orchestrator.connections.early_answers import EarlyAnswer, EarlyAnswers
 from holdfast.orchestrator.connections.first_bytes import whole_head, whole_tls
 from holdfast.orchestrator.connections.networks import network_of, peer_address
 
@@ -23,18 +24,33 @@ def test_up_to_the_limit_nobody_is_closed_and_the_next_one_takes_the_place_of_th
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("common", [Standing.HALF_SENT, Standing.SILENT, Standing.IDLE])
 def test_whoever_does_what_most_do_goes_first(common: Standing) -> None:
-    # given two that do the same, and one each that does something else, older than they
-    door = admitting(strangers_per_network=4)
+    # given three that do the same, and one each that does something else, older than they
+    door = admitting(strangers_per_network=5)
     others = [standing for standing in (Standing.HALF_SENT, Standing.SILENT, Standing.IDLE) if standing is not common]
-    for name, standing in [("rare", others[0]), ("odd", others[1]), ("one", common), ("two", common)]:
+    alike = [(name, common) for name in ("one", "two", "three")]
+    for name, standing in [("rare", others[0]), ("odd", others[1]), *alike]:
         door.opened(name, "a")
         door.stands(name, standing)
-    # when others come that do as the two
-    closed = [door.opened("three", "a")]
-    door.stands("three", common)
-    closed.append(door.opened("four", "a"))
-    # then the two go for them
+    # when others come that do as the three
+    closed = [door.opened("four", "a")]
+    door.stands("four", common)
+    closed.append(door.opened("five", "a"))
+    # then the oldest of the three go for them
     assert closed == ["one", "two"]
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize(("silent", "goes"), [(1, "half 0"), (2, "half 0"), (3, "silent 0")])
+def test_a_silent_one_goes_if_more_than_two_are_silent_for_each_that_does_something_else(
+    silent: int, goes: str
+) -> None:
+    """An honest caller is silent for a moment after it connected."""
+    door = admitting(strangers_per_network=silent + 1)
+    for number in range(silent):
+        door.opened(f"silent {number}", "a")
+    door.opened("half 0", "a")
+    door.stands("half 0", Standing.HALF_SENT)
+    assert door.opened("new", "a") == goes
 
 
 @pytest.mark.spec("A12")
@@ -43,6 +59,32 @@ def test_a_new_connection_does_not_go_while_another_can() -> None:
     door.opened("answered", "a")
     door.stands("answered", Standing.IDLE)
     assert door.opened("new", "a") == "answered"
+
+
+@pytest.mark.spec("A12")
+def test_whoever_did_meanwhile_what_it_was_waited_for_is_spared() -> None:
+    door = admitting(strangers_per_network=3)
+    for name in ("asked", "left", "silent"):
+        door.opened(name, "a")
+    looked: list[str] = []
+
+    def spared(name: str) -> bool:
+        looked.append(name)
+        if name == "asked":
+            door.stands(name, Standing.BUSY)
+        if name == "left":
+            door.closed(name)
+        return name in ("asked", "left")
+
+    # when one has sent its request and one is gone, then there is room without the third
+    assert door.opened("new", "a", spared) is None and looked == ["asked", "left"]
+    # and the next one takes the place of one that does nothing
+    assert door.opened("newer", "a", spared) == "silent"
+    # and a new one that cannot be let in is not asked about
+    full = admitting(strangers_per_network=1)
+    full.opened("busy", "a")
+    full.stands("busy", Standing.BUSY)
+    assert full.opened("new", "a", spared) == "new" and looked[-1] == "silent"
 
 
 @pytest.mark.spec("A12")
@@ -212,6 +254,54 @@ def test_limits_are_chosen_by_name() -> None:
     ):
         with pytest.raises(Misconfigured):
             read_limits((wrong,))
+
+
+# --- early answers ---
+
+
+def early(head: bytes) -> EarlyAnswer | None:
+    return EarlyAnswers(lambda: (200, b"{}"), (401, {"WWW-Authenticate": "Bearer"}, b"[]"))(head)
+
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: a\r\n"
+
+
+@pytest.mark.spec("A12")
+def test_a_plain_question_for_health_is_answered_at_once() -> None:
+    answer = early(HEALTH + b"\r\n")
+    assert answer is not None and not answer.closes
+    assert answer.data == b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("head", [b"GET /v1/jobs HTTP/1.1\r\n\r\n", b"post /v1/x HTTP/1.1\r\nHost: a\r\n\r\n{}"])
+def test_a_call_without_a_token_is_refused_at_once_and_the_connection_ends(head: bytes) -> None:
+    answer = early(head)
+    assert answer is not None and answer.closes
+    assert answer.data.startswith(b"HTTP/1.1 401 Unauthorized\r\n") and answer.data.endswith(b"\r\n\r\n[]")
+    assert b"\r\nwww-authenticate: Bearer\r\n" in answer.data and b"\r\nconnection: close\r\n" in answer.data
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize(
+    "head",
+    [
+        HEALTH + b"Connection: close\r\n\r\n",
+        HEALTH + b"Content-Length: 1\r\n\r\nx",
+        HEALTH + b"Expect: 100-continue\r\n\r\n",
+        (HEALTH + b"\r\n") * 2,
+        HEALTH + b"\r\nG",
+        b"\r\n" + HEALTH + b"\r\n",
+        b"GET /healthz HTTP/1.0\r\n\r\n",
+        b"GET /healthz?a HTTP/1.1\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.0\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nAUTHORIZATION: Bearer x\r\n\r\n",
+        b"GET /schema HTTP/1.1\r\n\r\n",
+        b"nonsense\r\n\r\n",
+    ],
+)
+def test_everything_else_is_left_to_the_application(head: bytes) -> None:
+    assert early(head) is None
 
 
 # --- first bytes ---

@@ -25,7 +25,7 @@ from holdfast.identity.admin import AdminToken
 from holdfast.identity.certificates import Certificate, needs_tls, server_credentials
 from holdfast.orchestrator.access_directory import AccessDirectory
 from holdfast.orchestrator.api.access import AccessService
-from holdfast.orchestrator.api.app import make_app
+from holdfast.orchestrator.api.app import early_answers, make_app
 from holdfast.orchestrator.api.context import ApiContext, RealTime
 from holdfast.orchestrator.api.node_files_api import NodeFilesApi, make_data_app
 from holdfast.orchestrator.api.self_check import examine
@@ -34,6 +34,7 @@ from holdfast.orchestrator.api.tokens import TokenService
 from holdfast.orchestrator.backup import begin_from
 from holdfast.orchestrator.config import OrchestratorConfig, host_and_port, joined
 from holdfast.orchestrator.connections.bodies import BodyBudget
+from holdfast.orchestrator.connections.early_answers import Early, no_answers
 from holdfast.orchestrator.connections.http_server import HttpServer
 from holdfast.orchestrator.connections.node_port import NodePort
 from holdfast.orchestrator.content.blob_store import open_content, try_out
@@ -318,11 +319,14 @@ class Orchestrator:
             stopping=lambda: self._stopping,
             time=RealTime(),
         )
-        return self._http_server("people", make_app(context, self._token), self._http_certificate)
+        app = make_app(context, self._token)
+        return self._http_server("people", app, self._http_certificate, early_answers(context))
 
-    def _http_server(self, name: str, app: ASGIApp, certificate: Certificate | None) -> HttpServer:
+    def _http_server(
+        self, name: str, app: ASGIApp, certificate: Certificate | None, early: Early = no_answers
+    ) -> HttpServer:
         bounded = BodyBudget(app, self._limits.bodies_bytes_max)
-        return HttpServer(name, self._with_blobs(bounded), certificate, self._limits, self._metrics)
+        return HttpServer(name, self._with_blobs(bounded), certificate, self._limits, self._metrics, early)
 
     async def _announce(self) -> None:
         """Write endpoint.json once requests can be served. It holds no secret, only the path of the file with the

@@ -31,7 +31,7 @@ import holdfast
 from holdfast import codes
 from holdfast.identity.admin import AdminToken
 from holdfast.identity.tokens import redacted
-from holdfast.orchestrator.api.authentication import Authentication
+from holdfast.orchestrator.api.authentication import Authentication, Unauthenticated
 from holdfast.orchestrator.api.call import STREAM_HEADERS, ApiCall, EventStream, Principal, Reply
 from holdfast.orchestrator.api.context import ApiContext
 from holdfast.orchestrator.api.dispatch import (
@@ -44,7 +44,9 @@ from holdfast.orchestrator.api.dispatch import (
     response_to,
 )
 from holdfast.orchestrator.api.routes import BODY_BYTES_MAX, ROUTES, Route
+from holdfast.orchestrator.api.service import health
 from holdfast.orchestrator.api_error import ApiError
+from holdfast.orchestrator.connections.early_answers import EarlyAnswers
 from holdfast.orchestrator.connections.recognition import recognized
 from holdfast.state import StoreError
 from holdfast.wire.errors import ErrorView
@@ -219,6 +221,13 @@ async def turn_away(wrong: ApiError, send: Send) -> None:
     headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})  # pyright: ignore
     await send({"type": "http.response.body", "body": answer.body, "more_body": False})
+
+
+def early_answers(context: ApiContext) -> EarlyAnswers:
+    """What needs neither a body nor a token, as the application would answer it."""
+    refusal = response_to(Unauthenticated())
+    assert isinstance(refusal.body, bytes)
+    return EarlyAnswers(lambda: health(context), (refusal.status, refusal.headers, refusal.body))
 
 
 def make_app(context: ApiContext, token: AdminToken) -> Guard:

@@ -3,6 +3,7 @@
 import msgspec
 
 from holdfast.orchestrator.api.call import ApiCall, Reply
+from holdfast.orchestrator.api.context import ApiContext
 from holdfast.wire.http import DoctorView
 
 
@@ -12,10 +13,15 @@ async def doctor(call: ApiCall) -> DoctorView:
 
 async def healthz(call: ApiCall) -> Reply:
     """200 while it leads, else 503 with the reason. Names no job, node or address, because it needs no token."""
-    leader = call.context.leader
+    status, body = health(call.context)
+    return Reply(body, "application/json", status=status)
+
+
+def health(context: ApiContext) -> tuple[int, bytes]:
+    leader = context.leader
     says = "leading" if not leader.trouble else "not leading: the store cannot be used, or this is just starting"
     body = {"ok": not leader.trouble, "epoch": leader.epoch, "says": says}
-    return Reply(msgspec.json.encode(body), "application/json", status=503 if leader.trouble else 200)
+    return 503 if leader.trouble else 200, msgspec.json.encode(body)
 
 
 async def metrics(call: ApiCall) -> bytes:

@@ -6,6 +6,7 @@ longest: an attack makes many alike, and an honest caller says who it is soon af
 shown who they are, and those whose request is being answered, are never closed.
 """
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Generic, TypeVar
 
@@ -55,8 +56,14 @@ class _Network(Generic[C]):
         return sum(map(len, self.by_standing)) - self.known
 
     def first_closed(self, new: C) -> C | None:
-        """The oldest of those with the commonest standing. None: there is none but the new one."""
-        most = max(MAY_BE_CLOSED, key=lambda one: len(self.by_standing[one]) - (new in self.by_standing[one]))
+        """The oldest of those with the commonest standing. None: there is none but the new one. Silent ones count half:
+        every honest caller is silent for a moment after it connected."""
+
+        def weight(standing: Standing) -> int:
+            count = len(self.by_standing[standing]) - (new in self.by_standing[standing])
+            return count if standing is Standing.SILENT else 2 * count
+
+        most = max(MAY_BE_CLOSED, key=weight)
         return next((connection for connection in self.by_standing[most] if connection is not new), None)
 
 
@@ -72,22 +79,28 @@ class Admission(Generic[C]):
     def __len__(self) -> int:
         return len(self._of)
 
-    def opened(self, connection: C, network: str) -> C | None:
+    def opened(self, connection: C, network: str, spared: Callable[[C], bool] = lambda _: False) -> C | None:
         """Counts a new connection. Returns the one to close for it, which is no longer counted: an older one, or this
-        one itself if no other can be closed."""
+        one itself if no other can be closed. `spared`: whether one that would be closed has meanwhile done what it was
+        waited for, and has another standing now, or is gone."""
         ours = self._networks.setdefault(network, _Network())
         ours.by_standing[Standing.SILENT][connection] = None
         self._of[connection] = (network, Standing.SILENT)
         self.strangers += 1
-        if _over(ours.strangers, self._bounds.strangers_per_network):
-            victim = ours.first_closed(connection)
-        elif _over(self.strangers, self._bounds.strangers) or _over(len(self._of), self._bounds.all):
-            victim = max(self._networks.values(), key=lambda one: one.strangers).first_closed(connection)
-        else:
-            return None
-        victim = connection if victim is None else victim
-        self.closed(victim)
+        victim = self._excess(ours, connection)
+        while victim is not None and victim is not connection and spared(victim):
+            victim = self._excess(ours, connection)
+        if victim is not None:
+            self.closed(victim)
         return victim
+
+    def _excess(self, ours: _Network[C], new: C) -> C | None:
+        """The one to close, if there are too many."""
+        if _over(ours.strangers, self._bounds.strangers_per_network):
+            return ours.first_closed(new) or new
+        if _over(self.strangers, self._bounds.strangers) or _over(len(self._of), self._bounds.all):
+            return max(self._networks.values(), key=lambda one: one.strangers).first_closed(new) or new
+        return None
 
     def stands(self, connection: C, standing: Standing) -> None:
         """A connection has another standing now. One that is known stays known."""

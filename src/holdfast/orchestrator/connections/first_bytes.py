@@ -1,5 +1,6 @@
 """Waits on new connections until a whole request head, or the first message of TLS, has arrived. Until then one costs a
-socket and an entry here. Nothing is consumed: whoever serves the connection reads the same bytes.
+socket and an entry here. Nothing is consumed, except what is answered here: whoever serves the connection reads the
+same bytes.
 
 Most attacks on a listener never get past this point, and a server that makes its transport, parser or TLS state for
 each of them has no time for anybody else.
@@ -19,6 +20,10 @@ TLS_HANDSHAKE = 0x16
 
 class Waiting(Protocol):
     line: socket.socket
+
+    def answered(self, found: bytes) -> bool:
+        """Answer the head, if it is known what to answer, and wait for the next one."""
+        ...
 
     def half_sent(self) -> None: ...
 
@@ -40,13 +45,16 @@ class FirstBytes(Generic[W]):
         # A set of its own, because it reports each arrival once. The event loop would report bytes that stay unread
         # for ever.
         self._epoll = select.epoll()
-        self._loop.add_reader(self._epoll.fileno(), self._look)
+        self._loop.add_reader(self._epoll.fileno(), self.look)
 
     def add(self, connection: W) -> None:
         # Often everything is there already: the connection waited to be accepted.
-        if _whole(_peeked(connection.line, self._bytes_max) or b"", self._tls):
+        found = _peeked(connection.line, self._bytes_max) or b""
+        if _whole(found, self._tls) and not connection.answered(found):
             self._ready(connection)
             return
+        if connection.line.fileno() < 0:
+            return  # answered and closed
         self._waiting[connection.line.fileno()] = connection
         self._epoll.register(connection.line, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
@@ -59,6 +67,15 @@ class FirstBytes(Generic[W]):
         self._epoll.unregister(connection.line)
         return True
 
+    def spared(self, connection: W) -> bool:
+        """Whether its request has arrived, though nobody has looked since. Then it is served."""
+        if self._waiting.get(connection.line.fileno()) is not connection:
+            return False
+        if not _whole(_peeked(connection.line, self._bytes_max) or b"", self._tls):
+            return False
+        self._look_at(connection, ended=False)
+        return True
+
     def all(self) -> list[W]:
         return list(self._waiting.values())
 
@@ -69,7 +86,8 @@ class FirstBytes(Generic[W]):
             connection.gone()
         self._epoll.close()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Look at those of which something arrived."""
         for descriptor, event in self._epoll.poll(0, LOOKED_AT_ONCE):
             connection = self._waiting.get(descriptor)
             if connection is not None:
@@ -80,8 +98,9 @@ class FirstBytes(Generic[W]):
         if found is None:
             return
         if _whole(found, self._tls):
-            self.drop(connection)
-            self._ready(connection)
+            if not connection.answered(found):
+                self.drop(connection)
+                self._ready(connection)
         elif ended or not found:
             self.drop(connection)
             connection.gone()

@@ -19,6 +19,7 @@ from litestar.types import ASGIApp
 from holdfast.identity.certificates import Certificate
 from holdfast.orchestrator.connection_limits import ConnectionLimits
 from holdfast.orchestrator.connections.admission import Admission, ConnectionBounds, Standing
+from holdfast.orchestrator.connections.early_answers import Early, no_answers
 from holdfast.orchestrator.connections.first_bytes import FirstBytes
 from holdfast.orchestrator.connections.http_protocol import (
     FULL,
@@ -41,6 +42,8 @@ closed just as a request is sent, and the client cannot know whether the request
 STOP_S = 3
 ACCEPTED_AT_ONCE = 32
 """Connections accepted in one step of the event loop, so that requests in progress are served in between."""
+LOOKED_EVERY = 8
+"""Connections accepted between two looks at what the others have sent."""
 CHECK_TICKS = 5
 """Ticks of uvicorn (100 ms) between two checks for slow connections."""
 NO_DESCRIPTOR_S = 0.1
@@ -58,11 +61,32 @@ class HttpConnection:
         self.line = line
         self.network = network
         self.since_s = since_s
+        self.idle = False
+        """It was answered, and nothing of its next request has arrived."""
         self._server = server
 
     # --- before it is served ---
 
+    def answered(self, found: bytes) -> bool:
+        early = None if self._server.tls else self._server.early(found)
+        if early is None:
+            return False
+        with contextlib.suppress(OSError):
+            if self.line.recv(len(found)) == found and self.line.send(early.data) == len(early.data):
+                if early.closes:
+                    self._server.waits_no_more(self)
+                    self.close_soon()
+                else:
+                    self.idle, self.since_s = True, self._server.now_s()
+                    self.stands(Standing.IDLE)
+                return True
+        self._server.waits_no_more(self)
+        self.gone()
+        return True
+
     def half_sent(self) -> None:
+        if self.idle:
+            self.idle, self.since_s = False, self._server.now_s()
         self.stands(Standing.HALF_SENT)
 
     def too_large(self) -> None:
@@ -76,6 +100,9 @@ class HttpConnection:
             return
         with contextlib.suppress(OSError):
             self.line.send(refusal.answer)
+        self.close_soon()
+
+    def close_soon(self) -> None:
         self.end(socket.SHUT_WR)
         self._server.lingers(self)
 
@@ -106,10 +133,17 @@ class HttpConnection:
 
 class HttpServer(uvicorn.Server):
     def __init__(
-        self, name: str, app: ASGIApp, certificate: Certificate | None, limits: ConnectionLimits, metrics: Metrics
+        self,
+        name: str,
+        app: ASGIApp,
+        certificate: Certificate | None,
+        limits: ConnectionLimits,
+        metrics: Metrics,
+        early: Early = no_answers,
     ) -> None:
         """`name`: of the listener, for its log and metrics."""
         super().__init__(_config(app, certificate))
+        self.early = early
         self._limits = limits
         self._tasks = OwnedTasks(failed=None)
         self._first_bytes: FirstBytes[HttpConnection] | None = None
@@ -138,7 +172,7 @@ class HttpServer(uvicorn.Server):
         await self.lifespan.startup()
         if self._limits.head_bytes_max:
             self._first_bytes = FirstBytes[HttpConnection](self.tls, self._limits.head_bytes_max, self._begin)
-        self.servers = [_Acceptor(line, self._accepted, self._overloaded) for line in sockets or ()]  # pyright: ignore
+        self.servers = [_Acceptor(line, self._accepted, self._before_more) for line in sockets or ()]  # pyright: ignore
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
@@ -153,17 +187,28 @@ class HttpServer(uvicorn.Server):
                 one.check(now_s)
         if self._first_bytes is not None and self._limits.head_ms_max:
             for waiting in self._first_bytes.all():
-                if (now_s - waiting.since_s) * 1000 > self._limits.head_ms_max:
+                if waiting.idle:
+                    if now_s - waiting.since_s > KEEP_ALIVE_S:
+                        self._first_bytes.drop(waiting)
+                        waiting.gone()
+                elif (now_s - waiting.since_s) * 1000 > self._limits.head_ms_max:
                     self._first_bytes.drop(waiting)
                     waiting.turn_away(SLOW_HEAD)
         while self._lingering and now_s - self._lingering[0][0] > LINGER_S:
             self._lingering.popleft()[1].gone()
         self.reports.report(now_s)
 
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def waits_no_more(self, connection: HttpConnection) -> None:
+        if self._first_bytes is not None:
+            self._first_bytes.drop(connection)
+
     def lingers(self, connection: HttpConnection) -> None:
         """It was refused, and is closed soon. Its bytes were not read: if it were closed at once, the kernel would
         reset it, and the reason might not arrive."""
-        self._lingering.append((asyncio.get_running_loop().time(), connection))
+        self._lingering.append((self.now_s(), connection))
         if len(self._lingering) > LINGERING_MAX:
             self._lingering.popleft()[1].gone()
 
@@ -177,7 +222,7 @@ class HttpServer(uvicorn.Server):
 
     def _accepted(self, line: socket.socket, address: str) -> None:
         connection = HttpConnection(self, line, network_of(address), asyncio.get_running_loop().time())
-        closed = self.admission.opened(connection, connection.network)
+        closed = self.admission.opened(connection, connection.network, self._spared)
         if closed is connection:
             connection.turn_away(FULL)
             return
@@ -188,10 +233,20 @@ class HttpServer(uvicorn.Server):
         else:
             self._begin(connection)
 
+    def _before_more(self) -> bool:
+        """Called before some connections are accepted. False: there are too many requests to accept any now."""
+        if self._first_bytes is not None:
+            self._first_bytes.look()  # whom to close for a new one is decided by what the others have sent by now
+        return not self._overloaded()
+
     def _overloaded(self) -> bool:
         """Whether so many strangers' requests are being answered that new ones wait. They are answered soon: whoever
         waits is not refused."""
         return 0 < self._limits.strangers_per_address_max < 2 * self.admission.busy
+
+    def _spared(self, connection: HttpConnection) -> bool:
+        """Whoever has sent a request is not closed for others, though nobody has read it yet."""
+        return self._first_bytes is not None and self._first_bytes.spared(connection)
 
     def _evict(self, connection: HttpConnection) -> None:
         self.reports.closed(connection.network, "too_many")
@@ -230,11 +285,12 @@ class _Acceptor:
         self,
         listening: socket.socket,
         accepted: Callable[[socket.socket, str], None],
-        overloaded: Callable[[], bool],
+        before_more: Callable[[], bool],
     ) -> None:
+        """`before_more`: called before a few are accepted; False: none is now."""
         self._listening = listening
         self._accepted = accepted
-        self._overloaded = overloaded
+        self._before_more = before_more
         self._loop = asyncio.get_running_loop()
         self._closed = False
         listening.setblocking(False)
@@ -257,8 +313,8 @@ class _Acceptor:
         self._loop.call_later(seconds, self._resume)
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
-            if self._overloaded():
+        for number in range(ACCEPTED_AT_ONCE):
+            if number % LOOKED_EVERY == 0 and not self._before_more():
                 self._pause(OVERLOADED_S)
                 return
             try:
@@ -269,7 +325,6 @@ class _Acceptor:
                     self._pause(NO_DESCRIPTOR_S)
                 return
             line.setblocking(False)
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._accepted(line, address[0])
 
 

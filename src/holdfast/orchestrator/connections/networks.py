@@ -1,5 +1,6 @@
 """Groups addresses by the party that holds them, so that limits count parties."""
 
+from functools import lru_cache
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from urllib.parse import unquote
 
@@ -7,6 +8,7 @@ IPV6_PREFIX = 64
 """The smallest network that is given to a customer: every host in it can take any of its addresses."""
 
 
+@lru_cache(maxsize=4_096)
 def network_of(address: str) -> str:
     """The party behind an address: an IPv4 address is one; of IPv6, a whole /64 is. Anything else stands for itself."""
     try:
