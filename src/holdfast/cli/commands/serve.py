@@ -47,6 +47,9 @@ NodesAddress = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Address for nodes. TLS except on loopback. [default: 127.0.0.1:7421]"),
 ]
+FilesAddress = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Address for nodes' files; else the next port.")
+]
 DataDir = Annotated[
     str | None, typer.Option(metavar="DIR", help="Where it keeps its data; else HOLDFAST_HOME/orchestrator.")
 ]
@@ -59,9 +62,7 @@ def up(
     data_dir: DataDir = None,
     http: HttpAddress = None,
     listen: NodesAddress = None,
-    files: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address for nodes' files; else the next port.")
-    ] = None,
+    files: FilesAddress = None,
     blobs: Annotated[
         str | None, typer.Option(metavar="URL", help="s3://BUCKET[/PREFIX] for files; else a folder in DIR.")
     ] = None,
