@@ -16,6 +16,7 @@ value, with markers for what JSON cannot express; large bytes and NumPy arrays a
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import datetime
 import decimal
@@ -315,12 +316,27 @@ def stand_in() -> None:
         package = sys.modules["holdfast"] = _only_names("holdfast")
 
     def function(given: Any = None, **_: Any) -> Any:
-        return given if given is not None else (lambda one: one)
+        return _itself(given) if given is not None else _itself
 
     package.function = function  # type: ignore[attr-defined]
     if "__getattr__" not in vars(package):
         package.__getattr__ = _placeholder  # type: ignore[method-assign]
     sys.meta_path.append(_OnlyNames())  # type: ignore[arg-type]
+
+
+def _itself(function: Any) -> Any:
+    """The function, with calls over the network that say what is wrong: no job sends another."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(
+            "a job imports the file of its function, and this file then calls the function over the network: put that "
+            'call under `if __name__ == "__main__":`'
+        )
+
+    for name in ("remote", "spawn", "map"):
+        with contextlib.suppress(AttributeError, TypeError):
+            setattr(function, name, refuse)
+    return function
 
 
 def _placeholder(name: str) -> Any:

@@ -5,7 +5,8 @@ The rules (CONTRIBUTING.md tells them to authors):
 - `HOST:PORT` and `TOKEN` are those of the network that the test started.
 - `ID` is what the page made last: a job, or the array of a detached run. After `node` it is a machine: the one
   that the page itself lent, else any. `NODE` is a machine on which that job is not.
-- `up` and `node` serve, so they are started and left running once they are ready; `up` gets free ports.
+- `up` and `node` serve, so they are started and left running once they are ready; `up` gets free ports. Beside a node
+  that `up --node` started, `node` is another machine, with a folder of its own.
 
 Machines come and go as the network sees them: one that is silent for a moment is waited for, and not taken for another.
 
@@ -87,9 +88,14 @@ def filled(words: list[str]) -> list[str]:
     return head + words[own:]
 
 
+def is_supervised() -> bool:
+    """Whether the page started `up --node`."""
+    return (Path(os.environ["HOLDFAST_HOME"]) / "orchestrator" / "supervisor.json").exists()
+
+
 def own_node() -> str:
     """The id of the machine that the page lends, once it has made one for itself."""
-    made = Path(os.environ["HOLDFAST_HOME"]) / "node" / "uuid"
+    made = Path(os.environ["HOLDFAST_HOME"]) / ("other" if is_supervised() else "node") / "uuid"
     return "node_" + made.read_text().strip().replace("-", "") if made.exists() else ""
 
 
@@ -103,6 +109,11 @@ def serve(words: list[str]) -> None:
         words = [*kept, *ports, *([] if "--preset" in kept else ["--preset", "test"])]
     elif os.environ.get("DOCS_UNSAFE"):
         words = [*words, "--unsafe-process-runtime"]
+    if words[0] == "node" and is_supervised():
+        words = [*words, "--home", str(Path(os.environ["HOLDFAST_HOME"]) / "other")]
+    if "--detach" in words:
+        subprocess.run([sys.executable, "-m", "holdfast.cli", *words], stdin=subprocess.DEVNULL, check=True)
+        return
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.cli", *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
@@ -111,7 +122,7 @@ def serve(words: list[str]) -> None:
     (STATE / f"serving-{process.pid}").touch()
     until = time.monotonic() + READY_S
     while time.monotonic() < until and process.poll() is None:
-        if words[0] == "up" and "holdfast node" in log.read_text():
+        if words[0] == "up" and "holdfast run" in log.read_text():
             return
         if words[0] == "node" and (lent := own_node()) in connected():
             (STATE / "lent").write_text(lent)

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import psutil
 import pytest
 import typer.main
@@ -166,6 +167,8 @@ class Desk:
         if self._cells is not None:
             self._cells.kill()
             self._cells.wait(10)
+        if (self._home / "orchestrator" / "supervisor.json").exists():
+            self._network.cli("down", "--now", env={"HOLDFAST_HOME": str(self._home)}, check=0)
         for note in self.state.glob("serving-*"):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(note.name.rpartition("-")[2]))
@@ -190,17 +193,42 @@ def test_a_page_runs_as_printed(network: LocalNetwork, page: Path, tmp_path: Pat
 
 
 @pytest.mark.spec("N1")
-def test_the_first_three_commands_of_the_readme_are_what_a_network_says(network: LocalNetwork) -> None:
+def test_the_first_commands_of_the_readme_are_what_a_network_says(network: LocalNetwork) -> None:
     # given the first block that the README has people type
     first = next(block for block in typed(ROOT / "README.md"))
-    up, node, run, *_ = [shlex.split(line, comments=True)[1:] for line in first.text.splitlines()]
-    # then `up` prints the very command that stands there as the second
-    assert up == ["up"] and network.orchestrator is not None
-    printed = re.search(r"^ *holdfast (node .*)$", network.orchestrator.output(), re.MULTILINE)
-    assert printed is not None
-    assert [w for w in node if w.startswith("--")] == [w for w in printed[1].split() if w.startswith("--")]
-    # and the third prints what its program prints, and no more
-    assert network.cli(*run, check=0).stdout == "42\n"
+    up, run = [shlex.split(line, comments=True)[1:] for line in first.text.splitlines()]
+    # then it starts a network, and the second line prints what its program prints, and no more, also in somebody's home
+    assert up == ["up", "--node", "--detach"]
+    home = network.desk / "home"
+    home.mkdir()
+    assert network.cli(*run, cwd=home, env={"HOME": str(home)}, check=0).stdout == "42\n"
+
+
+@pytest.mark.spec("J8")
+def test_the_python_of_the_readme_runs_as_a_file_and_typed_at_the_prompt(network: LocalNetwork, tmp_path: Path) -> None:
+    (block,) = [block for block in typed(ROOT / "README.md") if block.language == "python"]
+    assert network.orchestrator is not None
+    env = network.environment(
+        {"HOLDFAST_URL": network.orchestrator.url, "TERM": "dumb", "HOME": str(tmp_path / "home")}
+    )
+    (tmp_path / "home").mkdir()
+    # saved as a file
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "snippet.py").write_text(block.text)
+    done = subprocess.run(
+        [sys.executable, "snippet.py"], cwd=tmp_path / "code", env=env, capture_output=True, text=True, timeout=BLOCK_S
+    )
+    assert done.stdout == "[0, 1, 4]\n", done.stderr
+    # typed into `python`
+    with pexpect.spawn(
+        sys.executable, ["-q"], cwd=str(tmp_path / "home"), env=env, encoding="utf-8", timeout=120
+    ) as python:
+        python.expect(">>> ")
+        for line in block.text.splitlines():
+            python.sendline(line)
+            python.expect(r"(>>>|\.\.\.) ")
+        python.sendline("")
+        python.expect_exact("[0, 1, 4]")
 
 
 @pytest.mark.spec("J3")

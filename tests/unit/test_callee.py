@@ -6,6 +6,8 @@ import functools
 import json
 import math
 import os
+import subprocess
+import sys
 import types
 from decimal import Decimal
 from pathlib import Path
@@ -328,3 +330,12 @@ def test_plain_values_of_every_kind_are_kept_apart(tmp_path: Path) -> None:
     callee.write(value, str(tmp_path))
     arrived = callee.read(str(tmp_path))
     assert [type(one) for one in arrived] == [type(one) for one in value]
+
+
+@pytest.mark.spec("J8")
+def test_a_file_that_calls_its_own_function_when_a_job_imports_it_is_told_what_to_do() -> None:
+    for call in ("f.remote(1)", "f.map([1])", "f.spawn(1)"):
+        program = "from holdfast import callee; callee.stand_in(); import holdfast\nf = holdfast.function(len)\n"
+        program += f"@holdfast.function(cpu=1)\ndef f(x):\n    return x\nassert f(1) == 1\n{call}"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and 'under `if __name__ == "__main__":`' in done.stderr, done.stderr

@@ -39,7 +39,8 @@ SECTIONS: dict[str, tuple[CommandRow, ...]] = {
         CommandRow("doctor", "doctor", "Find what is wrong with this machine or the network."),
     ),
     "This machine": (
-        CommandRow("up", "serve", "Start an orchestrator here, in the foreground."),
+        CommandRow("up", "serve", "Start an orchestrator here; with --node, a whole network of one machine."),
+        CommandRow("down", "serve", "End what `up --node` or `up --detach` started. Nothing is deleted."),
         CommandRow("node", "serve", "Offer this machine to a network, or look after a node."),
         CommandRow("backup", "backup", "Copy an orchestrator's data while it runs."),
         CommandRow("completion", "completion", "Let this shell complete commands, flags, ids and names."),

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from holdfast.callee import DEPTH_MAX, NotAValue, check
+from holdfast.client.typed_source import typed_source
 from holdfast.errors import Misuse
 
 
@@ -79,10 +80,12 @@ class _Gathering:
         try:
             text = textwrap.dedent(_class_text(thing) if isinstance(thing, type) else inspect.getsource(thing))
         except (OSError, TypeError):
+            text = typed_source(thing) if isinstance(thing, types.FunctionType) else ""
+        if not text:
             raise Misuse(
                 f"the source of {name} is not available: Python keeps it only for files and notebook cells",
                 hint="Put it into a file, and run or import that.",
-            ) from None
+            )
         tree = ast.parse(text).body[0]
         assert isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if isinstance(tree, ast.FunctionDef):

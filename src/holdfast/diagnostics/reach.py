@@ -250,7 +250,7 @@ def _nodes(nodes: "Sequence[NodeView]") -> CheckResult:
         do = "holdfast nodes shows which, and who drained it; holdfast node drain NODE --off undoes it"
         alone = aside == len(nodes)
         return CheckResult(GROUP, "nodes", "warn" if alone else "ok", says, do if alone else "")
-    named = ", ".join(f"{node.name or node.id} ({node.state}: {node.cause})" for node in bad[:3])
+    named = ", ".join(f"{node.title} ({node.state}: {node.cause})" for node in bad[:3])
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return CheckResult(
         GROUP, "nodes", "warn", f"{says}; not {named}{more}", "holdfast nodes; on that machine: holdfast doctor --node"
@@ -259,7 +259,7 @@ def _nodes(nodes: "Sequence[NodeView]") -> CheckResult:
 
 def _versions(orchestrator: str, nodes: "Sequence[NodeView]") -> CheckResult:
     here = holdfast.__version__
-    there = [("the orchestrator", orchestrator), *((node.name or node.id, node.version) for node in nodes)]
+    there = [("the orchestrator", orchestrator), *((node.title, node.version) for node in nodes)]
     other = [(who, version) for who, version in there if version and version != here]
     if not other:
         return CheckResult(GROUP, "versions", "ok", f"{here} everywhere")

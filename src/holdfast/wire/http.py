@@ -358,6 +358,11 @@ class NodeView(msgspec.Struct, frozen=True):
     operator: str = ""
     """The operator that made the join token that it joined with."""
 
+    @property
+    def title(self) -> str:
+        """What people call it: its name, or else its host's."""
+        return self.name or self.hostname or self.id
+
 
 class LogLine(msgspec.Struct, frozen=True):
     """A piece of output, or a message of the platform (stream `platform`)."""

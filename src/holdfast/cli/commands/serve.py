@@ -1,8 +1,8 @@
-"""`up` and `node`: the two commands that stay in the foreground and serve."""
+"""`up`, `down` and `node`: the commands that serve, and the one that ends what `up` started."""
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,32 +10,59 @@ from holdfast.cli.commands import node_operator
 from holdfast.cli.flags import Json, NodeArg, TokenFile, Url, connect, one_of
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
     from holdfast.node.config import NodeConfig
+
+PUBLIC_USES, PUBLIC_TTL_MS = 10, 86_400_000
+"""Of the join line that `up --public` prints."""
 
 node_group = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
 def register(app: typer.Typer) -> None:
     app.command("up")(up)
+    app.command("down")(down)
     node_operator.register(node_group)
     app.add_typer(node_group, name="node")
 
 
+WithNode = Annotated[
+    bool,
+    typer.Option("--node", help="Also offer this machine: a node runs beside it, restarted if it ends."),
+]
+Public = Annotated[
+    str | None,
+    typer.Option(metavar="HOST", help="Serve other machines, which know this one as HOST: all ports, with TLS."),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Return when it is up, and leave it running; `holdfast down` ends it.")
+]
+HttpAddress = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Address for users. TLS except on loopback. [default: 127.0.0.1:7420]"),
+]
+NodesAddress = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Address for nodes. TLS except on loopback. [default: 127.0.0.1:7421]"),
+]
+FilesAddress = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Address for nodes' files; else the next port.")
+]
+DataDir = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Where it keeps its data; else HOLDFAST_HOME/orchestrator.")
+]
+
+
 def up(
-    data_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where it keeps its data; else HOLDFAST_HOME/orchestrator.")
-    ] = None,
-    http: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address for users. TLS except on loopback.")
-    ] = "127.0.0.1:7420",
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address for nodes. TLS except on loopback.")
-    ] = "127.0.0.1:7421",
-    files: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address for nodes' files; else the next port.")
-    ] = None,
+    with_node: WithNode = False,
+    public: Public = None,
+    detach: Detach = False,
+    data_dir: DataDir = None,
+    http: HttpAddress = None,
+    listen: NodesAddress = None,
+    files: FilesAddress = None,
     blobs: Annotated[
         str | None, typer.Option(metavar="URL", help="s3://BUCKET[/PREFIX] for files; else a folder in DIR.")
     ] = None,
@@ -67,12 +94,13 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Start an orchestrator here, in the foreground.
+    """Start an orchestrator here, in the foreground; with --node, a whole network of one machine.
 
-    Ctrl-C ends it; jobs on nodes go on. Commands on this machine find it by themselves.
+    Ctrl-C ends it; jobs on other nodes go on. Commands on this machine find it by themselves.
 
     Examples:
-      holdfast up
+      holdfast up --node
+      holdfast up --node --public holdfast.example --detach
       holdfast up --http 0.0.0.0:7420 --listen 0.0.0.0:7421
       holdfast up --blobs s3://bucket/holdfast --preset wan
     """
@@ -85,6 +113,10 @@ def up(
 
     data = Path(data_dir).expanduser().absolute() if data_dir else default_data()
     limits, joins = read_limits(tuple(limit or ()), JOIN_LIMITS)
+    if (with_node or detach) and SUPERVISED not in os.environ:
+        raise typer.Exit(_supervised(data, with_node=with_node, public=public or "", detach=detach))
+    anywhere = "0.0.0.0" if public else "127.0.0.1"
+    http, listen = http or f"{anywhere}:7420", listen or f"{anywhere}:7421"
     config = OrchestratorConfig(
         data=data,
         store=store or "",
@@ -99,21 +131,94 @@ def up(
         joins=joins,
         keep=tuple(keep or ()),
     )
-    threading.Thread(target=_announce, args=(data, listen), daemon=True).start()
+    if SUPERVISED not in os.environ:
+        threading.Thread(target=_announce, args=(data, public or "", listen), daemon=True).start()
     raise typer.Exit(run_orchestrator(config))
 
 
-def _announce(data: "Path", listen: str) -> None:
+SUPERVISED = "HOLDFAST_SUPERVISED"
+"""Set for an orchestrator that a supervisor started."""
+DETACHED = "HOLDFAST_DETACHED"
+"""Set for a supervisor that runs in the background."""
+
+
+def _supervised(data: "Path", *, with_node: bool, public: str, detach: bool) -> int:
+    from holdfast.cli.supervisor import Supervisor, detached
+
+    if detach and DETACHED not in os.environ:
+        os.environ[DETACHED] = "1"
+        process, log = detached(sys.argv[1:], data)
+        return _until_up(process, log)
+    os.environ[SUPERVISED] = "1"
+
+    def say(line: str) -> None:
+        typer.echo(f"holdfast up: {line}", err=True)
+
+    def serves(endpoint: dict[str, Any]) -> None:
+        del os.environ[SUPERVISED]
+        _say_up(data, endpoint, public, with_node=with_node)
+        print(UP, flush=True)
+
+    from holdfast.orchestrator.config import default_data
+
+    home = "" if data == default_data() else f"{data}-node"
+    return Supervisor(data, sys.argv[1:], node_home=home, with_node=with_node, say=say).run(serves)
+
+
+SAYS_UP, UP = "Holdfast is up: ", "-- up"
+"""How a supervisor's announcement begins, and its last line."""
+
+
+def _until_up(process: "subprocess.Popen[bytes]", log: "Path") -> int:
+    """Wait until a supervisor in the background is up, and show what it said; returns the exit code."""
+    import time
+
+    while True:
+        code = process.poll()
+        said = log.read_text(errors="replace")
+        if UP in said.splitlines():
+            told = said[said.index(SAYS_UP) :].splitlines()
+            typer.echo("\n".join(line for line in told if not line.startswith(("{", UP))))
+            typer.echo(f"It goes on in the background; its log: {log}\nEnd it with: holdfast down")
+            return 0
+        if code is not None:
+            typer.echo(said, err=True)
+            return code or 1
+        time.sleep(0.05)
+
+
+def down(
+    now: Annotated[bool, typer.Option("--now", help="Do not let running work finish: it runs again later.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """End what `up --node` or `up --detach` started. Nothing is deleted.
+
+    The node of this machine is drained first: what runs may finish within its grace. Then both processes end. Jobs,
+    results and settings stay, and the next `holdfast up` continues with them.
+
+    Examples:
+      holdfast down
+      holdfast down --now
+    """
+    from pathlib import Path
+
+    from holdfast.cli.supervisor import end
+    from holdfast.orchestrator.config import default_data
+
+    data = Path(data_dir).expanduser().absolute() if data_dir else default_data()
+    if end(data, now=now, say=lambda line: typer.echo(f"-- {line}", err=True)):
+        typer.echo(f"Holdfast is down; its data stays in {data}")
+    else:
+        typer.echo(f"nothing that `holdfast up --node` or --detach started runs with {data}")
+
+
+def _announce(data: "Path", public: str, listen: str) -> None:
     """Once this process serves, print where, and how a node joins."""
     import logging
     import socket
     import time
 
     import msgspec
-
-    from holdfast.client import Client
-    from holdfast.errors import HoldfastError
-    from holdfast.identity.tokens import invitation
 
     # This process's log is the orchestrator's; its requests to itself are not logged.
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -127,27 +232,44 @@ def _announce(data: "Path", listen: str) -> None:
             # Not written yet: it appears when the first request can be served, or the process ends before.
             pass
         time.sleep(0.05)
+    _say_up(data, endpoint, public or (socket.gethostname() if listen.startswith(("0.0.0.0:", "[::]:")) else ""))
+
+
+def _say_up(data: "Path", endpoint: dict[str, Any], public: str, *, with_node: bool = False) -> None:
+    """Print where it serves, and how a node joins. `public`: how other machines know this one."""
+    from holdfast.client import Client
+    from holdfast.errors import HoldfastError
+    from holdfast.identity.tokens import invitation
+
     nodes = str(endpoint["nodes"])
-    if listen.startswith(("0.0.0.0:", "[::]:")):
-        nodes = f"{socket.gethostname()}:{nodes.rpartition(':')[2]}"
+    if public:
+        nodes = f"{public}:{nodes.rpartition(':')[2]}"
+    uses, ttl_ms = (PUBLIC_USES, PUBLIC_TTL_MS) if public else (1, PUBLIC_TTL_MS)
     join = f"holdfast node --orchestrator {nodes}"
     if endpoint["open_join"]:
         join += f" --token {invitation(endpoint['pin']).text}" if endpoint["pin"] else ""
+    elif with_node and not public:
+        join = ""
     elif not sys.stdout.isatty():
         # The output goes to a journal or a file, and anyone who reads that could join.
-        join += " --token TOKEN\nwith a token made here by:\n  holdfast token new"
+        many = f" --uses {uses}" if uses > 1 else ""
+        join += f" --token TOKEN\nwith a token made here by:\n  holdfast token new{many}"
     else:
         try:
             token = (data / endpoint["token_file"]).read_text().strip()
             with Client(endpoint["url"], token, certificate=endpoint["certificate"]) as client:
-                join += f" --token {client.tokens.create(note='made by up').token}"
+                join += f" --token {client.tokens.create(uses=uses, ttl_ms=ttl_ms, note='made by up').token}"
         except (HoldfastError, OSError) as error:
             typer.echo(f"no join token could be made: {error}", err=True)
     used = _known_as_local(data)
     aim = "" if used == "local" else " --context local"
-    typer.echo(f"Holdfast is up: {endpoint['url']}")
-    once = "" if endpoint["open_join"] else "More machines: holdfast token new --uses N\n"
-    typer.echo(f"Join a machine with:\n  {join}\n{once}Send work with:\n  holdfast run{aim} --no-folder -- echo hello")
+    here = ", and this machine is its node" if with_node else ""
+    typer.echo(f"{SAYS_UP}{endpoint['url']}{here}")
+    if join:
+        typer.echo(f"Join {f'up to {uses} machines within 24 h' if public else 'a machine'} with:\n  {join}")
+        if not endpoint["open_join"]:
+            typer.echo("More machines: holdfast token new --uses N")
+    typer.echo(f"Send work with:\n  holdfast run{aim} --no-folder -- echo hello")
     if aim:
         typer.echo(f"Commands go to the context {used}; to have them come here:\n  holdfast context use local")
 

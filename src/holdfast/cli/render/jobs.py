@@ -85,7 +85,7 @@ def verdict_line(job: JobView) -> str:
     took = spoken_ms(max(0, (job.ended_ms or job.submitted_ms) - job.submitted_ms))
     tries = "1 attempt" if job.attempts_made == 1 else f"{job.attempts_made} attempts"
     if job.verdict == "succeeded":
-        return f"{job.id} succeeded after {took}, {tries}; sha256 {job.result_sha256}"
+        return f"{job.id} succeeded after {took}, {tries}; sha256 of its output {job.result_sha256}"
     if job.failure is not None:
         return f"{job.id} {job.verdict} after {took}, {tries}: {job_failure_line(job)}"
     return f"{job.id} {job.verdict} after {took}, {tries}"

@@ -135,7 +135,7 @@ def place(node: NodeView) -> tuple[int, str, str]:
 
 
 def _name(node: NodeView) -> str:
-    return clean(node.name or node.hostname)
+    return clean(node.title)
 
 
 def _offered(node: NodeView, kind: str) -> int:

@@ -46,7 +46,7 @@ class TopState(msgspec.Struct, frozen=True):
 def frame(seen: TopState, width: int, height: int) -> RenderableType:
     """A frame of at most this size."""
     nodes = sorted((node for node in seen.nodes if node.state != "gone"), key=place)
-    names = {node.id: node.name or node.hostname or node.id for node in seen.nodes}
+    names = {node.id: node.title for node in seen.nodes}
     wants = [len(part) + 1 if part else 0 for part in (nodes, seen.running, seen.queued)] + [len(seen.events)]
     # A line for each title, one for the head and one for the keys.
     rows = shares(max(0, height - 2 - len(wants)), wants)
@@ -108,7 +108,7 @@ def _nodes(nodes: list[NodeView], width: int) -> RenderableType:
         permille = node.load.get("cpu_permille")
         busy = Text("" if permille is None else f"{permille // 10:>3} %")
         table.add_row(
-            Text(clean(node.name or node.hostname or node.id)),
+            Text(clean(node.title)),
             Text(clean(standing(node)), style=STYLES.get(standing(node), "")),
             used(node, "cpu_milli", spoken_cores),
             *([] if small else [used(node, "memory_mib", _gib), busy]),

@@ -232,7 +232,7 @@ class PlatformEntries:
         if node is None:
             return "a machine"
         if node not in self._names:
-            self._names[node] = self._client.nodes.get(node).name or node
+            self._names[node] = self._client.nodes.get(node).title
         return self._names[node]
 
 
