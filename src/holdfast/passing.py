@@ -45,6 +45,12 @@ def raise_if_passing(error: Exception) -> None:
         raise error
 
 
+def raise_if_lasting(error: OSError) -> None:
+    """For handlers that try again."""
+    if not is_passing(error):
+        raise error
+
+
 @contextlib.contextmanager
 def unless_passing() -> Iterator[None]:
     """Suppress errors of the operating system, except those that pass."""

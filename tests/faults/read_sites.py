@@ -30,13 +30,15 @@ ROOMS = {
     "node/attempt/venvs.py:_rename_in_scripts:": _OTHER,
     "node/runtimes/process.py:": _OTHER,
     "client/endpoint.py:": _PERSON,
+    "client/folder_keys.py:": _PERSON,
+    "client/selection.py:": _PERSON,
     "client/functions.py:": _PERSON,
     "client/function_source.py:": _PERSON,
 }
 SITES = {
     "blobs/beneath.py:Beneath.__init__:read": _UNIT,
     "blobs/cache.py:BlobCache.find:read": _CACHE,
-    "blobs/folder.py:FolderStore._probe:read:2": _LATER,
+    **{f"blobs/folder.py:FolderStore._probe:{one}": _LATER for one in ("read:2", "read:3")},
     "blobs/folder.py:FolderStore._get:read": "says only whether absent content was damaged",
     **dict.fromkeys(
         [f"blobs/folder.py:FolderStore._scrub:{one}" for one in ("open", "read", "read:2", "read:3")], _LATER
@@ -51,7 +53,6 @@ SITES = {
     "client/array_results.py:ArrayResults._make_way:read": _PERSON,
     "client/array_results.py:index_of:read:2": _PERSON,
     "client/array_results.py:place_for:read": _PERSON,
-    "client/folders.py:_nodes_key:open": _PERSON,
     **dict.fromkeys([f"client/folders.py:there:{one}" for one in ("read:2", "read:3")], _PERSON),
     "client/results.py:_free_or_of:read": _PERSON,
     **dict.fromkeys([f"client/results.py:belongs_to:{one}" for one in ("read", "read:2", "read:3")], _PERSON),
@@ -63,6 +64,8 @@ SITES = {
     "node/attempt/attempt_folders.py:log_sizes:read": _UNIT,
     "node/attempt/attempt_folders.py:last_words:read": _BROKEN,
     "node/attempt/attempt_folders.py:_is_marked:read:2": _KIN,
+    "node/attempt/disk_room.py:_allocated:read": "adds up what attempts take; asked for again with the next one",
+    "node/attempt/disk_room.py:taken_bytes:read": "adds up what attempts take; asked for again with the next one",
     "node/attempt/result_uploader.py:_text:open": _KIN,
     **{f"node/attempt/preparation.py:Preparer._bring:{one}": _KIN for one in ("read", "read:2", "read:3")},
     "node/attempt/preparation.py:_text_in:open": _KIN,
@@ -96,7 +99,7 @@ SAMPLE = {
     "node/launcher.py:_spawn:read": AWHILE,
     "node/linux.py:_text:open": UNREAD,
     "node/log_sender.py:Courier._next_piece:open": UNREAD,
-    "node/runtimes/bubblewrap.py:_shown:test": ONCE,
+    "node/runtimes/system_view.py:options:test": ONCE,
     "node/runtimes/cgroups.py:_read:open": AWHILE,
     "node/runtimes/owners.py:_read:open": UNREAD,
     "node/runtimes/scratch.py:_read_mounts:open": UNREAD,

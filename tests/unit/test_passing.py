@@ -42,7 +42,7 @@ from holdfast.passing import (
     raise_if_passing,
     unless_passing,
 )
-from holdfast.tasks import TaskScope
+from holdfast.tasks import TaskScope, until_passed
 from holdfast.wire.convert import LogPiece
 
 pytestmark = pytest.mark.spec("N5", "J10", "J4")
@@ -498,3 +498,27 @@ def test_nothing_that_was_printed_is_lost_with_a_read_of_the_pipe(
     capture.drain()
     assert (capture.kept, (tmp_path / "stdout.log").read_bytes()) == (7, b"printed")
     assert not capture.read()
+
+
+# --- in an event loop ---
+
+
+@pytest.mark.spec("J10")
+def test_a_step_is_repeated_until_the_error_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    async def step(calls: list[int], number: int, times: int) -> str:
+        return failing(calls, number, times)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert asyncio.run(until_passed(lambda calls=[]: step(calls, errno.EMFILE, 3))) == "done"
+    assert len(waited) == 3
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(until_passed(lambda: step([], errno.ENOSPC, 9)))
+    assert len(waited) == 3
+    with pytest.raises(OSError, match="Too many open files"):
+        asyncio.run(until_passed(lambda: step([], errno.EMFILE, 10_000)))
+    assert PATIENCE_S <= sum(waited) <= PATIENCE_S + 2

@@ -29,7 +29,7 @@ from holdfast.node.node_files_client import AttemptAccess, NodeFilesRefused
 from holdfast.node.runtimes import child, scratch
 from holdfast.node.runtimes.runtime import runtime_named
 from holdfast.passing import patiently, raise_if_passing
-from holdfast.tasks import in_own_thread
+from holdfast.tasks import in_own_thread, until_passed
 
 PACKAGE_FILE = "package.manifest"
 INDEX_FILE = "package.index"
@@ -82,7 +82,7 @@ class Preparer:
             await self._take_room(order)
             await asyncio.to_thread(patiently, runtime_named(order.runtime).prepare, order, str(folder))
             await asyncio.to_thread(patiently, reserve_output, folder, order.log_bytes_max)
-            await self._furnish(folder, order, attempt_inputs, told)
+            await until_passed(lambda: self._furnish(folder, order, attempt_inputs, told))
             return await self._surround(folder, order, attempt_inputs, told)
         except Unprepared:
             raise

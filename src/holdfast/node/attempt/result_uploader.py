@@ -20,6 +20,7 @@ from holdfast.node.core.verdicts import spawn_failure
 from holdfast.node.node_files_client import AttemptAccess, NodeFilesClient, NodeFilesRefused
 from holdfast.node.runtimes import child, scratch
 from holdfast.passing import patiently, raise_if_passing, unless_passing
+from holdfast.tasks import until_passed
 
 STASH = child.STASH
 """What a capture read, on the job's own disk: the body may overwrite it before it is sent."""
@@ -64,9 +65,11 @@ class ResultUploader:
             found = await asyncio.to_thread(self._made, work)
             if not found.manifest.entries:
                 return DeliveredFiles()
-            carried = await self._carrier.send(
-                self._at, work, found, told=lambda done, total: told(Progress("files", done, total))
-            )
+
+            def files_told(done: int, total: int) -> None:
+                told(Progress("files", done, total))
+
+            carried = await until_passed(lambda: self._carrier.send(self._at, work, found, told=files_told))
         except NodeFilesRefused as wrong:
             raise Undelivered(Failure(FailureCode.DATA, f"the files were refused: {wrong.says}")) from None
         except BlobError as wrong:
