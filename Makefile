@@ -32,7 +32,7 @@ help:
 	@echo "make types      types"
 	@echo "make contracts  who may import whom"
 	@echo "make mutants    every mutant must be killed; mutants-quick: only by the tests that it names"
-	@echo "make fault-sites  every fsync, rename, send and spawn fails, or is the last thing that happens, in every way"
+	@echo "make fault-sites  every fsync, rename, send, spawn and read fails, or is the last thing that happens, in every way"
 	@echo "make attacks    strangers attack every listener, for half a minute each"
 	@echo "make mutation   every small change of the pure cores must be noticed (ROOMS=\"kernel policy\": only these)"
 	@echo "make mutation-changed  the same for changed functions, for two minutes"

@@ -22,6 +22,8 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 
+from holdfast.passing import briefly
+
 Place = str | os.PathLike[str]
 
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -90,7 +92,7 @@ def atomic_write(
 
 def sync_folder(folder: Place) -> None:
     """The names in a folder survive a power cut once this returns."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = briefly(os.open, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -106,14 +108,14 @@ def _write(draft: Place, content: bytes | bytearray | memoryview, mode: int, lik
     """Never writes into an existing file: someone else may have chosen its permission bits, or linked it elsewhere."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(draft)
-    descriptor = os.open(draft, _DRAFT, mode if like is None else 0o600)
+    descriptor = briefly(os.open, draft, _DRAFT, mode if like is None else 0o600)
     try:
         try:
             left = memoryview(content)
             while left:
                 left = left[os.write(descriptor, left) :]
             if like is not None:
-                os.fchmod(descriptor, stat.S_IMODE(os.stat(like).st_mode))
+                os.fchmod(descriptor, stat.S_IMODE(briefly(os.stat, like).st_mode))
             if sync:
                 os.fsync(descriptor)
         finally:

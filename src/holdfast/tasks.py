@@ -2,7 +2,8 @@
 
 An event loop holds its tasks only weakly, so a task that nobody keeps may vanish in the middle of its work; and an
 exception that nobody reads is reported when the task is collected, if ever. `TaskScope` owns the tasks of a block,
-`OwnedTasks` those of an object. `in_own_thread` is for what blocks for long. Knows nothing of what the tasks do.
+`OwnedTasks` those of an object. `in_own_thread` is for what blocks for long,
+`until_passed` for what can be repeated. Knows nothing of what the tasks do.
 
 Not `asyncio.TaskGroup`: it does not end a block at the first task that returns, it wraps errors that callers catch by
 their class, and in Python 3.11 a group that fails leaves its parent marked as being cancelled. An
@@ -11,12 +12,17 @@ their class, and in Python 3.11 a group that fails leaves its parent marked as b
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, Self, TypeVar
 
+from holdfast.passing import PATIENCE_S, raise_if_lasting
+
 T = TypeVar("T")
 P = ParamSpec("P")
+
+AGAIN_S = 0.2
+"""Between two tries of a step that failed with a passing error."""
 
 log = logging.getLogger("holdfast.tasks")
 
@@ -108,3 +114,18 @@ class OwnedTasks:
         while self._tasks:
             self.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def until_passed(step: Callable[[], Awaitable[T]]) -> T:
+    """Take a step that can be repeated, again while it fails with a passing error. Raises the last one after
+    `PATIENCE_S`."""
+    waited_s = 0.0
+    while True:
+        try:
+            return await step()
+        except OSError as error:
+            raise_if_lasting(error)
+            if waited_s >= PATIENCE_S:
+                raise
+        await asyncio.sleep(AGAIN_S)
+        waited_s += AGAIN_S

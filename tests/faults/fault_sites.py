@@ -1,5 +1,5 @@
-"""Every fsync, rename, send and spawn of the shells, found in their source, and the means to make each one fail or be
-the last thing that happens. Standard library only: it is loaded into the processes under test.
+"""Every fsync, rename, send, spawn and read of the shells, found in their source, and the means to make each one fail
+or be the last thing that happens. Standard library only: it is loaded into the processes under test.
 
 A site is a call, named `file:function:kind` and numbered where a function has several of a kind:
 
@@ -8,6 +8,9 @@ A site is a call, named `file:function:kind` and numbered where a function has s
     write     durable_write, durable_write_all, durable_create, atomic_write: a sequence of the two above
     spawn     os.fork, os.posix_spawn, subprocess.*, asyncio.create_subprocess_*
     send      bytes handed to the other side: a socket, a gRPC stream, an HTTP request, an answer of an ASGI application
+    open      open and Path.open, of a file to be read
+    read      open, read, listdir, stat and the like, of `os` and paths
+    test      os.access, and functions of `os.path` that answer False where they cannot know
 
 Not sites: queues within a process (what is put there is sent at a site), and what a framework sends for us (answers of
 Litestar handlers, the files and sockets of the database, the S3 library; test_fail_points.py covers commits).
@@ -15,8 +18,9 @@ Litestar handlers, the files and sockets of the database, the S3 library; test_f
 In a process that has `site_faults/` on its PYTHONPATH and a control folder in its environment, modules of Holdfast are
 compiled with each of these calls replaced by `__fault_at__("site", function, …)`. The control folder says what happens:
 
-    armed/SITE    a file that holds a way; whoever visits the site next takes it, once in all processes
-    taken/SITE    it was taken; holds the pid
+    armed/SITE    a file that holds a way; whoever visits the site next takes it, once in all processes; what fails
+                  for a while fails for everybody
+    taken/SITE    it was taken
     seen/SITE     the site was visited
 """
 
@@ -24,10 +28,12 @@ import ast
 import asyncio
 import errno
 import inspect
+import io
 import marshal
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -38,6 +44,12 @@ from urllib.parse import quote, unquote
 CONTROL = "HOLDFAST_TEST_FAULT_SITES"
 FAILS, BEFORE, AFTER = "fails", "dies before", "dies after"
 WAYS = (FAILS, BEFORE, AFTER)
+ONCE, AWHILE, UNREAD = "fails once", "fails for a while", "opens and fails to read"
+PASSING_WAYS = (ONCE, AWHILE, UNREAD)
+"""Of a read: EIO; EMFILE or ENOMEM for `WHILE_S`; EIO of the first read of a file. Nobody dies of it."""
+WHILE_S = 2.0
+OPEN, READ, TEST = "open", "read", "test"
+READS = (OPEN, READ, TEST)
 PURE = {"kernel", "policy", "model", "neural", "sim", "testing"}
 """Rooms without effects, and those that are there to test others. All else is a shell."""
 NAME = "__fault_at__"
@@ -54,6 +66,14 @@ _SPAWNS = {
     "asyncio": {"create_subprocess_exec", "create_subprocess_shell"},
 }
 _WRITES = {"durable_write", "durable_write_all", "durable_create", "atomic_write"}
+_OPENS = {"open", "dup", "pipe", "pipe2", "listdir", "scandir", "walk"}
+"""Functions of `os` that need a descriptor."""
+_READS = _OPENS | {"read", "pread", "preadv", "stat", "lstat", "fstat", "readlink", "statvfs", "fstatvfs"}
+_TESTS = {"exists", "lexists", "isfile", "isdir", "islink"}
+"""Functions of `os.path` that answer False where they cannot know."""
+_OF_PATHS = {"read_bytes", "read_text", "iterdir", "glob", "rglob"}
+"""Methods that need a descriptor; those below do not."""
+_OF_ENTRIES = {"exists", "is_dir", "is_file", "is_symlink", "stat", "lstat", "readlink"}
 _LINES = {"line", "_line", "call", "context", "writer"}
 _HTTP = {"http", "_http"}
 
@@ -69,13 +89,17 @@ def _referred(place: ast.expr) -> str:
     """The kind of a function that is named, whether it is called there or handed on to be called."""
     match place:
         case ast.Attribute(value=ast.Name(id="os"), attr=attr):
-            return _OS.get(attr, "")
+            return _OS.get(attr, READ if attr in _READS else TEST if attr == "access" else "")
+        case ast.Attribute(value=ast.Attribute(value=ast.Name(id="os"), attr="path"), attr=attr):
+            return TEST if attr in _TESTS else READ if attr == "getsize" else ""
         case ast.Attribute(value=ast.Name(id=module), attr=attr) if attr in _SPAWNS.get(module, ()):
             return "spawn"
         case ast.Name(id=name) if name in _WRITES:
             return "write"
         case ast.Name(id="sync_folder"):
             return "fsync"
+        case ast.Attribute(attr=attr) if attr in _OF_PATHS | _OF_ENTRIES:
+            return READ
         case _:
             return ""
 
@@ -93,10 +117,20 @@ def _called(call: ast.Call) -> str:
             return "send"
         case ast.Attribute(attr="syncfs"):
             return "fsync"
+        # Path.open names a mode; what else is opened (a store, a session) does not.
+        case ast.Attribute(attr="open") if call.args and isinstance(call.args[0], ast.Constant):
+            return _opened(call.args[0])
+        case ast.Name(id="open"):
+            return _opened(call.args[1] if len(call.args) > 1 else None)
         case ast.Name(id="send") if call.args and isinstance(call.args[0], ast.Dict):
             return "send"
         case _:
             return ""
+
+
+def _opened(mode: ast.expr | None) -> str:
+    written = isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wax+")
+    return READ if written else OPEN
 
 
 class _Sites(ast.NodeTransformer):
@@ -141,7 +175,7 @@ class _Sites(ast.NodeTransformer):
         return self._handed_on(node) if isinstance(node.ctx, ast.Load) else node
 
     def _handed_on(self, node: ast.Attribute | ast.Name) -> ast.AST:
-        if kind := _referred(node):
+        if kind := OPEN if isinstance(node, ast.Name) and node.id == "open" else _referred(node):
             return ast.Call(ast.Name(BOUND, ast.Load()), [self._site(kind), node], [])
         return self.generic_visit(node)
 
@@ -214,6 +248,8 @@ def fault_at(site: str, function: Callable[..., Any], *words: Any, **named: Any)
     way = _visit(site)
     if not way:
         return function(*words, **named)
+    if kind_of(site) in READS:
+        return _unread(way, function, *words, **named)
     if kind_of(site) == "write":
         _inside.way = way
         try:
@@ -239,10 +275,21 @@ def _visit(site: str) -> str:
     try:
         with open(armed) as file:
             way = file.read()
+        if way == AWHILE:
+            return way if _lasts(taken) else ""
         os.rename(armed, taken)
     except OSError:
         return ""
     return way
+
+
+def _lasts(taken: str) -> bool:
+    """Whether a site that fails for a while still does; the while begins with the first visit."""
+    try:
+        os.close(os.open(taken, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    except FileExistsError:
+        return time.time() - os.stat(taken).st_mtime < WHILE_S
+    return True
 
 
 def _faulty(kind: str, way: str, function: Callable[..., Any], *words: Any, **named: Any) -> Any:
@@ -294,6 +341,52 @@ def _fail(kind: str, function: Callable[..., Any], *words: Any, **named: Any) ->
         owner.transport.abort()
         return None
     raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def _unread(way: str, function: Callable[..., Any], *words: Any, **named: Any) -> Any:
+    """As the call itself would fail: by an error, or by the answer that it gives when it cannot know."""
+    name = function.__name__
+    if way == UNREAD:
+        return _opened_once(function, *words, **named)
+    opens = name in _OPENS | _OF_PATHS
+    number = errno.EIO if way == ONCE else errno.EMFILE if opens else errno.ENOMEM
+    error = OSError(number, os.strerror(number), str(words[0]) if words else None)
+    if name == "access" or (getattr(function, "__module__", "") in ("genericpath", "posixpath") and name in _TESTS):
+        return False
+    if name == "walk":
+        if onerror := named.get("onerror"):
+            onerror(error)
+        return iter(())
+    raise error
+
+
+class _Unreadable(io.FileIO):
+    """A file whose first read fails."""
+
+    _failed = False
+
+    def _fail(self) -> None:
+        if not self._failed:
+            self._failed = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        self._fail()
+        return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        self._fail()
+        return super().readall()
+
+
+def _opened_once(function: Callable[..., Any], *words: Any, **named: Any) -> Any:
+    file = function(*words, **named)
+    if not isinstance(file, io.BufferedReader | io.TextIOWrapper) or not file.readable():
+        return file
+    with file:
+        raw = _Unreadable(os.dup(file.fileno()), "rb")
+    buffered = io.BufferedReader(raw)
+    return buffered if isinstance(file, io.BufferedReader) else io.TextIOWrapper(buffered, errors=file.errors)
 
 
 # --- from outside ---

@@ -170,6 +170,10 @@ class SiteNetwork(FaultNetwork):
     def do_job(self) -> None:
         self.check(self.send())
 
+    def do_saving(self) -> None:
+        """A job saves its state."""
+        self.check(self.send(recovery="resume", checkpoint_ms=1_000))
+
     def do_stop(self) -> None:
         """A job that runs is stopped."""
         job = self.hold()
@@ -266,6 +270,7 @@ class SiteNetwork(FaultNetwork):
 
 PHASES: dict[str, Callable[[SiteNetwork], None]] = {
     "job": SiteNetwork.do_job,
+    "saving": SiteNetwork.do_saving,
     "stop": SiteNetwork.do_stop,
     "strangers": SiteNetwork.do_strangers,
     "operator": SiteNetwork.do_operator,

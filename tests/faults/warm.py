@@ -4,6 +4,8 @@ It runs the same entry with the same words and environment as the command, and d
 nothing of what it starts beyond that.
 """
 
+import functools
+import importlib
 import multiprocessing
 import os
 import subprocess
@@ -18,6 +20,9 @@ from holdfast.testing.processes import OrchestratorProcess
 
 SETTINGS = "HOLDFAST_TEST_SETTINGS"
 """JSON: what of the preset `test` is different for this orchestrator."""
+
+CONSTANTS = "HOLDFAST_TEST_CONSTANTS"
+"""JSON: `module:name` of a constant, such as a pause between two rounds, and its value in this orchestrator."""
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["holdfast.orchestrator.serve", "holdfast.cli.app", "alembic.command", "psycopg"])
@@ -35,6 +40,11 @@ def _be(words: list[str], env: dict[str, str], log: str) -> None:
     if changed := env.get(SETTINGS):
         settings = msgspec.structs.replace(Settings.test(), **msgspec.json.decode(changed))
         Settings.test = staticmethod(lambda: settings)
+    for name, value in msgspec.json.decode(env.get(CONSTANTS, "{}")).items():
+        module, _, path = name.partition(":")
+        *owners, last = path.split(".")
+        place = functools.reduce(getattr, owners, importlib.import_module(module))
+        setattr(place, last, tuple(value) if isinstance(value, list) else value)
     sys.argv = ["holdfast", *words]
     from holdfast.cli.main import main
 

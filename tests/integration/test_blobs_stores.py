@@ -33,6 +33,7 @@ from holdfast.blobs.errors import (
     BlobExists,
     BlobMissing,
     BlobStoreError,
+    Damaged,
     LinkRefused,
     ManifestTooLarge,
     Mismatch,
@@ -43,6 +44,7 @@ from holdfast.blobs.errors import (
 )
 from holdfast.blobs.s3 import S3Place, S3Store
 from holdfast.blobs.source import FolderSource
+from holdfast.blobs.store import Condition
 from holdfast.testing.processes import free_port
 
 pytestmark = pytest.mark.spec("J1", "N13")
@@ -102,6 +104,40 @@ def fresh(size: int = 1000) -> tuple[str, bytes]:
 
 
 # --- what every store does ---
+
+
+@pytest.mark.spec("J6", "J7")
+def test_what_is_not_what_its_name_says_is_named_set_aside_and_replaced(store: BlobStore) -> None:
+    sha, data = fresh()
+    key = owned_key(OWNER, sha)
+    found: list[str] = []
+    store.on_damage = found.append
+
+    async def story() -> None:
+        assert await store.scrub(key) is Condition.ABSENT
+        await store.put(key, data)
+        assert await store.scrub(key) is Condition.SOUND and found == []
+        for wrong in (bytes([data[0] ^ 1]) + data[1:], data[:-1], b""):
+            # whoever reads it gets an error, never the wrong bytes
+            await store.put(key, wrong)
+            with pytest.raises(Damaged):
+                await store.get(key, bytes_max=2000)
+            # and from then on it counts as missing, so that it is sent again
+            assert await store.head(key) is None
+            assert await store.scrub(key) is not Condition.SOUND
+            await store.put(key, data)
+            assert await store.get(key, bytes_max=2000) == data
+        assert found == [key] * 3
+        # a scrub finds the same
+        await store.put(key, data + b"more")
+        assert await store.scrub(key) is Condition.DAMAGED
+        assert await store.head(key) is None and len(found) == 4
+        # content that is on its way is not judged by this
+        with pytest.raises(LinkRefused):
+            await store.scrub(incoming_key(UPLOADER, sha))
+        await store.delete([key])
+
+    run(story())
 
 
 def test_the_probe_finds_out_whether_create_only_holds(store: BlobStore, kind: str) -> None:

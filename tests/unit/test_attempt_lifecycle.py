@@ -49,6 +49,25 @@ def outcome(lifecycle: AttemptLifecycle) -> BodyOutcome:
 # --- starting ---
 
 
+@pytest.mark.spec("J5", "J7")
+def test_a_start_that_is_put_off_is_tried_again_if_it_still_may_be() -> None:
+    lifecycle = AttemptLifecycle(ORDER, 0)
+    assert lifecycle.due(0) is Act.START
+    lifecycle.spawn_later()
+    assert lifecycle.due(100) is Act.START
+    lifecycle.spawn_later()
+    lifecycle.stop("not needed any more")
+    assert lifecycle.due(200) is Act.NOTHING
+    assert outcome(lifecycle).kind is EndKind.STOPPED
+    # nor once its lease is over
+    leased = AttemptLifecycle(LEASED, 0)
+    leased.lease(20_000)
+    leased.go(0)
+    assert leased.due(0) is Act.START
+    leased.spawn_later()
+    assert leased.due(20_000) is Act.NOTHING
+
+
 @pytest.mark.spec("J5")
 def test_a_body_starts_at_once_and_only_once() -> None:
     lifecycle = AttemptLifecycle(ORDER, 0)

@@ -3,12 +3,14 @@
 import builtins
 import errno
 import os
+import signal
 import subprocess
 from typing import Any
 
 import pytest
 
 from holdfast.node import linux
+from holdfast.node.runtimes import child
 
 PASSING = [errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EIO, errno.ENOMEM, errno.EAGAIN]
 
@@ -47,10 +49,15 @@ def test_a_process_is_known_by_its_pid_and_its_start() -> None:
 def test_a_process_that_cannot_be_looked_at_is_not_dead(broken: int) -> None:
     assert linux.is_alive(os.getpid(), 1)
     assert not linux.is_alive(ended(), 1)
-    assert not linux.is_blocked(os.getpid()) and linux.descendants(os.getpid()) == []
-    with pytest.raises(OSError) as told:
-        linux.start_ticks(os.getpid())
-    assert told.value.errno == broken
+    assert not linux.is_blocked(os.getpid())
+    for look in (linux.start_ticks, linux.descendants):
+        with pytest.raises(OSError) as told:
+            look(os.getpid())
+        assert told.value.errno == broken
+    # and a body that cannot be looked for is killed all the same, but not asked to end as if that had reached it
+    assert child.descendants(17, signal.SIGKILL) == [17]
+    with pytest.raises(OSError):
+        child.descendants(17, signal.SIGTERM)
 
 
 @pytest.mark.spec("J8", "N9")

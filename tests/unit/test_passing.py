@@ -28,17 +28,28 @@ from holdfast.model import AttemptId
 from holdfast.node import linux
 from holdfast.node.attempt import attempt_folders, shim_client
 from holdfast.node.attempt.preparation import PACKAGE_FILE, recall_package
+from holdfast.node.capture import StreamCapture
 from holdfast.node.core.order import Order
 from holdfast.orchestrator.logs.log_files import LogStore
-from holdfast.passing import PASSING, PATIENCE_S, is_passing, patiently
-from holdfast.tasks import TaskScope
+from holdfast.passing import (
+    BRIEFLY_S,
+    PASSING,
+    PATIENCE_S,
+    briefly,
+    exists,
+    is_passing,
+    patiently,
+    raise_if_passing,
+    unless_passing,
+)
+from holdfast.tasks import TaskScope, until_passed
 from holdfast.wire.convert import LogPiece
 
 pytestmark = pytest.mark.spec("N5", "J10", "J4")
 
 PACKAGE = Path(holdfast.__file__).parent
 READERS = ("blobs/beneath.py", "blobs/walk.py", "blobs/scanning.py")
-CALLS = {"open", "dup", "listdir", "stat", "readlink", "preadv"}
+CALLS = {"open", "dup", "listdir", "stat", "fstat", "readlink", "preadv"}
 """Functions of `os` that open or read."""
 WHILE_S = 2.0
 
@@ -129,7 +140,7 @@ def whole(folder: Path) -> object:
 
 def test_every_site_is_visited(folder: Path, faults: Faults) -> None:
     whole(folder)
-    assert faults.seen == {site for site in sites() if not site.endswith(":fstat")}
+    assert faults.seen == sites()
 
 
 @pytest.mark.parametrize("site", sorted(sites()))
@@ -184,6 +195,40 @@ def test_the_pause_doubles_up_to_a_second(faults: Faults, number: int) -> None:
         patiently(failing, calls, number, 1_000)
     assert caught.value.errno == number
     assert len(calls) < 45
+
+
+@pytest.mark.parametrize(("call", "patience_s"), [(patiently, PATIENCE_S), (briefly, BRIEFLY_S)])
+def test_a_call_is_given_up_after_its_patience(faults: Faults, call: Callable[..., str], patience_s: float) -> None:
+    assert BRIEFLY_S < PATIENCE_S
+    with pytest.raises(OSError, match="Too many open files"):
+        call(failing, [], errno.EMFILE, 1_000)
+    assert patience_s <= faults.waited_s <= patience_s + 1
+    with pytest.raises(OSError, match="Input/output"):
+        call(failing, [], errno.EIO, 2)
+    assert call(failing, [], errno.EIO, 1) == "done"
+
+
+def test_only_what_does_not_pass_may_be_concluded_from() -> None:
+    raise_if_passing(FileNotFoundError(errno.ENOENT, ""))
+    raise_if_passing(ValueError("no number"))
+    for number in sorted(PASSING):
+        with pytest.raises(OSError):
+            raise_if_passing(OSError(number, ""))
+        with pytest.raises(OSError), unless_passing():
+            raise OSError(number, "")
+    with unless_passing():
+        raise PermissionError(errno.EACCES, "")
+    with pytest.raises(ValueError), unless_passing():
+        raise ValueError("not of the operating system")
+
+
+def test_a_file_that_cannot_be_looked_at_is_not_missing(tmp_path: Path, faults: Faults) -> None:
+    (tmp_path / "file").touch()
+    assert exists(tmp_path / "file") and exists(str(tmp_path))
+    assert not exists(tmp_path / "none") and not exists(tmp_path / "file" / "below")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        exists(tmp_path / "loop")
 
 
 def test_the_error_is_named_once(faults: Faults, caplog: pytest.LogCaptureFixture) -> None:
@@ -374,3 +419,106 @@ def test_files_of_the_package_do_not_pass_for_results(
 
 def test_without_a_package_there_is_none(attempt: Path) -> None:
     assert recall_package(attempt)[0] is None
+
+
+# --- processes of an attempt ---
+
+
+def of_every_process(monkeypatch: pytest.MonkeyPatch, method: str, name: str, number: int) -> None:
+    """Files of this name in /proc cannot be read."""
+    plain = getattr(Path, method)
+
+    def read(path: Path, *words: Any, **named: Any) -> Any:
+        if path.name == name and str(path).startswith("/proc/"):
+            raise OSError(number, os.strerror(number))
+        return plain(path, *words, **named)
+
+    monkeypatch.setattr(Path, method, read)
+
+
+@pytest.mark.spec("J5", "J9")
+@pytest.mark.parametrize(("method", "name"), [("read_bytes", "environ"), ("stat", "cwd")])
+def test_no_process_of_an_attempt_is_overlooked_because_of_an_error_that_passes(
+    attempt: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch, method: str, name: str
+) -> None:
+    (attempt / "work").mkdir()
+    of_every_process(monkeypatch, method, name, errno.ENOMEM)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        attempt_folders.processes_of(attempt)
+    # a process that is not ours to see is none of the attempt's
+    of_every_process(monkeypatch, method, name, errno.EACCES)
+    assert isinstance(attempt_folders.processes_of(attempt), list)
+
+
+@pytest.mark.spec("J5", "J9")
+def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead(
+    attempt: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not attempt_folders._is_dead(os.getpid())
+    of_every_process(monkeypatch, "read_bytes", "stat", errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
+        attempt_folders._is_dead(os.getpid())
+    of_every_process(monkeypatch, "read_bytes", "stat", errno.ESRCH)
+    assert attempt_folders._is_dead(os.getpid())
+
+
+@pytest.mark.spec("J4")
+def test_the_size_of_a_log_is_not_lost(attempt: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
+    (attempt / "stdout.log").write_text("four")
+    plain, failures = Path.stat, iter([True, True])
+
+    def stat(path: Path, **named: Any) -> Any:
+        if path.name == "stdout.log" and next(failures, False):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return plain(path, **named)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert attempt_folders.log_sizes(attempt) == {"stdout": 4}
+
+
+# --- what a body prints ---
+
+
+@pytest.mark.spec("J4")
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM])
+def test_nothing_that_was_printed_is_lost_with_a_read_of_the_pipe(
+    tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    capture = StreamCapture(str(tmp_path / "stdout.log"), 1 << 20)
+    os.write(capture.body_end, b"printed")
+    capture.release_body_end()
+    plain, failures = os.read, iter([True])
+
+    def read(fd: int, size: int) -> bytes:
+        if fd == capture.pipe and next(failures, False):
+            raise OSError(number, os.strerror(number))
+        return plain(fd, size)
+
+    monkeypatch.setattr(os, "read", read)
+    capture.drain()
+    assert (capture.kept, (tmp_path / "stdout.log").read_bytes()) == (7, b"printed")
+    assert not capture.read()
+
+
+# --- in an event loop ---
+
+
+@pytest.mark.spec("J10")
+def test_a_step_is_repeated_until_the_error_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    async def step(calls: list[int], number: int, times: int) -> str:
+        return failing(calls, number, times)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert asyncio.run(until_passed(lambda calls=[]: step(calls, errno.EMFILE, 3))) == "done"
+    assert len(waited) == 3
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(until_passed(lambda: step([], errno.ENOSPC, 9)))
+    assert len(waited) == 3
+    with pytest.raises(OSError, match="Too many open files"):
+        asyncio.run(until_passed(lambda: step([], errno.EMFILE, 10_000)))
+    assert PATIENCE_S <= sum(waited) <= PATIENCE_S + 2

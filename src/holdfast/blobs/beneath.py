@@ -107,10 +107,13 @@ class Beneath:
             if error.errno in (errno.ELOOP, errno.ENXIO):
                 raise NotAFile(error.errno, "is a link, a socket or a device") from None
             raise
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            return fd
-        os.close(fd)
-        raise NotAFile(errno.EINVAL, "is not a regular file")
+        try:
+            if not stat.S_ISREG(patiently(os.fstat, fd).st_mode):
+                raise NotAFile(errno.EINVAL, "is not a regular file")
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
 
 
 def read_exactly(fd: int, offset: int, into: memoryview) -> int:

@@ -36,7 +36,7 @@ from holdfast.blobs.manifest import (
 )
 from holdfast.blobs.paths import shown
 from holdfast.blobs.walk import LeftOut, WalkedFile, refuse, walk
-from holdfast.passing import is_passing
+from holdfast.passing import is_passing, patiently
 
 PACK_AIM_BYTES = 2 * 1024 * 1024
 TRIES = 3
@@ -338,7 +338,7 @@ class _Reading:
 
     def _still(self, fd: int, path: str) -> bool:
         """Whether the file is unchanged since the walk. If not, what was read of it does not count."""
-        if FileStat.of(os.fstat(fd)) == self._found.files[path]:
+        if FileStat.of(patiently(os.fstat, fd)) == self._found.files[path]:
             return True
         self.changed.add(path)
         return False

@@ -32,6 +32,7 @@ from holdfast.blobs.manifest import CHUNK_BYTES, Blob
 from holdfast.blobs.signing import shown_link
 from holdfast.blobs.source import Source
 from holdfast.blobs.verified import VerifiedBytes, verify
+from holdfast.passing import raise_if_lasting
 from holdfast.tasks import TaskScope
 
 LINKS_AT_ONCE = 64
@@ -225,6 +226,9 @@ class _Flight:
                     trouble = StoreSlow(f"blob {blob.sha} was not transferred within {min(limit_s, left_s):.3g} s")
             except httpx.TransportError as error:
                 trouble = StoreGone(f"the store did not answer: {type(error).__name__}")
+            except OSError as error:
+                raise_if_lasting(error)
+                trouble = StoreGone(f"this machine cannot ask the store now: {error.strerror}")
             self._links.pop(blob.sha, None)
             tries += 1
             wait_s = min(self._patience.longest_wait_s, self._patience.first_wait_s * 2 ** min(tries - 1, 16))

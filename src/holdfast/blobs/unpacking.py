@@ -29,6 +29,7 @@ from holdfast.blobs.manifest import CHUNK_BYTES, PACKED_BELOW_BYTES, Blob, Empty
 from holdfast.blobs.paths import shown
 from holdfast.blobs.source import Source
 from holdfast.blobs.verified import VerifiedBytes, verify
+from holdfast.passing import patiently
 from holdfast.quantities import spoken_bytes
 
 _PART = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -90,7 +91,7 @@ class Unpacking:
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             with Beneath(self._root, owner=self._owner) as tree:
-                fresh = not os.listdir(tree.root)
+                fresh = not patiently(os.listdir, tree.root)
                 for entry in self._manifest.entries:
                     self._prepare(tree, entry, fresh)
                 self._check_room(tree)
@@ -120,11 +121,11 @@ class Unpacking:
         except (FileNotFoundError, NotAFile):
             return False
         try:
-            status = os.fstat(fd)
+            status = patiently(os.fstat, fd)
             if status.st_size != file.size or status.st_nlink != 1 or not self._same(fd, file):
                 return False
             self._dress(fd, file)
-            self._done[file.path] = FileStat.of(os.fstat(fd))
+            self._done[file.path] = FileStat.of(patiently(os.fstat, fd))
             return True
         finally:
             os.close(fd)
@@ -148,14 +149,14 @@ class Unpacking:
         except FileNotFoundError:
             return _Growing(everything)
         try:
-            if os.fstat(fd).st_size != file.size:
+            if patiently(os.fstat, fd).st_size != file.size:
                 return _Growing(everything, hollow=False)
             return _Growing({n for n in everything if not self._holds(fd, file, n)}, hollow=False)
         finally:
             os.close(fd)
 
     def _check_room(self, tree: Beneath) -> None:
-        room = os.fstatvfs(tree.root)
+        room = patiently(os.fstatvfs, tree.root)
         free = room.f_bavail * room.f_frsize
         blobs, holes = self._manifest.blobs, _sha_of_zeros()
         need = sum(p.length for p in self._wanted_pieces() if blobs[p.blob].sha != holes)
@@ -251,10 +252,10 @@ class Unpacking:
         file of ours."""
         name = part_name(file.path)
         try:
-            fd = os.open(name, _PART | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+            fd = patiently(os.open, name, _PART | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         except FileExistsError:
             os.unlink(name, dir_fd=folder)
-            fd = os.open(name, _PART | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+            fd = patiently(os.open, name, _PART | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         try:
             if len(file.pieces) > 1:
                 os.ftruncate(fd, file.size)
@@ -269,12 +270,12 @@ class Unpacking:
         """Open the unfinished file that we left. One that somebody else created, or linked elsewhere, is deleted."""
         name = part_name(file.path)
         try:
-            fd = os.open(name, _PART, dir_fd=folder)
+            fd = patiently(os.open, name, _PART, dir_fd=folder)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EACCES):
                 raise
         else:
-            status = os.fstat(fd)
+            status = patiently(os.fstat, fd)
             if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == os.geteuid():
                 return fd
             os.close(fd)
@@ -288,7 +289,7 @@ class Unpacking:
 
     def _put_in_place(self, folder: int, name: str, file: File) -> None:
         os.rename(part_name(file.path), name, src_dir_fd=folder, dst_dir_fd=folder)
-        self._done[file.path] = FileStat.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+        self._done[file.path] = FileStat.of(patiently(os.stat, name, dir_fd=folder, follow_symlinks=False))
 
     # --- completion ---
 

@@ -12,14 +12,13 @@ from pathlib import Path
 
 from holdfast.durable import durable_create
 from holdfast.errors import Misconfigured
+from holdfast.passing import exists, patiently
 
 
 def read(path: Path, what: str, secret: bool = True) -> bytes:
     """The content of the file. A secret that others can read is refused, because it may be compromised."""
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(1 << 20)
+        mode, content = patiently(_read, path)
     except OSError as cause:
         raise Misconfigured(
             f"the {what} {path} cannot be read: {cause.strerror}", hint="Check the path and its rights."
@@ -33,9 +32,14 @@ def read(path: Path, what: str, secret: bool = True) -> bytes:
     return content
 
 
+def _read(path: Path) -> tuple[int, bytes]:
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_mode, file.read(1 << 20)
+
+
 def make_once(path: Path, what: str, make: Callable[[], bytes], secret: bool = True) -> bytes:
     """The content of the file, which is created if it does not exist. Processes that start together get the same."""
-    if not path.exists():
+    if not exists(path):
         with contextlib.suppress(FileExistsError):
             _create(path, what, make(), 0o600 if secret else 0o644)
     return read(path, what, secret)

@@ -8,7 +8,11 @@
                  └── nobody else is left to ask ────────────────► counts, marked `unconfirmed`
 
 The pending failure is part of the job's row. The job waits in the queue as begun work, and the node that failed it is
-ruled out. A run that confirms starts from where the doubted attempt started, never from what that attempt saved.
+ruled out. A run that confirms does not start from what the doubted node saved, in this attempt or in earlier ones: an
+invented checkpoint could make it fail as well. It starts from the newest one that another node saved. A contender that
+started from the doubted node's may still finish the job, but its failure confirms nothing.
+
+A node whose refuted exit codes set it aside is dishonest as far as can be known: what it saved is not used any more.
 
 A node with doubted failures gets less fresh work (`World.doubt`). It may still confirm failures of other nodes:
 otherwise a fleet of new machines that run a program with a bug would wait for each other.
@@ -24,10 +28,13 @@ from holdfast.kernel.health import cleared, strike
 from holdfast.kernel.mechanism import Mechanism
 from holdfast.kernel.placement import kind_serves
 from holdfast.kernel.queue import LaneKey
+from holdfast.kernel.tainting import taint_node
 from holdfast.kernel.world import Member, World
 from holdfast.model import (
     Attempt,
+    Checkpoint,
     Confirmation,
+    Facts,
     Failure,
     FailureCode,
     Job,
@@ -80,26 +87,45 @@ class Confirming(Mechanism):
 def opinion(w: World, job: Job, attempt: Attempt) -> Confirmation | None:
     """Why the failure of an attempt, which its node blames on the owner, counts; None: it must be confirmed first."""
     pending = job.pending_verdict
-    if pending is not None and pending.node != attempt.node:
+    misled = _misled(job, attempt)
+    if pending is not None and pending.node != attempt.node and not misled:
         return Confirmation.CONFIRMED
     if job.spec.recovery is Recovery.NEVER or job.spec.attempts_max == 1 or used_up(w, job):
         return Confirmation.UNCONFIRMED
-    if node_records.is_proven(w, attempt.node):
+    if node_records.is_proven(w, attempt.node) and not misled:
         return Confirmation.RECORD
-    if not somebody_else(w, job, attempt.node):
+    if not somebody_else(w, job, pending.node if misled and pending is not None else attempt.node):
         return Confirmation.UNCONFIRMED
     return None
 
 
+def _misled(job: Job, attempt: Attempt) -> bool:
+    """Whether the attempt started from what the doubted node saved."""
+    pending, start = job.pending_verdict, attempt.resumed
+    return pending is not None and start is not None and attempt.node != pending.node == start.node
+
+
+def _before(checkpoint: Checkpoint | None, nodes: tuple[NodeId, ...]) -> Checkpoint | None:
+    """The newest checkpoint of the line that none of these nodes saved."""
+    while checkpoint is not None and checkpoint.node in nodes:
+        checkpoint = checkpoint.ancestor
+    return checkpoint
+
+
 def pend(w: World, job: Job, attempt: Attempt, failure: Failure, was_away: bool) -> Job:
     """The job row while the failure is confirmed. Returns it; the caller writes it."""
+    w.deadlines.add(w.soon(w.settings.offer_ms_max), "job", job.id)
+    known = job.pending_verdict
+    if known is not None and _misled(job, attempt):
+        # The question is still whether that one is true.
+        saved = _before(job.checkpoint, (known.node, attempt.node))
+        if saved != job.checkpoint:
+            facts = Facts(attempt=known.attempt, count=saved.depth if saved is not None else 0)
+            w.note("job.tainted", facts, job.id)
+        return replace(job, checkpoint=saved)
     doubted = PendingVerdict(failure, attempt.id, attempt.node, excused=was_away)
     w.note("job.confirming", pending_facts(w, doubted), job.id, attempt.id, attempt.node)
-    w.deadlines.add(w.soon(w.settings.offer_ms_max), "job", job.id)
-    saved = job.checkpoint
-    if saved is not None and saved.attempt == attempt.id:
-        saved = attempt.resumed
-    return replace(job, pending_verdict=doubted, checkpoint=saved)
+    return replace(job, pending_verdict=doubted, checkpoint=_before(job.checkpoint, (attempt.node,)))
 
 
 def stand(w: World, job: Job, failure: Failure, why: Confirmation, said_by: NodeId | None = None) -> None:
@@ -122,7 +148,11 @@ def taken(w: World, job: Job) -> bool:
 
 
 def refuted(w: World, job: Job, attempt: Attempt) -> None:
-    """The attempt finished the job, whose row before that is given: whoever blamed its owner was wrong."""
+    """The attempt finished the job, whose row before that is given: whoever blamed its owner was wrong.
+
+    One refuted exit code proves nothing: programs fail by chance, and an owner can provoke it. Limits of time, memory
+    and disk depend on the machine. If exit codes bring a node to the number of faults for which it is set aside, it
+    counts as dishonest."""
     pending = job.pending_verdict
     if pending is None or pending.node == attempt.node:
         return
@@ -130,6 +160,10 @@ def refuted(w: World, job: Job, attempt: Attempt) -> None:
     if not pending.excused:
         detail = f"it said {pending.failure.code.value} of {pending.attempt}, and {attempt.id} succeeded"
         strike(w, pending.node, Failure(FailureCode.REFUTED, detail))
+        node = w.nodes.get(pending.node)
+        set_aside = node is not None and node.strikes >= w.settings.strikes_to_quarantine
+        if set_aside and pending.failure.code is FailureCode.EXIT_CODE:
+            taint_node(w, pending.node)
 
 
 def ask_again(w: World, job: Job) -> None:

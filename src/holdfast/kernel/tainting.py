@@ -1,8 +1,8 @@
 """Decides what follows when the author of a checkpoint turns out to lie: what it saved, and everything that grew from
 that, is not used any more, and the work is redone from the last ancestor that is believed.
 
-Whether the content of a checkpoint is true is not decided here. A false result, or a verdict that another machine
-refuted, says that its machine's word is worth nothing, and so are its checkpoints.
+Whether the content of a checkpoint is true is not decided here. A false result, or exit codes that other machines
+refuted until their machine was set aside, say that its word is worth nothing, and so are its checkpoints.
 """
 
 from collections.abc import Callable, Collection

@@ -3,6 +3,8 @@
 import os
 from hashlib import sha256
 
+from holdfast.passing import briefly, once_more
+
 _NOTICE_BYTES = 128
 _NOTICE_FROM_BYTES = 4_096
 """A log with a smaller cap gets no notice, because the notice would take up most of it."""
@@ -22,22 +24,30 @@ class StreamCapture:
             bytes_max -= _NOTICE_BYTES
         self._max = bytes_max
         self._digest = sha256()
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)  # not truncated: it may have reserved space
-        self.pipe, self.body_end = os.pipe()
+        # Not truncated: it may have reserved space.
+        self._file = briefly(os.open, path, os.O_WRONLY | os.O_CREAT, 0o600)
+        self.pipe, self.body_end = briefly(os.pipe)
         os.set_blocking(self.pipe, False)
 
     def read(self) -> bool:
-        """Copy what is in the pipe to the file. Returns False once the body's end is closed. Raises OSError if the file
-        cannot be written.
+        """Copy what is in the pipe to the file. Returns False once the body's end is closed. Raises OSError if the pipe
+        cannot be read, or the file cannot be written.
 
         Bytes are digested when they reach the file, so the digest always matches the file.
         """
+        chunk = self._chunk()
+        if chunk:
+            self._keep(chunk)
+        return chunk != b""
+
+    def _chunk(self) -> bytes | None:
+        """What is in the pipe; None: nothing now."""
         try:
-            chunk = os.read(self.pipe, 1 << 16)
+            return once_more(os.read, self.pipe, 1 << 16)
         except BlockingIOError:
-            return True
-        if not chunk:
-            return False
+            return None
+
+    def _keep(self, chunk: bytes) -> None:
         self.last_words = (self.last_words + chunk)[-500:]
         keep = memoryview(chunk)[: max(0, self._max - self.kept)]
         self.cut += len(chunk) - len(keep)
@@ -53,14 +63,11 @@ class StreamCapture:
             self._digest.update(keep[:written])
             self.kept += written
             keep = keep[written:]
-        return True
 
     def drain(self) -> None:
         """Copy the rest, after every process that could write to the pipe is dead."""
-        seen = -1
-        while seen != self.kept + self.cut:
-            seen = self.kept + self.cut
-            self.read()
+        while chunk := briefly(self._chunk):
+            self._keep(chunk)
 
     def release_body_end(self) -> None:
         """Close our copy of the body's end, so that the pipe closes when the body ends."""

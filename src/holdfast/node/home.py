@@ -8,6 +8,7 @@
 Writes are atomic. Nothing here does network I/O.
 """
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -15,6 +16,7 @@ from uuid import UUID, uuid4
 
 from holdfast.durable import durable_write
 from holdfast.errors import Misconfigured
+from holdfast.passing import patiently, raise_if_passing
 
 
 class NodeHome:
@@ -25,7 +27,7 @@ class NodeHome:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.attempts.mkdir(mode=0o700, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = patiently(os.open, path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as wrong:
             raise Misconfigured(
                 f"the node's folder {path} cannot be used: {wrong.strerror}",
@@ -51,7 +53,9 @@ class NodeHome:
     def uuid(self, configured: str) -> str:
         """The node's UUID: the configured one, else the stored one, else a new one."""
         path = self.path / "uuid"
-        kept = path.read_text().strip() if path.exists() else ""
+        kept = ""
+        with contextlib.suppress(FileNotFoundError):
+            kept = patiently(path.read_text).strip()
         chosen = configured or kept or str(uuid4())
         try:
             UUID(chosen)
@@ -67,8 +71,9 @@ class NodeHome:
 
     def epoch_seen(self) -> int:
         try:
-            return max(0, int((self.path / "epoch").read_text()))
-        except (OSError, ValueError):
+            return max(0, int(patiently((self.path / "epoch").read_text)))
+        except (OSError, ValueError) as wrong:
+            raise_if_passing(wrong)
             # Nothing seen yet, or unreadable: the orchestrator's fences still hold.
             return 0
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.node import linux, shim
 from holdfast.node.runtimes.runtime import preload
+from holdfast.passing import briefly
 
 _PACKET_BYTES_MAX = 64 * 1024
 _ANSWER_S_MAX = 30.0
@@ -62,8 +63,12 @@ def _refusal(error: Exception) -> bytes:
 
 def _spawn(home: str) -> bytes:
     """Fork twice: the shim is no child of the launcher, so it outlives it and leaves no zombie. Returns its answer."""
-    log = os.open(os.path.join(home, "shim.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    hear, say = os.pipe()
+    log = briefly(os.open, os.path.join(home, "shim.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        hear, say = briefly(os.pipe)
+    except OSError:
+        os.close(log)
+        raise
     try:
         middle = os.fork()
         if middle == 0:
@@ -71,11 +76,20 @@ def _spawn(home: str) -> bytes:
     finally:
         os.close(log)
         os.close(say)
-    with open(hear, "rb") as answer:
-        said = answer.read()
+    said = _heard(hear)
     os.waitpid(middle, 0)
     if not said:
         raise OSError("the fork failed")
+    return said
+
+
+def _heard(pipe: int) -> bytes:
+    said = b""
+    try:
+        while part := briefly(os.read, pipe, _PACKET_BYTES_MAX):
+            said += part
+    finally:
+        os.close(pipe)
     return said
 
 
@@ -93,7 +107,7 @@ def _be_middle(home: str, log: int, say: int) -> None:
 
 def _be_shim(home: str, log: int, say: int) -> int:
     """Answers once the attempt is claimed: from then on its folder holds its whole state."""
-    null = os.open("/dev/null", os.O_RDONLY)
+    null = briefly(os.open, "/dev/null", os.O_RDONLY)
     for fd, place in ((null, 0), (log, 1), (log, 2)):
         os.dup2(fd, place)
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -104,7 +118,7 @@ def _be_shim(home: str, log: int, say: int) -> int:
     except OSError as error:
         os.write(say, _refusal(error))
         return shim.UNUSABLE
-    os.closerange(3, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
+    os.closerange(3, max(int(name) for name in briefly(os.listdir, "/proc/self/fd")) + 1)
     return shim.stand_by()
 
 

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from functools import cache
 
+from holdfast.passing import briefly, once_more, unless_passing
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _PR_SET_PDEATHSIG = 1
@@ -78,12 +80,10 @@ def leave(kind: int) -> None:
 def own_addresses(fib_trie: str = "/proc/net/fib_trie", if_inet6: str = "/proc/net/if_inet6") -> list[str]:
     """The addresses of the machine's interfaces at this moment, except loopback. A kernel without IPv6 has no
     `if_inet6`."""
-    with open(fib_trie) as file:
-        found = set(re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", file.read()))
-    if os.path.exists(if_inet6):
-        with open(if_inet6) as file:
-            digits = (line.split()[0] for line in file)
-            found |= {":".join(re.findall("....", address)) for address in digits if int(address, 16) != 1}
+    found = set(re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", briefly(_text, fib_trie)))
+    with contextlib.suppress(FileNotFoundError):
+        digits = [line.split()[0] for line in briefly(_text, if_inet6).splitlines()]
+        found |= {":".join(re.findall("....", address)) for address in digits if int(address, 16) != 1}
     return sorted(address for address in found if not address.startswith("127."))
 
 
@@ -116,18 +116,20 @@ class BootTimer:
         _checked(_libc.timerfd_settime(self.fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None), "timerfd_settime")
 
     def clear(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # one that is not cleared is seen again at once
             os.read(self.fd, 8)
-        except BlockingIOError:
-            return
+
+
+def _text(path: str) -> str:
+    with open(path, errors="replace") as file:
+        return file.read()
 
 
 def _stat(pid: int | str) -> list[str] | None:
     """The fields of /proc/PID/stat from the state on; the name before it may contain any characters. None: there is no
     such process. Raises OSError if it cannot be read for another reason."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().decode(errors="replace").rpartition(")")[2].split()
+        return once_more(_text, f"/proc/{pid}/stat").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
 
@@ -143,15 +145,15 @@ def _stat_if_readable(pid: int | str) -> list[str] | None:
 def boot_id() -> str:
     """Names this run of the kernel: pids and ticks mean nothing in another one. Empty: the kernel does not say. Raises
     OSError if that cannot be told now."""
-    with contextlib.suppress(FileNotFoundError, PermissionError), open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read(64).strip()
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        return briefly(_text, "/proc/sys/kernel/random/boot_id").strip()
     return ""
 
 
 def is_in(pid: int, folder: str) -> bool:
     """Whether the current folder of this process is this one, as far as can be seen."""
-    with contextlib.suppress(OSError):
-        return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), os.stat(folder))
+    with unless_passing():
+        return os.path.samestat(briefly(os.stat, f"/proc/{pid}/cwd"), briefly(os.stat, folder))
     return False
 
 
@@ -190,8 +192,8 @@ def is_blocked(pid: int) -> bool:
 
 def oom_kills() -> int:
     """How many processes the OOM killer of this machine has ended."""
-    with open("/proc/vmstat") as lines:
-        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    lines = briefly(_text, "/proc/vmstat").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def offer_to_oom_killer() -> None:
@@ -201,11 +203,13 @@ def offer_to_oom_killer() -> None:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Every process below this one, from /proc. One that forks meanwhile may be missed, so call it again."""
+    """Every process below this one, from /proc. One that forks meanwhile may be missed, so call it again. Raises
+    OSError if they cannot be told now."""
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (stat := _stat_if_readable(name)) is not None:
-            children.setdefault(int(stat[1]), []).append(int(name))
+    for name in once_more(os.listdir, "/proc"):
+        with contextlib.suppress(PermissionError):  # not ours to see
+            if name.isdigit() and (stat := _stat(name)) is not None:
+                children.setdefault(int(stat[1]), []).append(int(name))
     found: list[int] = []
     unseen = children.get(ancestor, [])
     while unseen:

@@ -20,6 +20,7 @@ from holdfast.blobs.lines import ThreadTransport
 from holdfast.blobs.manifest import Blob
 from holdfast.errors import HoldfastError
 from holdfast.identity.certificates import https_context
+from holdfast.passing import raise_if_lasting
 from holdfast.policy.backoff import backoff_ms
 from holdfast.tasks import OwnedTasks
 from holdfast.wire.errors import ErrorView
@@ -157,6 +158,10 @@ class NodeFilesClient:
             answer = await http.request(method, path, params={"fence": fence}, content=content)
         except (httpx.TransportError, RuntimeError) as wrong:  # RuntimeError: the client was closed meanwhile
             log.debug("%s was not answered: %s", path, wrong)
+            return None
+        except OSError as wrong:
+            raise_if_lasting(wrong)
+            log.warning("%s cannot be asked for now: %s", path, wrong)
             return None
         if answer.status_code < 300:
             return answer

@@ -24,6 +24,7 @@ from holdfast.node.core.attempt_lifecycle import Act, AttemptLifecycle, BodyOutc
 from holdfast.node.core.order import Order
 from holdfast.node.core.resource_usage import excess, words
 from holdfast.node.runtimes.runtime import Body, Usage, runtime_named
+from holdfast.passing import briefly, is_passing, once_more
 
 TAKEN = 3
 """Exit code: this attempt has, or had, a shim. It never gets a second one, so that a body starts at most once."""
@@ -39,6 +40,9 @@ _SWEEP_MS = 20
 _RESERVE_BYTES = 16 * 1024
 """Reserved from the start, so that the final status can be written on a full disk."""
 _RESERVE = "status.reserve"
+_START_MS = 5_000
+"""How long a start that fails with a passing error is tried again."""
+_START_AGAIN_MS = 100
 
 
 def main(home: str) -> int:
@@ -65,7 +69,7 @@ def claim(home: str) -> None:
         os.setsid()
     os.chdir(home)
     me = os.getpid()
-    identity = json.dumps({"pid": me, "start_ticks": linux.start_ticks(me), "boot": linux.boot_id()}).encode()
+    identity = json.dumps({"pid": me, "start_ticks": briefly(linux.start_ticks, me), "boot": linux.boot_id()}).encode()
     # The content is synced before the name exists: an empty shim.json would claim the attempt for no process. The
     # folder is not synced, because no shim survives a power cut.
     durable_create("shim.json", identity, draft=f"shim.json.{me}", folder=False)
@@ -76,8 +80,7 @@ def stand_by() -> int:
     linux.adopt_orphans()
     linux.name_process("holdfast-shim")
     try:
-        with open("order.json", "rb") as file:
-            order = Order.from_dict(json.load(file))
+        order = Order.from_dict(json.loads(briefly(_read_order)))
     except (OSError, ValueError) as error:
         fault = BodyOutcome(EndKind.FAULT, code="runtime_fault", detail=f"order.json cannot be used: {error}")
         with contextlib.suppress(OSError):
@@ -85,6 +88,11 @@ def stand_by() -> int:
         return UNUSABLE
     Shim(order).run()
     return 0
+
+
+def _read_order() -> bytes:
+    with open("order.json", "rb") as file:
+        return file.read()
 
 
 def _note(text: str) -> None:
@@ -120,6 +128,9 @@ class Shim:
         self._childless = True
         self._sweep_at = 0
         self._look_at = 0
+        self._start_at = self._start_until = 0
+        self._untold = False
+        """A request to end has not reached the body yet."""
         self._leave_at: int | None = None
         self._leaving = False
         self._said: tuple[object, ...] = ()
@@ -171,7 +182,7 @@ class Shim:
 
     def _open(self) -> None:
         self._control = Control(self._selector, self.status, self._obey)
-        with open(_RESERVE, "wb") as file:
+        with briefly(open, _RESERVE, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
         for name in ("stdout", "stderr"):
             self._captures[name] = StreamCapture(f"{name}.log", self._order.log_bytes_max)
@@ -205,6 +216,8 @@ class Shim:
         try:
             more = capture.read()
         except OSError as error:
+            if is_passing(error):
+                return  # the pipe keeps what it has
             self._fault(error, f"write {name}.log")
             more = False
         if not more:
@@ -223,7 +236,7 @@ class Shim:
             case Act.START:
                 self._start()
             case Act.TERM if self._body:
-                self._body.signal(signal.SIGTERM)
+                self._request_end(self._body)
             case Act.KILL if self._body:
                 self._body.signal(signal.SIGKILL)
             case _:
@@ -233,12 +246,22 @@ class Shim:
         self._tell(now)
 
     def _start(self) -> None:
+        now = boottime_ms()
+        if now < self._start_at:
+            self._lifecycle.spawn_later()
+            return
         out, err = self._captures["stdout"], self._captures["stderr"]
         try:
             runtime = runtime_named(self._order.runtime)
-            runtime.prepare(self._order, os.getcwd())
-            self._body = runtime.start(self._order, os.getcwd(), out.body_end, err.body_end)
+            once_more(runtime.prepare, self._order, os.getcwd())
+            self._body = once_more(runtime.start, self._order, os.getcwd(), out.body_end, err.body_end)
         except (OSError, ValueError) as error:
+            self._start_until = self._start_until or now + _START_MS
+            if isinstance(error, OSError) and is_passing(error) and now < self._start_until:
+                _note(f"the body cannot be started, trying again: {error}")
+                self._start_at = now + _START_AGAIN_MS
+                self._lifecycle.spawn_later()
+                return
             code = _fault_code(error) if isinstance(error, OSError) else "runtime_fault"
             self._lifecycle.spawn_failed(code, f"could not start the body: {error}")
             return
@@ -247,6 +270,15 @@ class Shim:
         for name, capture in self._captures.items():
             capture.release_body_end()
             self._selector.register(capture.pipe, selectors.EVENT_READ, lambda name=name: self._read(name))
+
+    def _request_end(self, body: Body) -> None:
+        """Repeated with each check until it can be sent."""
+        try:
+            body.signal(signal.SIGTERM)
+            self._untold = False
+        except OSError as error:
+            _note(f"the body cannot be asked to end, trying again: {error}")
+            self._untold = True
 
     def _reap(self) -> None:
         """Orphans below become children of the shim, so a shim without children has no descendants at all."""
@@ -331,10 +363,10 @@ class Shim:
     def _look(self, now: int) -> None:
         """Check that the shim is still needed and that the body keeps within its limits."""
         if self._body is not None and self._wait_status is None:
-            self._usage = used = self._body.usage()
-            if code := excess(self._order, used.cpu_ms, used.memory_mib, used.disk_mib, used.oom_kills):
-                self._lifecycle.fault(code, words(self._order, code))
-        if os.stat(".").st_nlink == 0:
+            if self._untold:
+                self._request_end(self._body)
+            self._check_limits(self._body)
+        if self._is_removed():
             self._lifecycle.stop("the attempt's folder was removed")
             self._leaving = self._lifecycle.phase is Phase.ENDED
         if not self._saved:
@@ -342,8 +374,23 @@ class Shim:
         if self._leave_at is not None and now >= self._leave_at:
             self._leaving = True
 
+    def _check_limits(self, body: Body) -> None:
+        try:
+            self._usage = used = body.usage()
+        except OSError:
+            return  # too many open files, for example: checked again soon
+        if code := excess(self._order, used.cpu_ms, used.memory_mib, used.disk_mib, used.oom_kills):
+            self._lifecycle.fault(code, words(self._order, code))
+
+    @staticmethod
+    def _is_removed() -> bool:
+        try:
+            return os.stat(".").st_nlink == 0
+        except OSError:
+            return False
+
     def _wake_at(self) -> int:
-        moments = [self._look_at]
+        moments = [self._look_at, *([self._start_at] if self._start_at > boottime_ms() else [])]
         deadline = self._lifecycle.next_deadline()
         if deadline is not None:
             moments.append(deadline)

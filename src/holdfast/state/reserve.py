@@ -16,6 +16,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.passing import once_more
+
 RESERVE_BYTES = 64 << 20
 RESERVE_SHARE = 20
 """The reserve takes at most one part in this many of a small disk."""
@@ -87,5 +89,5 @@ def _low_bytes(total: int) -> int:
 
 
 def _space(folder: Path) -> tuple[int, int]:
-    disk = os.statvfs(folder)
+    disk = once_more(os.statvfs, folder)
     return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize

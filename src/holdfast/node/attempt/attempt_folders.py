@@ -22,7 +22,7 @@ from holdfast.node.core.events import AttemptInputs, ShimStatus
 from holdfast.node.core.order import Order
 from holdfast.node.runtimes import child, owners, scratch
 from holdfast.node.runtimes import runtime as runtimes
-from holdfast.passing import is_passing, once_more, patiently
+from holdfast.passing import once_more, patiently, raise_if_passing, unless_passing
 from holdfast.tasks import in_own_thread
 
 FILE_BYTES_MAX = 1 << 20
@@ -66,11 +66,11 @@ def scan(attempts: Path) -> tuple[list[FoundAttempt], list[Path]]:
     Raises OSError rather than take a folder for unusable because of an error that passes."""
     found: list[FoundAttempt] = []
     litter: list[Path] = []
-    for folder in sorted(attempts.iterdir()):
+    for folder in sorted(attempts / name for name in patiently(os.listdir, attempts)):
         try:
             order = Order.from_dict(patiently(_read_json, folder / "order.json"))
         except (OSError, ValueError) as wrong:
-            _raise_if_passing(wrong)
+            raise_if_passing(wrong)
             litter.append(folder)
             continue
         if order.attempt == folder.name and not folder.is_symlink():
@@ -83,12 +83,13 @@ def scan(attempts: Path) -> tuple[list[FoundAttempt], list[Path]]:
 
 def _bring_back(folder: Path, order: Order) -> None:
     """After a reboot, mount the file system that the body wrote to again. If that fails, the attempt's final status
-    must not count any more: a result without its files is invalid."""
+    must not count any more: a result without its files is invalid. Raises OSError if it cannot be told now."""
     if not scratch.is_away(str(folder)):
         return
     try:
-        runtimes.runtime_named(order.runtime).prepare(order, str(folder))
+        patiently(runtimes.runtime_named(order.runtime).prepare, order, str(folder))
     except (OSError, ValueError) as wrong:
+        raise_if_passing(wrong)
         log.error("the scratch of %s is lost: %s", folder.name, wrong)
         with contextlib.suppress(OSError):
             (folder / "status.json").unlink(missing_ok=True)
@@ -109,7 +110,7 @@ def read_identity(folder: Path) -> tuple[int, int] | None:
     try:
         raw = _read_json(folder / "shim.json")
     except (OSError, ValueError) as wrong:
-        _raise_if_passing(wrong)
+        raise_if_passing(wrong)
         return None
     pid, ticks, boot = raw.get("pid"), raw.get("start_ticks"), raw.get("boot")
     if type(pid) is not int or type(ticks) is not int or pid <= 0:
@@ -141,13 +142,8 @@ def read_status(folder: Path) -> ShimStatus | None:
     try:
         return status_from(_read_json(folder / "status.json"))
     except (OSError, ValueError) as wrong:
-        _raise_if_passing(wrong)
+        raise_if_passing(wrong)
         return None
-
-
-def _raise_if_passing(wrong: OSError | ValueError) -> None:
-    if isinstance(wrong, OSError) and is_passing(wrong):
-        raise wrong
 
 
 def status_from(raw: object) -> ShimStatus:
@@ -183,7 +179,7 @@ def log_sizes(folder: Path) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for stream in ("stdout", "stderr"):
         with contextlib.suppress(OSError):
-            sizes[stream] = (folder / f"{stream}.log").stat().st_size
+            sizes[stream] = patiently((folder / f"{stream}.log").stat).st_size
     return sizes
 
 
@@ -197,7 +193,7 @@ def last_words(folder: Path) -> str:
 
 def processes_of(folder: Path) -> list[int]:
     """All live processes of an attempt: its shim, the shim's descendants, and processes that lost their shim but still
-    see the scratch folder."""
+    see the scratch folder. Raises OSError if that cannot be told now: a process that is overlooked lives on."""
     pids: set[int] = set()
     identity = patiently(read_identity, folder)
     if identity is not None and linux.is_alive(*identity):
@@ -207,9 +203,9 @@ def processes_of(folder: Path) -> list[int]:
     marker = f"\0{child.WORK_DIR}={os.path.realpath(folder)}/work\0".encode(errors="surrogateescape")
     users = {os.geteuid(), owners.recorded(str(folder))}
     scratch = None
-    with contextlib.suppress(OSError):  # already gone if an earlier removal was interrupted
-        scratch = work.stat()
-    for name in os.listdir("/proc"):
+    with unless_passing():  # already gone if an earlier removal was interrupted
+        scratch = patiently(work.stat)
+    for name in patiently(os.listdir, "/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         process = Path("/proc") / name
@@ -220,8 +216,8 @@ def processes_of(folder: Path) -> list[int]:
 
 def _sees(process: Path, scratch: os.stat_result) -> bool:
     for view in ("root/work", "cwd"):
-        with contextlib.suppress(OSError):
-            if os.path.samestat((process / view).stat(), scratch):
+        with unless_passing():
+            if os.path.samestat(patiently((process / view).stat), scratch):
                 return True
     return False
 
@@ -231,10 +227,11 @@ def _is_marked(process: Path, marker: bytes, users: set[int]) -> bool:
     for processes of this attempt's own user and of ours; otherwise another job could keep the attempt from being
     removed."""
     try:
-        if marker not in b"\0" + (process / "environ").read_bytes() + b"\0":
+        if marker not in b"\0" + patiently((process / "environ").read_bytes) + b"\0":
             return False
-        status = (process / "status").read_text()
-    except OSError:
+        status = patiently((process / "status").read_text)
+    except OSError as wrong:
+        raise_if_passing(wrong)
         return False
     return int(status.partition("\nUid:")[2].split()[0]) in users
 
@@ -263,10 +260,11 @@ async def until_removed(folder: Path) -> None:
 
 
 def _is_dead(pid: int) -> bool:
-    """Gone, or a zombie."""
+    """Gone, or a zombie. Raises OSError if it cannot be told now."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except (OSError, IndexError):
+        state = patiently(Path(f"/proc/{pid}/stat").read_bytes).rpartition(b")")[2].split()[0]
+    except (OSError, IndexError) as wrong:
+        raise_if_passing(wrong)
         return True
     return state in (b"Z", b"X")
 

@@ -28,8 +28,8 @@ from holdfast.node.images.image_names import NoImage
 from holdfast.node.node_files_client import AttemptAccess, NodeFilesRefused
 from holdfast.node.runtimes import child, scratch
 from holdfast.node.runtimes.runtime import runtime_named
-from holdfast.passing import is_passing, patiently
-from holdfast.tasks import in_own_thread
+from holdfast.passing import patiently, raise_if_passing
+from holdfast.tasks import in_own_thread, until_passed
 
 PACKAGE_FILE = "package.manifest"
 INDEX_FILE = "package.index"
@@ -80,9 +80,9 @@ class Preparer:
         order = replace(order, requirements=bool(attempt_inputs.requirements))
         try:
             await self._take_room(order)
-            await asyncio.to_thread(runtime_named(order.runtime).prepare, order, str(folder))
-            await asyncio.to_thread(reserve_output, folder, order.log_bytes_max)
-            await self._furnish(folder, order, attempt_inputs, told)
+            await asyncio.to_thread(patiently, runtime_named(order.runtime).prepare, order, str(folder))
+            await asyncio.to_thread(patiently, reserve_output, folder, order.log_bytes_max)
+            await until_passed(lambda: self._furnish(folder, order, attempt_inputs, told))
             return await self._surround(folder, order, attempt_inputs, told)
         except Unprepared:
             raise
@@ -187,11 +187,11 @@ class Preparer:
         told: Callable[[int, int], None],
     ) -> None:
         place = work / INPUTS
-        if not place.exists():
+        if not patiently(place.exists):
             place.mkdir(mode=0o755)
             os.chown(place, *owner)
         target = place / item.name
-        if target.is_symlink() or place.is_symlink():
+        if patiently(target.is_symlink) or patiently(place.is_symlink):
             raise Unprepared(Failure(FailureCode.DATA, f"the package has a symbolic link at the input {item.name}"))
         if item.manifest:
             await self._carrier.fetch(at, item.manifest, target, bytes_max=room, owner=owner, told=told)
@@ -216,8 +216,9 @@ def _text_in(work: Path, path: str) -> str:
         with Beneath(work) as tree:
             descriptor = tree.open_file(path)
             with open(descriptor, "rb") as file:
-                return file.read(TEXT_BYTES_MAX + 1).decode()
+                return patiently(file.read, TEXT_BYTES_MAX + 1).decode()
     except (OSError, NotAFile, UnicodeDecodeError) as wrong:
+        raise_if_passing(wrong)
         raise Unprepared(Failure(FailureCode.BUILD, f"the requirements {path} cannot be read: {wrong}")) from None
 
 
@@ -243,11 +244,10 @@ def recall_package(folder: Path) -> tuple[Manifest | None, BlobIndex]:
     try:
         manifest = Manifest.from_bytes(patiently((folder / PACKAGE_FILE).read_bytes))
     except (OSError, ManifestRefused) as wrong:
-        if isinstance(wrong, OSError) and is_passing(wrong):
-            raise  # without it, every file of the package would pass for a result
+        raise_if_passing(wrong)  # without it, every file of the package would pass for a result
         return None, BlobIndex()
     try:
-        return manifest, BlobIndex.from_bytes((folder / INDEX_FILE).read_bytes())
+        return manifest, BlobIndex.from_bytes(patiently((folder / INDEX_FILE).read_bytes))
     except OSError:
         return manifest, BlobIndex()
 
@@ -257,7 +257,7 @@ def errno_name(wrong: OSError) -> str:
 
 
 def _owner_of(folder: Path) -> tuple[int, int]:
-    status = folder.stat()
+    status = patiently(folder.stat)
     return status.st_uid, status.st_gid
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from holdfast.blobs import BlobCache, BlobIndex, Ignore, ManifestLimits, Scan, scan
@@ -19,7 +19,8 @@ from holdfast.node.core.events import DeliveredFiles
 from holdfast.node.core.verdicts import spawn_failure
 from holdfast.node.node_files_client import AttemptAccess, NodeFilesClient, NodeFilesRefused
 from holdfast.node.runtimes import child, scratch
-from holdfast.passing import is_passing, patiently
+from holdfast.passing import patiently, raise_if_passing, unless_passing
+from holdfast.tasks import until_passed
 
 STASH = child.STASH
 """What a capture read, on the job's own disk: the body may overwrite it before it is sent."""
@@ -64,9 +65,11 @@ class ResultUploader:
             found = await asyncio.to_thread(self._made, work)
             if not found.manifest.entries:
                 return DeliveredFiles()
-            carried = await self._carrier.send(
-                self._at, work, found, told=lambda done, total: told(Progress("files", done, total))
-            )
+
+            def files_told(done: int, total: int) -> None:
+                told(Progress("files", done, total))
+
+            carried = await until_passed(lambda: self._carrier.send(self._at, work, found, told=files_told))
         except NodeFilesRefused as wrong:
             raise Undelivered(Failure(FailureCode.DATA, f"the files were refused: {wrong.says}")) from None
         except BlobError as wrong:
@@ -140,7 +143,7 @@ class ResultUploader:
         place = self._folder / STASH
         kept = BlobCache(place, self._limits.total_bytes)
         if scratch.is_own(str(self._folder), STASH):
-            disk = os.statvfs(place)
+            disk = patiently(os.statvfs, place)
             free = disk.f_bavail * disk.f_frsize
         else:
             folders = [str(self._folder / name) for name in ("work", "checkpoint", child.BUILD)]
@@ -187,33 +190,22 @@ def _open_for_writing(folder: Path) -> str:
     """A file below the folder that some process has open for writing; empty: none. Sees only processes of this machine,
     and only those that the kernel shows to this user."""
     try:
-        device = os.stat(folder).st_dev
+        device = patiently(os.stat, folder).st_dev
         whole = [entry for entry in _files(folder) if not _UNFINISHED.leaves_out(entry.name, folder=False)]
-        inodes = {entry.stat(follow_symlinks=False).st_ino: entry.name for entry in whole}
+        inodes = {patiently(entry.stat, follow_symlinks=False).st_ino: entry.name for entry in whole}
     except OSError as wrong:
-        if is_passing(wrong):
-            raise
+        raise_if_passing(wrong)
         return ""
-    for name in os.listdir("/proc"):
+    for name in patiently(os.listdir, "/proc"):
         if not name.isdigit():
             continue
-        with _unless_passing():
+        with unless_passing():  # a process or a file of it is gone, or not ours to see
             for fd in patiently(os.listdir, f"/proc/{name}/fd"):
-                with _unless_passing():
-                    status = os.stat(f"/proc/{name}/fd/{fd}")
+                with unless_passing():
+                    status = patiently(os.stat, f"/proc/{name}/fd/{fd}")
                     if status.st_dev == device and status.st_ino in inodes and _writes(name, fd):
                         return inodes[status.st_ino]
     return ""
-
-
-@contextlib.contextmanager
-def _unless_passing() -> Iterator[None]:
-    """A process or a file of it is gone, or not ours to see. An error that passes does not mean that."""
-    try:
-        yield
-    except OSError as wrong:
-        if is_passing(wrong):
-            raise
 
 
 def _files(folder: Path) -> "list[os.DirEntry[str]]":
@@ -222,16 +214,18 @@ def _files(folder: Path) -> "list[os.DirEntry[str]]":
     while pending:
         with patiently(os.scandir, pending.pop()) as entries:
             for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
+                if patiently(entry.is_dir, follow_symlinks=False):
                     pending.append(entry.path)
-                elif entry.is_file(follow_symlinks=False):
+                elif patiently(entry.is_file, follow_symlinks=False):
                     found.append(entry)
     return found
 
 
 def _writes(pid: str, fd: str) -> bool:
-    with patiently(open, f"/proc/{pid}/fdinfo/{fd}") as file:
-        for line in file:
-            if line.startswith("flags:"):
-                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
-    return False
+    flags = [line for line in patiently(_text, f"/proc/{pid}/fdinfo/{fd}").splitlines() if line.startswith("flags:")]
+    return any(int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY for line in flags)
+
+
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read()

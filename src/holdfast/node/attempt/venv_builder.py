@@ -27,6 +27,7 @@ from holdfast.node.core.order import Order
 from holdfast.node.core.resource_usage import excess
 from holdfast.node.runtimes import child
 from holdfast.node.runtimes.runtime import Body, BodyView, runtime_named
+from holdfast.passing import once_more, patiently
 
 _PIP_SEEN = "/.pip"
 _CERTIFICATES = ("/etc/ssl/certs", "/etc/ca-certificates", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted")
@@ -94,7 +95,7 @@ def _laid_out(request: BuildRequest) -> tuple[Order, BodyView]:
     """Fill the folder of the build. Returns the order for pip, and its view."""
     order = Order.from_dict(request.order)
     folder = os.path.join(os.path.realpath(request.folder), child.BUILD)
-    owner = os.stat(folder)
+    owner = patiently(os.stat, folder)
     for name in ("tree", "tmp"):
         os.mkdir(os.path.join(folder, name), 0o755)
         os.chown(os.path.join(folder, name), owner.st_uid, owner.st_gid)
@@ -112,8 +113,7 @@ def _laid_out(request: BuildRequest) -> tuple[Order, BodyView]:
     ):
         if path:
             env[variable] = f"{work}/{name}"
-            with open(path, "rb") as file:
-                files[name] = file.read(_FILE_BYTES_MAX)
+            files[name] = patiently(_content, path)
     for name, data in files.items():
         _put(os.path.join(folder, name), data, owner.st_gid)
     pip_folder = _PIP_SEEN if sandboxed else _alone(folder, request.pip_folder)
@@ -127,9 +127,14 @@ def _laid_out(request: BuildRequest) -> tuple[Order, BodyView]:
     return pip, BodyView({"/work": folder, child.VENV: f"{folder}/tree"}, readable)
 
 
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_FILE_BYTES_MAX)
+
+
 def _put(path: str, data: bytes, group: int) -> None:
     """For the attempt's user to read: a key of the node's is among these, so nobody else may."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+    fd = patiently(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
     with open(fd, "wb") as file:
         os.fchown(fd, -1, group)
         file.write(data)
@@ -155,7 +160,7 @@ class _Build:
         self._proxy = IndexProxy(settings.hosts, settings.parent_of, rate)
         self._deadline = time.monotonic() + request.seconds_max
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._hear, say = os.pipe()
+        self._hear, say = patiently(os.pipe)
         argv = tuple(word.replace("{control}", str(theirs.fileno())) for word in self._order.argv)
         runtime = runtime_named(self._order.runtime)
         view = replace(view, keep=(theirs.fileno(),))
@@ -205,7 +210,7 @@ class _Build:
     def _listen(self) -> bool:
         """Take what pip printed. False: there is nothing now."""
         with contextlib.suppress(BlockingIOError):
-            chunk = os.read(self._hear, 1 << 16)
+            chunk = once_more(os.read, self._hear, 1 << 16)
             if chunk:
                 self._said = (self._said + chunk)[-_SAID_BYTES_MAX:]
                 return True
@@ -260,8 +265,9 @@ class _Build:
             await asyncio.sleep(_REAP_S)
 
     def _look(self) -> None:
-        used = self._body.usage()
-        self._code = self._code or excess(self._order, used.cpu_ms, used.memory_mib, used.disk_mib, used.oom_kills)
+        with contextlib.suppress(OSError):  # too many open files, for example: checked again soon
+            used = self._body.usage()
+            self._code = self._code or excess(self._order, used.cpu_ms, used.memory_mib, used.disk_mib, used.oom_kills)
         self._late = self._late or time.monotonic() > self._deadline
         if self._code or self._late:
             self._body.signal(signal.SIGKILL)
@@ -292,7 +298,7 @@ def build(request: BuildRequest) -> BuildReport:
 
 def main() -> None:
     # Standard output is for the report alone.
-    report = os.dup(1)
+    report = patiently(os.dup, 1)
     os.dup2(2, 1)
     request = BuildRequest.from_json(sys.stdin.buffer.readline())
     with open(report, "wb") as line:

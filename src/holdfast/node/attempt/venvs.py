@@ -40,6 +40,7 @@ from holdfast.node.attempt.venv_builder import BuildReport, BuildRequest
 from holdfast.node.core.order import Order
 from holdfast.node.core.resource_usage import words
 from holdfast.node.runtimes import child, scratch
+from holdfast.passing import patiently
 
 MIB_MAX = 20 * 1024
 _WORDS_MAX = 1_500
@@ -123,18 +124,19 @@ class Venvs:
             raise VenvFailed(FailureCode.BUILD, str(wrong)) from None
         key = key_of(requirements, self._folder if self._in_place else None)
         with self._alone(f"{key}.lock"):
-            if (found := self._give(key, order.attempt)) is not None:
+            if (found := patiently(self._give, key, order.attempt)) is not None:
                 return found
             for litter in self._folder.glob(f"building-{key}-*"):  # not in use: we hold the lock
                 shutil.rmtree(litter, ignore_errors=True)
             tree = self._build(order, requirements)
-            if not self._make_room(scratch.measured_mib(str(tree)) + 1):
-                _freeze(tree)
+            # Each of these steps can be repeated: what it had done when it failed is done again, or was undone.
+            if not patiently(self._make_room, scratch.measured_mib(str(tree)) + 1):
+                patiently(_freeze, tree)
                 return tree
-            self._keep(key, requirements, tree)
-            found = self._give(key, order.attempt)
+            patiently(self._keep, key, requirements, tree)
+            found = patiently(self._give, key, order.attempt)
         assert found is not None
-        _empty(tree.parent)
+        patiently(_empty, tree.parent)
         return found
 
     def held_mib(self) -> int:
@@ -154,7 +156,7 @@ class Venvs:
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        lock = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = patiently(os.open, self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -3,8 +3,8 @@
 The shim drives it in production, the simulator in a simulated world. Duties of the caller:
 
 1. Call `due(now)` after every event and at `next_deadline()`, and carry out the act it returns.
-2. After `START`, call `body_started` or `spawn_failed`; once the body and all its processes are dead, call
-   `body_ended`.
+2. After `START`, call `body_started`, `spawn_later` or `spawn_failed`; once the body and all its processes are dead,
+   call `body_ended`.
 3. Pass times in milliseconds of one clock that runs on while the machine is suspended (CLOCK_BOOTTIME).
 """
 
@@ -118,6 +118,10 @@ class AttemptLifecycle:
         if self.phase is not Phase.ENDED and self._started is None:
             self._started = now
             self.phase = Phase.RUNNING
+
+    def spawn_later(self) -> None:
+        """It could not be started now: `due` returns START again, if it still may."""
+        self._asked_to_start = False
 
     def spawn_failed(self, code: str, detail: str) -> None:
         if self._started is None:

@@ -19,6 +19,7 @@ from holdfast.node.core.order import Order
 from holdfast.node.runtimes import cgroups, child, gpus, lent, netns, owners, scratch, seccomp, system_view, trials
 from holdfast.node.runtimes.body_folders import Folders
 from holdfast.node.runtimes.runtime import BodyView, Ended, Usage
+from holdfast.passing import briefly, exists
 
 MEMORY_MIB = 512
 """For /tmp and /dev/shm if an order sets no memory limit."""
@@ -146,7 +147,7 @@ class _Plan:
         if order.checkpoint:
             writable["/checkpoint"] = f"{folder}/checkpoint"
         readable: dict[str, str] = {}
-        if os.path.isdir(lent.place(folder)):
+        if exists(lent.place(folder)):
             readable[lent.SEEN_AS] = lent.place(folder)
         if order.venv:
             readable[child.VENV] = order.venv
@@ -183,7 +184,7 @@ def _out_of_sight(place: str) -> None:
 def _stage_for(paths: list[str]) -> str:
     """A folder that can be covered by a mount without hiding any of these."""
     for stage in _STAGES:
-        if os.path.isdir(stage) and not any((path + "/").startswith(stage + "/") for path in paths):
+        if exists(stage) and not any((path + "/").startswith(stage + "/") for path in paths):
             return stage
     raise FileNotFoundError(2, f"none of {', '.join(_STAGES)} can be used to show the sandbox its folders")
 
@@ -231,11 +232,11 @@ class SandboxedBody:
         """SIGTERM is not sent to the outer bwrap, whose death would kill the body without its grace, nor to the router,
         which the body may need until its end."""
         spared = {self.pid, self._network.router if self._network else 0} if number != signal.SIGKILL else set[int]()
-        linux.signal_all([pid for pid in linux.descendants(os.getpid()) if pid not in spared], number)
+        linux.signal_all([pid for pid in child.descendants(self.pid, number) if pid not in spared], number)
 
     def ended(self, wait_status: int, last_words: str) -> Ended:
         """bwrap reports a death by signal as 128 + its number, like a shell: both interpretations are passed on."""
-        finished = b'"exit-code"' in os.pread(self._status, 4096, 0)
+        finished = b'"exit-code"' in briefly(os.pread, self._status, 4096, 0)
         os.close(self._status)
         if self._network is not None:
             self._network.close()
@@ -331,6 +332,7 @@ class BubblewrapRuntime:
 
     def _start(self, order: Order, folder: str, view: BodyView | None, stdout: int, stderr: int) -> SandboxedBody:
         uid = owners.take(folder) if not owners.hindrance() else 0
+        folders = Folders(order, folder)  # before the body: what fails afterwards would leave it to itself
         plan = _Plan(order, folder, uid, view)
         confinement = _Confinement(order, plan, uid)
         # For bwrap itself, not for the body. If the shim dies while a sandbox is being set up, bwrap's second process
@@ -349,7 +351,7 @@ class BubblewrapRuntime:
             raise
         finally:
             plan.close()
-        return SandboxedBody(pid, plan.status, order, Folders(order, folder), confinement)
+        return SandboxedBody(pid, plan.status, order, folders, confinement)
 
     def end(self, folder: str) -> None:
         groups = cgroups.recorded(folder)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from holdfast.durable import atomic_write
+from holdfast.passing import briefly, once_more, raise_if_passing, unless_passing
 
 RECORD = "cgroups.json"
 CONTROLLERS = ("memory", "cpu", "cpuacct", "pids", "blkio")
@@ -51,15 +52,15 @@ def _write(path: str, value: object) -> None:
 
 
 def _numbers(path: str) -> dict[str, int]:
-    """A file with lines `name number`; empty if it does not exist."""
-    with contextlib.suppress(OSError):
+    """A file with lines `name number`; empty if it does not exist. Raises OSError if it cannot be read now."""
+    with unless_passing():
         pairs = [line.split() for line in _read(path).splitlines()]
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
     return {}
 
 
 def _number(path: str) -> int:
-    with contextlib.suppress(OSError, ValueError):
+    with unless_passing(), contextlib.suppress(ValueError):
         return int(_read(path))
     return 0
 
@@ -79,11 +80,13 @@ class Hierarchy:
 
 
 def detect(proc: str = "/proc/self") -> Hierarchy:
-    """What this process may use. Creates no group of an attempt, but with version 2 prepares the parent group."""
+    """What this process may use. Creates no group of an attempt, but with version 2 prepares the parent group. Raises
+    OSError if that cannot be told now: a job must not run without its limits because of that."""
     try:
         mounts = [line.split() for line in _read(f"{proc}/mountinfo").splitlines()]
         own = {key: path for _, key, path in (line.split(":", 2) for line in _read(f"{proc}/cgroup").splitlines())}
     except (OSError, ValueError) as error:
+        raise_if_passing(error)
         return Hierarchy(missing=dict.fromkeys(CONTROLLERS, f"control groups cannot be found: {error}"))
     v1: dict[str, tuple[str, str]] = {}
     v2 = ""
@@ -126,6 +129,7 @@ def _second(own: str) -> Hierarchy:
         _settle(base)
         there = _read(f"{base}/cgroup.subtree_control").split()
     except OSError as error:
+        raise_if_passing(error)
         why = f"no groups can be made in {base}: {error.strerror}"
         return Hierarchy(2, missing=dict.fromkeys(CONTROLLERS, why))
     missing = {name: f"the controller {v2} is not given to {base}" for name, v2 in _V2.items() if v2 not in there}
@@ -144,7 +148,7 @@ def _settle(base: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 _write(f"{leaf}/cgroup.procs", pid)
     for name in sorted(wanted):
-        with contextlib.suppress(OSError):  # a controller that cannot be enabled is reported as missing
+        with unless_passing():  # a controller that cannot be enabled is reported as missing
             _write(f"{base}/cgroup.subtree_control", f"+{name}")
 
 
@@ -332,6 +336,9 @@ class Groups:
     def oom(self) -> str:
         """`oom_job`: a process was ended because this group hit its own limit. `oom_node`: one was ended although it
         did not. Empty: none was ended."""
+        return briefly(self._oom)
+
+    def _oom(self) -> str:
         if not self._oom_kills():
             return ""
         return "oom_job" if self._by_own_limit() else "oom_node"
@@ -471,11 +478,13 @@ def _is_kernel_log(found: os.stat_result) -> bool:
 
 
 def recorded(folder: str) -> Groups | None:
-    """The groups of the attempt in this folder, as recorded before they were created; None: it had none."""
+    """The groups of the attempt in this folder, as recorded before they were created; None: it had none. Raises OSError
+    if that cannot be told now."""
     try:
-        raw = json.loads(_read(os.path.join(folder, RECORD)))
+        raw = json.loads(once_more(_read, os.path.join(folder, RECORD)))
         version, places, top = raw["version"], raw["places"], raw["top"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise_if_passing(error)
         return None
     name = name_of(folder)
     if not isinstance(places, dict) or any(os.path.basename(str(place)) != name for place in places.values()):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from holdfast.node import linux
 from holdfast.node.core.order import Order
 from holdfast.node.runtimes import lent, scratch
+from holdfast.passing import briefly
 
 SHELL = ("/bin/sh", "-c", 'exec "$@"', "sh")
 """Runs a body's argv: exit code 127 if the command does not exist, 126 if it cannot be executed."""
@@ -70,7 +71,7 @@ def _prepare(parent: int, cwd: str, stdout: int, stderr: int, keep: Sequence[int
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.setsid()
-    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    os.dup2(briefly(os.open, "/dev/null", os.O_RDONLY), 0)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     for fd in keep:
@@ -173,12 +174,30 @@ def environment(
     return whole
 
 
+def descendants(body: int, number: int) -> list[int]:
+    """The processes of a body, to be sent this signal. The body itself can be killed even if nothing can be listed now.
+    Raises OSError if another signal cannot be sent now."""
+    try:
+        return linux.descendants(os.getpid())
+    except OSError:
+        if number != signal.SIGKILL:
+            raise
+        return [body]
+
+
 class MachineMemory:
     """Whether the machine ran out of memory since this object was created. Weak evidence: it does not show whose
     process was ended, so it is only used if there is nothing better, and only for a body that was killed."""
 
     def __init__(self) -> None:
-        self._kills = linux.oom_kills()
+        self._kills = self._counted()
 
     def ran_out(self) -> bool:
-        return linux.oom_kills() > self._kills
+        before, now = self._kills, self._counted()
+        return before is not None and now is not None and now > before
+
+    @staticmethod
+    def _counted() -> int | None:
+        with contextlib.suppress(OSError):
+            return linux.oom_kills()
+        return None

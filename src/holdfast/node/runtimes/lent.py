@@ -7,6 +7,8 @@ only the standard library is put into a folder of its own, which the body sees r
 import os
 import pkgutil
 
+from holdfast.passing import exists
+
 SEEN_AS = "/holdfast"
 _NAME = "lent"
 _PACKAGE = '''"""What a job may use of Holdfast. Where the job brings a Holdfast of its own, that is found as well."""
@@ -20,7 +22,7 @@ __path__ = extend_path(__path__, __name__)
 def lay_out(folder: str) -> None:
     """Install it in an attempt's folder. Idempotent."""
     target = place(folder)
-    if os.path.isdir(target):
+    if exists(target):
         return
     source = pkgutil.get_data("holdfast", "checkpoint.py")
     if source is None:

@@ -14,6 +14,7 @@ from hashlib import sha256
 
 from holdfast.durable import atomic_write
 from holdfast.node.runtimes.hindrances import NONE, NOT_ROOT, Hindrance
+from holdfast.passing import briefly, exists, raise_if_passing
 
 FIRST = 1_900_000_000
 """Above the ranges that distributions assign to people, services and containers."""
@@ -26,8 +27,8 @@ def hindrance() -> Hindrance:
     """Why attempts get no users of their own; empty if they do."""
     if os.geteuid() != 0:
         return NOT_ROOT
-    with open("/proc/self/uid_map") as lines:
-        ranges = [[int(word) for word in line.split()] for line in lines]
+    lines = briefly(_read, "/proc/self/uid_map").splitlines()
+    ranges = [[int(word) for word in line.split()] for line in lines]
     known = any(first <= FIRST and first + count >= FIRST + COUNT for first, _, count in ranges)
     return NONE if known else Hindrance("the node runs in a user namespace that has no such users")
 
@@ -44,18 +45,25 @@ def _alone(registry: str) -> Iterator[None]:
 
 
 def recorded(folder: str) -> int:
+    """The user of the attempt in this folder; 0: none. Raises OSError if that cannot be told now."""
     try:
-        with open(os.path.join(folder, RECORD)) as file:
-            return int(file.read(32))
-    except (OSError, ValueError):
+        return int(briefly(_read, os.path.join(folder, RECORD)))
+    except (OSError, ValueError) as error:
+        raise_if_passing(error)
         return 0
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read(1 << 16)
 
 
 def _holder(registry: str, uid: int) -> str:
     """The folder of the attempt that has this user; empty: none."""
     try:
-        folder = os.readlink(os.path.join(registry, str(uid)))
-    except OSError:
+        folder = briefly(os.readlink, os.path.join(registry, str(uid)))
+    except OSError as error:
+        raise_if_passing(error)
         return ""
     return folder if recorded(folder) == uid else ""
 
@@ -90,5 +98,5 @@ def release(folder: str, registry: str = REGISTRY) -> None:
         for name in os.listdir(registry):
             with contextlib.suppress(OSError):
                 holder = os.readlink(os.path.join(registry, name))
-                if holder == folder or not os.path.exists(holder):
+                if holder == folder or not exists(holder):
                     os.unlink(os.path.join(registry, name))

@@ -23,7 +23,7 @@ class ProcessBody:
         self._peak_mib = 0
 
     def signal(self, number: int) -> None:
-        linux.signal_all(linux.descendants(os.getpid()), number)
+        linux.signal_all(child.descendants(self.pid, number), number)
 
     def ended(self, wait_status: int, last_words: str) -> Ended:
         code = os.waitstatus_to_exitcode(wait_status)
@@ -74,8 +74,8 @@ class ProcessRuntime:
     def start_build(self, order: Order, folder: str, view: BodyView, stdout: int, stderr: int) -> ProcessBody:
         place = view.writable["/work"]
         env = child.environment(order, place)
-        pid = child.spawn(order.argv, env, place, stdout, stderr, keep=view.keep)
-        return ProcessBody(pid, Folders(order, folder))
+        folders = Folders(order, folder)  # before the body: what fails afterwards would leave it to itself
+        return ProcessBody(child.spawn(order.argv, env, place, stdout, stderr, keep=view.keep), folders)
 
     def start(self, order: Order, folder: str, stdout: int, stderr: int) -> ProcessBody:
         argv = (*child.SHELL, *order.argv)
@@ -84,7 +84,8 @@ class ProcessRuntime:
         env = child.environment(order, work, saved, child.python_prefix(), lent.place(folder))
         if order.venv:
             env |= {"VIRTUAL_ENV": order.venv, "PATH": env["PATH"].replace(child.VENV, order.venv, 1)}
-        return ProcessBody(child.spawn(argv, env, work, stdout, stderr), Folders(order, folder))
+        folders = Folders(order, folder)
+        return ProcessBody(child.spawn(argv, env, work, stdout, stderr), folders)
 
 
 RUNTIME = ProcessRuntime()

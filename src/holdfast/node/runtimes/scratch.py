@@ -17,6 +17,7 @@ from functools import cache
 from holdfast.node import linux
 from holdfast.node.runtimes import trials
 from holdfast.node.runtimes.hindrances import NONE, NOT_ROOT, Hindrance, Lack, not_installed
+from holdfast.passing import briefly, exists, unless_passing
 
 IMAGE = "scratch.img"
 _NEW = "scratch.new"
@@ -52,9 +53,17 @@ def room_for(mib: int) -> int:
 def mounts_below(folder: str) -> list[str]:
     """The mount points in this folder and below, the last mount first."""
     inside = os.path.realpath(folder) + "/"
-    with open("/proc/self/mountinfo", "rb") as lines:
-        places = [_plain(line.split(b" ")[4]) for line in lines]
+    places = [_plain(words[4]) for words in _mounts()]
     return [place for place in reversed(places) if (place + "/").startswith(inside)]
+
+
+def _mounts() -> list[list[bytes]]:
+    return [line.split(b" ") for line in briefly(_read_mounts).splitlines()]
+
+
+def _read_mounts() -> bytes:
+    with open("/proc/self/mountinfo", "rb") as file:
+        return file.read()
 
 
 def _plain(escaped: bytes) -> str:
@@ -68,20 +77,18 @@ def loops_below(folder: str) -> list[str]:
     """Loop devices whose image is, or was, in this folder."""
     inside = os.path.realpath(folder) + "/"
     found: list[str] = []
-    for name in sorted(os.listdir("/sys/block")) if os.path.isdir("/sys/block") else []:
-        with contextlib.suppress(OSError), open(f"/sys/block/{name}/loop/backing_file") as file:
-            if name.startswith("loop") and file.read().startswith(inside):
+    for name in sorted(briefly(os.listdir, "/sys/block")) if os.path.isdir("/sys/block") else []:
+        with unless_passing():
+            if name.startswith("loop") and briefly(_read, f"/sys/block/{name}/loop/backing_file").startswith(inside):
                 found.append(name)
     return found
 
 
 def scratch_mounts() -> list[str]:
     """Mount points of the scratch of all attempts on this machine, the last mount first."""
-    with open("/proc/self/mountinfo", "rb") as lines:
-        words = [line.split(b" ") for line in lines]
     return [
         _plain(line[4])
-        for line in reversed(words)
+        for line in reversed(_mounts())
         if line[line.index(b"-") + 2].startswith(b"/dev/loop")
         and os.path.basename(line[4]) == (os.path.basename(line[3]) or _DISK.encode())
         and os.path.exists(os.path.join(os.path.dirname(_plain(line[4])), IMAGE))
@@ -90,16 +97,16 @@ def scratch_mounts() -> list[str]:
 
 def devices_below(folder: str) -> tuple[str, ...]:
     """`major:minor` of the loop devices of this folder."""
-    return tuple(_read(f"/sys/block/{name}/dev") for name in loops_below(folder))
+    return tuple(briefly(_read, f"/sys/block/{name}/dev") for name in loops_below(folder))
 
 
 def disk_under(folder: str) -> tuple[str, ...]:
     """`major:minor` of the disk that this folder is on; empty if the kernel cannot limit it."""
-    device = os.stat(folder).st_dev
+    device = briefly(os.stat, folder).st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     whole = os.path.realpath(f"/sys/dev/block/{name}")
     if os.path.exists(f"{whole}/partition"):  # limits are for whole disks
-        name = _read(f"{os.path.dirname(whole)}/dev")
+        name = briefly(_read, f"{os.path.dirname(whole)}/dev")
     return (name,) if os.path.exists(whole) else ()
 
 
@@ -120,7 +127,7 @@ def hindrance() -> Hindrance:
         return not_installed("mkfs.ext4", "e2fsprogs")
     with trials.folder_for("scratch", detach) as folder:
         try:
-            make(folder, ("work",), 1, 0)
+            briefly(make, folder, ("work",), 1, 0)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 return Hindrance(f"no file can be mounted: {error.strerror or error}")
@@ -147,7 +154,7 @@ def make(folder: str, names: tuple[str, ...], mib: int, uid: int) -> None:
     if mounted:  # an earlier call was interrupted here: nothing is in it yet
         detach(folder)
         os.unlink(image)
-    if not os.path.exists(image):
+    if not exists(image):
         _format(folder, room_for(mib))
     elif not _is_clean(image):
         raise OSError(errno.EIO, "the machine was not shut down cleanly, and what the job had written is lost")
@@ -244,12 +251,12 @@ def _parts(fd: int) -> list[tuple[int, bytes]]:
 def is_plain(folder: str, names: tuple[str, ...]) -> bool:
     """Whether these folders were created without scratch. They may have content, which scratch would cover."""
     places = [os.path.join(folder, name) for name in names]
-    return any(os.path.isdir(place) for place in places) and not os.path.exists(os.path.join(folder, IMAGE))
+    return any(os.path.isdir(place) for place in places) and not exists(os.path.join(folder, IMAGE))
 
 
 def is_away(folder: str) -> bool:
     """Whether there is scratch that is not mounted: the machine was rebooted since."""
-    return os.path.exists(os.path.join(folder, IMAGE)) and not mounts_below(folder)
+    return exists(os.path.join(folder, IMAGE)) and not mounts_below(folder)
 
 
 def _is_clean(image: str) -> bool:
@@ -276,9 +283,11 @@ def _run(argv: tuple[str, ...]) -> None:
 def _attach(image: str) -> tuple[int, int]:
     """Attach the image to a loop device. Returns its number, and a descriptor that keeps it until it is mounted. It
     frees itself when it is no longer used, whenever this process dies."""
-    backing = os.open(image, os.O_RDWR | os.O_CLOEXEC)
-    control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with contextlib.ExitStack() as opened:
+        backing = os.open(image, os.O_RDWR | os.O_CLOEXEC)
+        opened.callback(os.close, backing)
+        control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+        opened.callback(os.close, control)
         for _ in range(_TRIES):
             number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
             device = os.open(_node(number), os.O_RDWR | os.O_CLOEXEC)
@@ -292,9 +301,6 @@ def _attach(image: str) -> tuple[int, int]:
                 if error.errno != errno.EBUSY:
                     raise
         raise OSError(errno.EBUSY, "no loop device is free")
-    finally:
-        os.close(control)
-        os.close(backing)
 
 
 def _node(number: int) -> str:
@@ -311,8 +317,8 @@ def _node(number: int) -> str:
 
 def is_own(folder: str, name: str = "work") -> bool:
     """Whether the folder is on a file system of its own."""
-    with contextlib.suppress(OSError):
-        return os.stat(os.path.join(folder, name)).st_dev != os.stat(folder).st_dev
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return briefly(os.stat, os.path.join(folder, name)).st_dev != briefly(os.stat, folder).st_dev
     return False
 
 
@@ -370,7 +376,7 @@ def detach(folder: str) -> None:
 
 def _forget_places(folder: str) -> None:
     """Remove mount points from which a process that died had only removed the visible mount."""
-    if os.path.exists(os.path.join(folder, IMAGE)):
+    if exists(os.path.join(folder, IMAGE)):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):  # not a folder, or not empty: not a mount point
                 os.rmdir(os.path.join(folder, name))

@@ -6,6 +6,8 @@ import glob
 import os
 from typing import NamedTuple
 
+from holdfast.passing import exists
+
 
 class SystemPath(NamedTuple):
     path: str
@@ -77,6 +79,6 @@ def options() -> list[str]:
         for path in sorted(glob.glob(shown.path)) if "*" in shown.path else [shown.path]:
             if os.path.islink(path):
                 words += ["--symlink", os.readlink(path), path]
-            elif os.path.exists(path):
+            elif exists(path):
                 words += ["--ro-bind", path, path]
     return words

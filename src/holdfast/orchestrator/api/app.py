@@ -45,9 +45,10 @@ from holdfast.orchestrator.api.dispatch import (
 )
 from holdfast.orchestrator.api.routes import BODY_BYTES_MAX, ROUTES, Route
 from holdfast.orchestrator.api.service import health
-from holdfast.orchestrator.api_error import ApiError
+from holdfast.orchestrator.api_error import ApiError, Unavailable
 from holdfast.orchestrator.connections.early_answers import EarlyAnswers
 from holdfast.orchestrator.connections.recognition import recognized
+from holdfast.passing import is_passing
 from holdfast.state import StoreError
 from holdfast.wire.errors import ErrorView
 
@@ -175,6 +176,9 @@ def _error(request: Request[Any, Any, Any], wrong: Exception) -> ApiError:
             return body_too_large(request.route_handler.opt.get(BODY_MAX, BODY_BYTES_MAX))
         case ClientException() | HTTPException() if wrong.status_code < 500:
             return ApiError("bad_request", wrong.detail or "the request is invalid")
+        case OSError() if is_passing(wrong):
+            log.error("%s %s failed: %s", request.method, redacted(path), wrong)
+            return Unavailable("busy", f"the orchestrator's machine lacks something: {wrong.strerror}; nothing is lost")
         case _:
             log.error("%s %s failed", request.method, redacted(path), exc_info=wrong)
             return ApiError("internal", "the orchestrator failed on this request", "Its log says more.")

@@ -6,6 +6,7 @@ strangers below it: see `Admission`. A connection without a stream is closed aft
 """
 
 import asyncio
+import logging
 import os
 import socket
 import stat
@@ -28,6 +29,8 @@ LOOK_SHARE = 50
 """Looking takes at most this part of a processor's time."""
 HEADROOM = 8
 """This part of gRPC's own limit stays free, so that a new connection is accepted before another is closed for it."""
+log = logging.getLogger("holdfast.connections")
+
 OPEN_FILES = "/proc/self/fd"
 
 Peer = tuple[str, int]
@@ -95,7 +98,13 @@ class NodePort:
         """Look at the connections until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            found, took_s = await asyncio.to_thread(self._timed_look)
+            try:
+                found, took_s = await asyncio.to_thread(self._timed_look)
+            except OSError as wrong:
+                # Too many open files, for example. Connections are judged by the next look.
+                log.warning("connections to the node port cannot be looked at: %s", wrong)
+                await asyncio.sleep(LOOK_S_MAX)
+                continue
             self._judge(found, loop.time())
             self._reports.report(loop.time())
             await asyncio.sleep(min(max(took_s * LOOK_SHARE, LOOK_S_MIN), LOOK_S_MAX))

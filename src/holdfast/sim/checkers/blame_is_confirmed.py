@@ -49,6 +49,9 @@ class BlameIsConfirmed(Rule):
             case Confirmation.CONFIRMED:
                 if doubted is None or said is None or said == doubted:
                     self.fail(f"{job.id} is confirmed by {said}; {doubted} said so before")
+                for attempt in decision.changes:
+                    if isinstance(attempt, Attempt) and attempt.job == job.id and self._blames(attempt):
+                        self._is_independent(attempt, doubted)
             case Confirmation.TAKEN:
                 if doubted is None or job.id not in self._stopped:
                     self.fail(f"nobody took the verdict on {job.id}")
@@ -59,6 +62,10 @@ class BlameIsConfirmed(Rule):
                 others = self._others(job, said or doubted, decision, view)
                 if not once and others:
                     self.fail(f"{job.id} ended unconfirmed as {said or doubted} says, though {others} could be asked")
+
+    def _is_independent(self, attempt: Attempt, doubted: NodeId | None) -> None:
+        if attempt.resumed is not None and attempt.resumed.node == doubted:
+            self.fail(f"{attempt.id} confirms what {doubted} said, and started from what {doubted} saved")
 
     def _spent(self, job: object) -> bool:
         """Whether the job had all its attempts: none is left to confirm anything."""

@@ -1,12 +1,11 @@
 """SPEC J8, A12: over the whole life of a job, its checkpoint only moves forward, except that nothing goes on from what
-an attempt saved whose failure had to be confirmed, or from what a machine saved that delivered a false result. Every
+a machine saved whose word on the job had to be confirmed, that delivered a false result, or that was refuted. Every
 attempt of a job of class `resume` starts from the current one."""
 
 from holdfast.kernel.decision import Decision, Row
 from holdfast.kernel.events import AnyEvent
 from holdfast.model import (
     Attempt,
-    AttemptId,
     Checkpoint,
     Entry,
     FailureCode,
@@ -25,13 +24,19 @@ class CheckpointsForward(Rule):
     def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._kept: dict[JobId, Checkpoint] = {}
-        self._doubted: set[AttemptId] = set()
-        """Attempts whose failure had to be confirmed. The job goes back to where they started."""
+        self._doubted: set[tuple[JobId, NodeId]] = set()
+        """Jobs, and machines whose word on them had to be confirmed. The job goes back to what others saved."""
         self._liars: set[NodeId] = set()
-        """Machines that delivered a false result. The job goes back to an ancestor of what they saved."""
+        """Machines that delivered a false result, or were refuted. The job goes back to an ancestor of what they saved;
+        `liars_are_undone` says when it must."""
 
     def journaled(self, entries: list[Entry]) -> None:
-        self._doubted.update(entry.attempt for entry in entries if entry.kind == "job.confirming" and entry.attempt)
+        for entry in entries:
+            if entry.kind == "job.confirming" and entry.job and entry.node:
+                self._doubted.add((entry.job, entry.node))
+            refuted = entry.facts is not None and entry.facts.failure is FailureCode.REFUTED
+            if entry.kind == "node.strike" and entry.node and refuted:
+                self._liars.add(entry.node)
 
     def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
         for _, row in rows:
@@ -40,19 +45,21 @@ class CheckpointsForward(Rule):
         for before, row in rows:
             if isinstance(row, Attempt) and before is None and row.resumed is not None:
                 kept = self._kept.get(row.job)
-                if kept is not None and row.resumed.depth < kept.depth and not self._undone(kept):
+                if kept is not None and row.resumed.depth < kept.depth and not self._undone(row.job, kept):
                     self.fail(f"{row.id} starts from depth {row.resumed.depth}; depth {kept.depth} was kept before")
         for _, row in rows:
             if isinstance(row, Job):
                 self._moved_on(row)
 
-    def _undone(self, kept: Checkpoint) -> bool:
-        return kept.attempt in self._doubted or any(one.node in self._liars for one in kept.line)
+    def _undone(self, job: JobId, kept: Checkpoint) -> bool:
+        """A contender that started from what a doubted machine saved is not believed either, if it fails."""
+        doubted = any((job, one.node) in self._doubted for one in kept.line[:2])
+        return doubted or any(one.node in self._liars for one in kept.line)
 
     def _moved_on(self, job: Job) -> None:
         kept, now = self._kept.get(job.id), job.checkpoint
         back = kept is not None and (now is None or now.depth < kept.depth or now.made_ms < kept.made_ms)
-        if kept is not None and back and not self._undone(kept):
+        if kept is not None and back and not self._undone(job.id, kept):
             self.fail(f"{job.id} kept {kept} and goes back to {now}")
         self._kept.pop(job.id, None)
         if now is not None:

@@ -1,10 +1,22 @@
-"""SPEC J8, A12: a checkpoint names its author and its ancestor. Once a machine delivered a false result, no job goes on
-from what it saved before, and no attempt that grew from that can win. A result names only files that its attempt
-sent."""
+"""SPEC J8, A12: a checkpoint names its author and its ancestor. Once a machine delivered a false result, or exit codes
+that others refuted brought it to the faults for which it is set aside, no job goes on from what it saved before, and no
+attempt that grew from that can win. A result names only files that its attempt sent."""
 
-from holdfast.kernel.decision import Row
-from holdfast.model import Attempt, AttemptId, Checkpoint, FailureCode, Instant, Job, JobId, NodeId
-from holdfast.sim.watch import Rule, SceneView
+from holdfast.kernel.decision import Decision, Row
+from holdfast.kernel.events import AnyEvent
+from holdfast.model import (
+    Attempt,
+    AttemptId,
+    Checkpoint,
+    FailureCode,
+    Instant,
+    Job,
+    JobId,
+    Node,
+    NodeId,
+    Verdict,
+)
+from holdfast.sim.watch import Rule, SceneView, View
 
 
 class LiarsAreUndone(Rule):
@@ -15,6 +27,26 @@ class LiarsAreUndone(Rule):
         """Those with a checkpoint."""
         self._attempts: dict[AttemptId, Attempt] = {}
         """Those that started from a checkpoint and may win, and those whose result may be accepted."""
+        self._refuted: dict[JobId, tuple[NodeId, Instant]] = {}
+        """Machines that are found out by the end of a job, once that is durable."""
+
+    def decided(self, leader: str, event: AnyEvent, now: Instant, decision: Decision, view: View) -> None:
+        for row in decision.changes:
+            if isinstance(row, Job) and row.verdict is not None:
+                self._refuted.pop(row.id, None)
+                if row.verdict is Verdict.SUCCEEDED and (liar := self._found_out(row, decision, view)) is not None:
+                    self._refuted[row.id] = liar, now
+
+    def _found_out(self, job: Job, decision: Decision, view: View) -> NodeId | None:
+        before = view.get(("job", job.id))
+        pending = before.pending_verdict if isinstance(before, Job) else None
+        if pending is None or pending.excused or pending.failure.code is not FailureCode.EXIT_CODE:
+            return None
+        rows = (*decision.changes, *view.values())
+        winner = next((a.node for a in rows if isinstance(a, Attempt) and a.id == job.accepted), None)
+        struck = next((n.strikes for n in rows if isinstance(n, Node) and n.id == pending.node), 0)
+        enough = struck >= self.scene.settings.strikes_to_quarantine
+        return pending.node if enough and winner != pending.node else None
 
     def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
         for _, row in rows:
@@ -25,6 +57,9 @@ class LiarsAreUndone(Rule):
         for _, row in rows:
             if isinstance(row, Job):
                 self._job(row)
+                if row.verdict is Verdict.SUCCEEDED and row.id in self._refuted:
+                    liar, found_ms = self._refuted.pop(row.id)
+                    self._lied[liar] = found_ms
         for job in self._jobs.values():
             self._believes(job.id, job.checkpoint)
         for attempt in list(self._attempts.values()):
