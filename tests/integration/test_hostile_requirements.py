@@ -19,6 +19,7 @@ from holdfast.model import FailureCode, Result
 from holdfast.node.attempt import venvs
 from holdfast.node.attempt.venvs import VenvFailed
 from holdfast.node.runtimes import child, owners, scratch
+from holdfast.node.runtimes.container_request import WORK
 from holdfast.testing.attempts import Attempts
 from holdfast.testing.packages import make_wheel
 
@@ -84,7 +85,7 @@ def test_a_dependency_that_the_index_has_as_an_archive_is_not_built(
 
 
 @pytest.mark.spec("J7")
-@pytest.mark.parametrize("address", ["git+https://127.0.0.1/x", "file:///work/pip_runner.py"])
+@pytest.mark.parametrize("address", ["git+https://127.0.0.1/x", f"file://{WORK}/pip_runner.py"])
 def test_a_dependency_in_a_repository_or_a_file_is_not_fetched(
     node: Node, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,10 +164,10 @@ def test_an_index_that_never_answers_ends_with_the_time_of_the_job_or_of_a_build
 
 # --- where pip itself is hostile: what the kernel holds, not what our own hook refuses ---
 
-HOSTILE = """
+HOSTILE = f"""
 import ctypes, os, sys
 # The C library starts a program without asking Python, so that no hook sees it.
-status = ctypes.CDLL(None).system((sys.executable + " -I /work/probe.py").encode())
+status = ctypes.CDLL(None).system((sys.executable + " -I {WORK}/probe.py").encode())
 sys.exit(1)
 """
 
@@ -192,9 +193,9 @@ found = {
     "interfaces": [name for _, name in socket.if_nameindex()],
     "processes": [name for name in os.listdir("/proc") if name.isdigit()],
     "capabilities": [line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")],
-    "others": sorted(os.listdir("/work")),
+    "others": sorted(os.listdir(WORK)),
 }
-with open("/work/found.json", "w") as file:
+with open(WORK + "/found.json", "w") as file:
     json.dump(found, file)
 """
 
@@ -216,8 +217,12 @@ def test_code_that_runs_in_a_build_is_the_jobs_user_without_a_network_and_sees_n
     secret = node.folder / "key"
     secret.write_text("secret")
     with socket.create_server(("127.0.0.1", 0)) as service:
-        look = LOOK.replace("SECRET", repr(str(secret))).replace("PORT", str(service.getsockname()[1]))
-        write = f"open('/work/probe.py', 'w').write({look!r})\n"
+        look = (
+            LOOK.replace("WORK", repr(WORK))
+            .replace("SECRET", repr(str(secret)))
+            .replace("PORT", str(service.getsockname()[1]))
+        )
+        write = f"open('{WORK}/probe.py', 'w').write({look!r})\n"
         hostile_pip(node, monkeypatch, write + HOSTILE)
         # when it runs
         failed(node, "pear")

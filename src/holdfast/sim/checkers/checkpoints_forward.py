@@ -30,6 +30,10 @@ class CheckpointsForward(Rule):
         self._liars: set[NodeId] = set()
         """Machines that delivered a false result. The job goes back to an ancestor of what they saved."""
 
+    def restored(self) -> None:
+        jobs = [row for row in self.scene.store.rows.values() if isinstance(row, Job)]
+        self._kept = {job.id: job.checkpoint for job in jobs if job.checkpoint is not None}
+
     def journaled(self, entries: list[Entry]) -> None:
         self._doubted.update(entry.attempt for entry in entries if entry.kind == "job.confirming" and entry.attempt)
 
