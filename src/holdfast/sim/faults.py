@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.kernel.events import DrainAsked
 from holdfast.model import AttemptId, Node, NodeId
-from holdfast.policy.restored import number_skip
 from holdfast.sim.lies import Liar, Lie
 from holdfast.sim.network import DOWN, UP
 from holdfast.sim.node import Machine
 from holdfast.sim.orchestrator import SimOrchestrator
 from holdfast.sim.plan import FaultKind
-from holdfast.sim.store import Backup
+from holdfast.sim.store import StoreCopy
 
 if TYPE_CHECKING:
     from holdfast.sim.scene import Scene
@@ -25,10 +24,6 @@ RIPPLE_MS = 12_000
 AGAIN_MS = 400
 MASS_CUT_MIN = 3
 """A network needs at least this many machines."""
-RESTORED_FROM_S = 1_700_000_000
-"""The date when a world begins, for restores."""
-APART_MS = 1_000
-"""Between two restores."""
 TRIES_MAX = 40
 """A fault without a possible victim (no body to orphan, no leader to kill) is retried at this interval."""
 
@@ -49,7 +44,6 @@ class Injector:
         self._calm_since: dict[NodeId, int] = {}
         self._cuts: list[frozenset[NodeId]] = []
         self._over = False
-        self._restored_at = -APART_MS
         scene.store.rotted = self._rotted
         for machine in scene.machines.values():
             machine.felled = self._felled
@@ -491,22 +485,9 @@ class Injector:
         self._for(1 if at_once else 500, 2 if at_once else 12_000, lambda: self._restore(backup))
         return True
 
-    def _restore(self, backup: Backup) -> None:
-        if self.world.now - self._restored_at < APART_MS:
-            self.world.note("the backup is not used: another one has just been restored")
-            return
-        self._restored_at = self.world.now
-        old_logs = self.random.random() < 0.5
-        logs = "logs" if old_logs else "no logs"
-        self.world.note(f"all orchestrators are killed, and the store is restored from a backup, with {logs}")
-        for orchestrator in self.scene.orchestrators:
-            if orchestrator.alive:
-                orchestrator.die(False)
-        self.scene.store.restore(backup, old_logs)
-        self.scene.store.skip_ahead(*number_skip(RESTORED_FROM_S + self.world.now // 1_000))
-        self.scene.watch.restored(self.scene.store.rows)
-        self.scene.people.restored()
-        self._away(self.random.randrange(200, 4_000))
+    def _restore(self, backup: StoreCopy) -> None:
+        if self.scene.restore(backup, with_logs=self.random.random() < 0.5):
+            self._away(self.random.randrange(200, 4_000))
 
     def _clock_jump(self) -> bool:
         """The wall clock of the orchestrator's machine is set, or is wrong from the start of the next process."""

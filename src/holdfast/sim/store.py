@@ -25,7 +25,7 @@ class SimStoreFailed(Exception):
         self.durable = durable
 
 
-class Backup(NamedTuple):
+class StoreCopy(NamedTuple):
     """A copy of the store at one moment."""
 
     rows: dict[tuple[str, Hashable], Row]
@@ -124,10 +124,10 @@ class SimStore:
 
     # --- backups ---
 
-    def backup(self) -> "Backup":
-        return Backup(dict(self.rows), list(self.journal), self.epoch, dict(self.delivered), set(self._sealed))
+    def backup(self) -> "StoreCopy":
+        return StoreCopy(dict(self.rows), list(self.journal), self.epoch, dict(self.delivered), set(self._sealed))
 
-    def restore(self, backup: "Backup", with_logs: bool) -> None:
+    def restore(self, backup: "StoreCopy", with_logs: bool) -> None:
         """What happened since is not known any more. Without logs, those of the lost orchestrator are kept."""
         self.rows, self.journal, self.epoch = dict(backup.rows), list(backup.journal), backup.epoch
         if with_logs:
