@@ -144,7 +144,7 @@ mutants-quick: install
 	@$(BIN)/python tests/mutants/run.py --quick
 
 fault-sites: install
-	@HOLDFAST_TEST_ALL_FAULTS=1 $(BIN)/python -m pytest -v -p no:faker tests/faults/test_fault_sites.py
+	@HOLDFAST_TEST_ALL_FAULTS=1 $(BIN)/python -m pytest -v -p no:faker tests/faults/test_fault_sites.py tests/faults/test_backups.py
 
 attacks: install
 	@HOLDFAST_ATTACK_S=30 $(BIN)/python -m pytest -v -p no:faker tests/faults/test_attacks.py

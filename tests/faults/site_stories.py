@@ -375,7 +375,7 @@ def _back_up(folder: Path) -> None:
         backup.back_up(OrchestratorConfig(data=Path(_stage()["data"])), copy)
 
     class Numbers:
-        def skip_ahead(self, count: int, attempts: int) -> None:
+        def skip_ahead(self, count: int, least: int, attempts: int) -> None:
             (folder / "skipped").write_text(str(count))
 
     backup.begin_from(copy, cast(Any, Numbers()))

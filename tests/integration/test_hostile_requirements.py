@@ -7,7 +7,10 @@ import os
 import shutil
 import socket
 import stat
+import subprocess
+import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from holdfast.model import FailureCode, Result
 from holdfast.node.attempt import venvs
 from holdfast.node.attempt.venvs import VenvFailed
 from holdfast.node.runtimes import child, owners, scratch
+from holdfast.node.runtimes.container_request import WORK
 from holdfast.testing.attempts import Attempts
 from holdfast.testing.packages import make_wheel
 
@@ -26,6 +30,7 @@ pytestmark = pytest.mark.spec("A12", "N5", "N13", "J1")
 
 __all__ = ["node_fixture"]
 
+NOBODY = 65_534
 SETUP = """
 import os
 open(os.path.join(os.environ["HOME"], "ran"), "w")
@@ -84,7 +89,7 @@ def test_a_dependency_that_the_index_has_as_an_archive_is_not_built(
 
 
 @pytest.mark.spec("J7")
-@pytest.mark.parametrize("address", ["git+https://127.0.0.1/x", "file:///work/pip_runner.py"])
+@pytest.mark.parametrize("address", ["git+https://127.0.0.1/x", f"file://{WORK}/pip_runner.py"])
 def test_a_dependency_in_a_repository_or_a_file_is_not_fetched(
     node: Node, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,10 +168,10 @@ def test_an_index_that_never_answers_ends_with_the_time_of_the_job_or_of_a_build
 
 # --- where pip itself is hostile: what the kernel holds, not what our own hook refuses ---
 
-HOSTILE = """
+HOSTILE = f"""
 import ctypes, os, sys
 # The C library starts a program without asking Python, so that no hook sees it.
-status = ctypes.CDLL(None).system((sys.executable + " -I /work/probe.py").encode())
+status = ctypes.CDLL(None).system((sys.executable + " -I {WORK}/probe.py").encode())
 sys.exit(1)
 """
 
@@ -192,9 +197,9 @@ found = {
     "interfaces": [name for _, name in socket.if_nameindex()],
     "processes": [name for name in os.listdir("/proc") if name.isdigit()],
     "capabilities": [line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")],
-    "others": sorted(os.listdir("/work")),
+    "others": sorted(os.listdir(WORK)),
 }
-with open("/work/found.json", "w") as file:
+with open(WORK + "/found.json", "w") as file:
     json.dump(found, file)
 """
 
@@ -216,8 +221,12 @@ def test_code_that_runs_in_a_build_is_the_jobs_user_without_a_network_and_sees_n
     secret = node.folder / "key"
     secret.write_text("secret")
     with socket.create_server(("127.0.0.1", 0)) as service:
-        look = LOOK.replace("SECRET", repr(str(secret))).replace("PORT", str(service.getsockname()[1]))
-        write = f"open('/work/probe.py', 'w').write({look!r})\n"
+        look = (
+            LOOK.replace("WORK", repr(WORK))
+            .replace("SECRET", repr(str(secret)))
+            .replace("PORT", str(service.getsockname()[1]))
+        )
+        write = f"open('{WORK}/probe.py', 'w').write({look!r})\n"
         hostile_pip(node, monkeypatch, write + HOSTILE)
         # when it runs
         failed(node, "pear")
@@ -243,6 +252,94 @@ def test_code_that_runs_in_a_build_is_the_jobs_user_without_a_network_and_sees_n
     assert set(found["others"]) <= {
         "tree", "tmp", "pip_runner.py", "requirements.txt", "cert.pem", "probe.py", "found.json"
     }  # fmt: skip
+
+
+@pytest.mark.spec("J7")
+def test_a_build_has_no_more_processor_seconds_than_the_job(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile_pip(node, monkeypatch, "while True: pass\n")
+    with pytest.raises(VenvFailed) as wrong:
+        node.venvs().take(node.prepared("att_f", limits={"cpu_s": 1}), "pear")
+    assert wrong.value.failure.code is FailureCode.TIME_LIMIT
+    assert "1 s of processor time" in wrong.value.failure.detail
+
+
+FORKS = """
+import ctypes, os, signal, sys
+# By the C library, which our own hook does not see.
+library, children = ctypes.CDLL(None), []
+for _ in range(200):
+    child = library.fork()
+    if child == 0:
+        signal.pause()
+    if child < 0:
+        break
+    children.append(child)
+with open(f"{WORK}/count", "w") as file:
+    file.write(str(len(children)))
+sys.exit(1)
+"""
+
+
+@pytest.mark.spec("J7")
+def test_a_build_has_no_more_processes_than_the_job_and_leaves_none(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile_pip(node, monkeypatch, f"WORK = {WORK!r}\n" + FORKS)
+    with pytest.raises(VenvFailed):
+        node.venvs().take(node.prepared("att_f", limits={"pids": 20}), "pear")
+    assert 0 < int((node.attempts / "att_f" / "venv" / "count").read_text()) < 20
+
+
+# --- a node that is not root ---
+
+UNPRIVILEGED = """
+import sys
+from pathlib import Path
+from package_index import Node
+from holdfast.node.attempt.venvs import VenvFailed
+node = Node(Path(sys.argv[1]))
+print("made", node.take("att_a", "pear").exists())
+try:
+    node.take("att_b", "--index-url http://127.0.0.1/\\npear")
+except VenvFailed as wrong:
+    print(wrong.failure.code.value)
+try:
+    node.venvs().take(node.prepared("att_c", resources={"memory_mib": 256, "disk_mib": 8}), "big")
+except VenvFailed as wrong:
+    print(wrong.failure.code.value)
+"""
+
+
+def for_everybody() -> str:
+    """A Python of this version that every user of the machine may run; if there is none, this one."""
+    for python in (os.path.realpath(sys.executable), f"/usr/bin/python3.{sys.version_info.minor}"):
+        if os.path.exists(python) and all(parent.stat().st_mode & 0o001 for parent in Path(python).parents):
+            return python
+    return sys.executable
+
+
+def test_a_node_that_is_not_root_installs_in_the_sandbox_and_within_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = for_everybody()
+    home = Path(tempfile.mkdtemp(dir="/tmp"))  # its user may not see pytest's own folders
+    try:
+        (home / "node").mkdir()
+        make_wheel(home, "big", "1.0", padding=16 << 20)
+        for path in (home, *home.iterdir()):
+            if os.geteuid() == 0:
+                os.chown(path, NOBODY, NOBODY)
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), "PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1"}
+        env |= {"PIP_FIND_LINKS": f"{home / 'node' / 'wheels'} {home}", "PYTHONPATH": os.pathsep.join(sys.path)}
+        words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
+        words = words if os.geteuid() == 0 else []
+        done = subprocess.run(
+            [*words, python, "-c", UNPRIVILEGED, str(home / "node")],
+            env=env, capture_output=True, text=True, timeout=240,
+        )  # fmt: skip
+        assert (done.stdout.splitlines(), done.returncode) == (["made True", "build", "disk_quota"], 0), done.stderr
+    finally:
+        shutil.rmtree(home)
 
 
 def test_an_environment_with_something_else_than_files_is_never_shared(

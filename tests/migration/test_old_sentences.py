@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spec("J14", "H4")
 
 RELEASES = Path(__file__).parent / "releases"
 ARCHIVES = sorted(path.name.removesuffix(".tar.gz") for path in RELEASES.iterdir())
-ADDED = {"facts", "wait_reason", "straggle", "revoke_cause", "cause_code", "numbers_skipped"}
+ADDED = {"facts", "wait_reason", "straggle", "revoke_cause", "cause_code", "numbers_skipped", "restored_fence"}
 """What rows have gained since."""
 WORDS = {"text", "waiting", "straggling", "cause", "revoked"}
 DECIDED = {

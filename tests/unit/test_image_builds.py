@@ -9,6 +9,7 @@ import aiodocker
 import pytest
 
 from holdfast.model import FailureCode
+from holdfast.node.images import image_builds
 from holdfast.node.images.image_builds import BuildLimits
 from holdfast.node.images.image_cache import Images, NoImage
 from holdfast.node.images.image_names import REASONS
@@ -22,6 +23,44 @@ def test_a_build_has_the_lower_of_the_limits_of_its_node_and_of_its_job() -> Non
     assert limits.within({"memory_mib": 99, "cpu_milli": 201, "pids": 1, "disk_mib": 400}) == BuildLimits(
         memory_mib=99, cpu_milli=200, pids=1, disk_mib=400
     )
+
+
+SYSTEMD = {"CgroupDriver": "systemd"}
+
+
+def systemctl(folder: Path, monkeypatch: pytest.MonkeyPatch, status: int) -> Path:
+    """A systemd that writes down what it is told, and answers with this status."""
+    program = folder / "systemctl"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {folder}/told\nexit {status}\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+    return folder / "told"
+
+
+@pytest.mark.spec("N13", "A12")
+def test_systemd_is_told_how_many_processes_a_build_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = systemctl(tmp_path, monkeypatch, 0)
+    ways = image_builds._Ways({}, SYSTEMD)
+    slice = ways.words()["cgroupparent"]
+    ways.hold(77)
+    asyncio.run(ways.end_steps())
+    assert slice.endswith(".slice")
+    assert told.read_text().splitlines() == [
+        f"set-property --runtime {slice} TasksMax=77", f"stop {slice}", f"revert {slice}"
+    ]  # fmt: skip
+
+
+@pytest.mark.spec("N13", "A12")
+def test_a_node_that_cannot_limit_the_processes_of_a_build_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemctl(tmp_path, monkeypatch, 1)
+    for path in (str(tmp_path), str(tmp_path / "none")):  # it refuses; there is none
+        monkeypatch.setenv("PATH", path)
+        with pytest.raises(NoImage) as wrong:
+            image_builds._Ways({}, SYSTEMD).hold(77)
+        assert wrong.value.failure.code is FailureCode.REFUSED
+        assert "cannot limit the processes" in wrong.value.failure.detail
 
 
 class Engine:

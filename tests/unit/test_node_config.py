@@ -104,6 +104,18 @@ def test_the_token_is_never_shown() -> None:
 
 
 @pytest.mark.spec("N3", "N5")
+def test_images_of_the_operator_are_listed_in_a_variable_or_a_file(tmp_path: Path) -> None:
+    environ = {"ORCHESTRATOR_ADDRESS": "a:1", "HOLDFAST_NODE_LOCAL_IMAGES": "tool, registry.example/team/tool:v1"}
+    assert load_config({}, environ).local_images == ("tool", "registry.example/team/tool:v1")
+    file = written(tmp_path / "any.toml", 'orchestrator = "a:1"\nlocal_images = ["*"]\n')
+    assert load_config({}, {}, file).local_images == ("*",)
+    assert load_config({}, {"ORCHESTRATOR_ADDRESS": "a:1"}).local_images == ()
+    for bad in ("a,,b", "a b", "-a", "a*"):
+        with pytest.raises(Misconfigured, match="names of images"):
+            load_config({}, environ | {"HOLDFAST_NODE_LOCAL_IMAGES": bad})
+
+
+@pytest.mark.spec("N3", "N5")
 def test_hosts_of_packages_are_listed_in_a_variable_or_a_file(tmp_path: Path) -> None:
     environ = {"ORCHESTRATOR_ADDRESS": "a:1", "HOLDFAST_NODE_INDEX_HOSTS": "Files.example, b.example:8443"}
     assert load_config({}, environ).index_hosts == (("files.example", 443), ("b.example", 8443))

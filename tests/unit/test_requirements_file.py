@@ -31,6 +31,8 @@ def test_every_usual_way_to_write_a_requirement_is_understood(line: str) -> None
     ("line", "why"),
     [
         ("--index-url http://127.0.0.1/", RefusedLine.INDEX),
+        ("--any-url=http://127.0.0.1/", RefusedLine.INDEX),
+        ("--some-indexes", RefusedLine.OPTION),
         ("--index-url=http://127.0.0.1/", RefusedLine.INDEX),
         ("-i http://127.0.0.1/", RefusedLine.INDEX),
         ("-ihttp://127.0.0.1/", RefusedLine.INDEX),

@@ -42,6 +42,7 @@ from holdfast.model.cause_text import revoke_failure, wait_text
 from holdfast.model.messages import Discard, Go, Start
 from holdfast.policy import cost
 from holdfast.policy.lease import orchestrator_part_ms
+from holdfast.policy.restored import MADE_MAX
 
 _QUEUED, _ASSIGNED = JobPhase.QUEUED, JobPhase.ASSIGNED
 _NEVER = Recovery.NEVER
@@ -58,9 +59,6 @@ _ORDER = [JobPhase.QUEUED, JobPhase.ASSIGNED, JobPhase.PREPARING, JobPhase.RUNNI
 TRIES_PER_FAILURE = 4
 """Attempts that a job may make for each failure it may have, unless one of them lasts. This bounds takeovers, which do
 not count as failures."""
-
-MADE_MAX = 1_000
-"""Most attempts of a job in its life, however far they get: enough for weeks on machines that die every few hours."""
 
 
 # --- looking ---

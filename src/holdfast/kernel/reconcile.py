@@ -93,7 +93,7 @@ def observe(w: World, node: NodeId, item: Held, seq: int, came_back: bool) -> No
 
 def _waits_for_go(w: World, attempt: Attempt) -> bool:
     job = w.jobs.get(attempt.job)
-    return job is not None and job.spec.recovery is Recovery.NEVER and not attempt.go
+    return job is not None and job.spec.recovery is Recovery.NEVER and not attempt.go and not w.from_backup(attempt)
 
 
 def stray(w: World, node: NodeId, item: Held) -> None:
@@ -132,7 +132,11 @@ def observe_ready(w: World, attempt: Attempt, seq: int) -> None:
 def body_seen(w: World, attempt: Attempt, phase: AttemptPhase) -> Attempt:
     """The node reports that the body runs or has run."""
     job = w.jobs[attempt.job]
-    if job.spec.recovery is Recovery.NEVER and not attempt.go:
+    if job.spec.recovery is Recovery.NEVER and not attempt.go and w.from_backup(attempt):
+        # A leader whose state was lost allowed it.
+        attempt = replace(attempt, go=True)
+        renew_lease(w, attempt)
+    elif job.spec.recovery is Recovery.NEVER and not attempt.go:
         # It was not allowed to start. Its reports are not trusted: it is stopped, and its node gets strikes.
         fault = Failure(FailureCode.INVALID_RESULT, "its machine started it without being allowed to")
         attempt = replace(attempt, go=True)
@@ -155,7 +159,8 @@ def body_seen(w: World, attempt: Attempt, phase: AttemptPhase) -> Attempt:
 
 def observe_finished(w: World, attempt: Attempt, item: Held, came_back: bool) -> None:
     if item.failure is not None and (
-        item.failure.code not in NODE_MAY_SAY or (item.failure.code is FailureCode.LEASE_LOST and not attempt.go)
+        item.failure.code not in NODE_MAY_SAY
+        or (item.failure.code is FailureCode.LEASE_LOST and not attempt.go and not w.from_backup(attempt))
     ):
         fault = Failure(FailureCode.INVALID_RESULT, f"{item.failure.code.value} is not for a machine to say")
         attempt_failed(w, attempt, fault, still_held=True)
@@ -231,7 +236,9 @@ def verified(w: World, event: Verified) -> None:
         return
     w.claim(attempt).verifying = False
     if not event.ok:
-        code = FailureCode.DAMAGED if event.damaged else FailureCode.INVALID_RESULT
+        # Output that was acknowledged by a leader whose state was lost is missing, and not by the fault of its node.
+        unknown = event.damaged or w.from_backup(attempt)
+        code = FailureCode.DAMAGED if unknown else FailureCode.INVALID_RESULT
         attempt_failed(w, attempt, Failure(code, event.detail), still_held=True)
         return
     job = w.jobs[attempt.job]
@@ -252,6 +259,11 @@ def missing(w: World, attempt: Attempt, came_back: bool) -> None:
     if attempt.revoked is not None:
         close_attempt(w, attempt, attempt.revoked)
         return
+    if attempt.phase is AttemptPhase.OFFERED and w.from_backup(attempt):
+        # It may have run since: another attempt with its name would add to its output.
+        lost = Failure(FailureCode.NODE_LOST, "it was offered before a backup that was restored")
+        attempt_failed(w, attempt, lost, still_held=False, was_away=True)
+        return
     if attempt.phase is AttemptPhase.OFFERED:
         job = w.jobs.get(attempt.job)
         if job is not None and w.patience - w.claim(attempt).sent_ms >= w.settings.resend_ms:
@@ -267,6 +279,11 @@ def missing(w: World, attempt: Attempt, came_back: bool) -> None:
 
 def vanished(w: World, attempt: Attempt, came_back: bool) -> None:
     """The node had the attempt, and no longer has it."""
+    if w.from_backup(attempt):
+        # A leader whose state was lost may have told it to discard it.
+        lost = Failure(FailureCode.NODE_LOST, "its machine no longer has it, and the state is from a backup")
+        attempt_failed(w, attempt, lost, still_held=False, was_away=True)
+        return
     fault = Failure(FailureCode.RUNTIME_FAULT, "its machine no longer has it")
     attempt_failed(w, attempt, fault, still_held=False, was_away=came_back)
 

@@ -15,7 +15,7 @@ from holdfast.kernel.events import DeletionAsked, OldJob
 from holdfast.kernel.moving import Moving
 from holdfast.kernel.reservation import Reservations
 from holdfast.kernel.world import DEPARTED, World, node_label
-from holdfast.model import DeletedJob, DeletedNode, DeletedToken, Facts, Instant, NodeId, TokenId, attempt_id
+from holdfast.model import DeletedJob, DeletedNode, DeletedToken, Facts, Instant, NodeId, TokenId
 
 NEEDED_AGAIN_MS = 60_000
 """When a node that something still refers to is looked at again."""
@@ -97,7 +97,7 @@ def may_go(w: World, old: OldJob) -> bool:
     job, keep = old.job, old.keep
     if job.live or job.id in w.jobs or job.ended_ms is None or old.group_ended_ms is None:
         return False
-    if any(attempt_id(job.id, number) in w.attempts for number in range(1, job.attempts_made + 1)):
+    if any(job.nth_attempt(count) in w.attempts for count in range(1, job.attempts_made + 1)):
         return False
     if old.output or (keep is not None and keep.until_ms > w.now):
         return False

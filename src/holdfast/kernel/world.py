@@ -193,8 +193,9 @@ class World:
         m = self.meta
         if self.changes or m is not self._meta_before or self._draws != m.draws:
             self.meta = Meta(
-                m.epoch, self._entries, self._fences, self._draws, m.seed, m.late_ms, self.now, m.numbers_skipped
-            )
+                m.epoch, self._entries, self._fences, self._draws, m.seed, m.late_ms, self.now, m.numbers_skipped,
+                m.restored_fence,
+            )  # fmt: skip
             self.changes.append(self.meta)
 
     def draw(self) -> int:
@@ -480,6 +481,10 @@ class World:
             if attempt.phase is _OFFERED and attempt.revoked is None:
                 claim.sent_ms = Instant(attempt.phase_until_ms - self.settings.offer_ms_max)
         return claim
+
+    def from_backup(self, attempt: Attempt) -> bool:
+        """Whether its row may be older than what its node was told: the state was restored from a backup."""
+        return attempt.fence <= self.meta.restored_fence
 
     def held_by(self, node: NodeId) -> Iterator[Attempt]:
         """Live attempts on a node, in the order of their ids. Each row is read when it is reached: what is decided

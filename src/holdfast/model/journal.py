@@ -130,11 +130,16 @@ class Meta(StoredRow, frozen=True, gc=False):
     """By how much the numbers of the attempts of a new job skip ahead: a leader whose state was lost may have known a
     job with the same key (`Job.numbers_skipped`)."""
 
-    def skipping(self, by: int, attempts: int) -> "Meta":
-        """With counters that skip ahead: epochs are counted by the store itself."""
+    restored_fence: int = 0
+    """Attempts with this fence or a lower one were made before a backup that this state was restored from. What
+    happened to them since that backup was made is not known."""
+
+    def skipping(self, by: int, least: int, attempts: int) -> "Meta":
+        """With counters that skip ahead by so much, and to `least`: epochs are counted by the store itself."""
         return replace(
             self,
-            fence=self.fence + by,
-            entry_seq=self.entry_seq + by,
+            restored_fence=self.fence,
+            fence=max(self.fence + by, least),
+            entry_seq=max(self.entry_seq + by, least),
             numbers_skipped=self.numbers_skipped + attempts,
         )

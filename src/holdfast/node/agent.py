@@ -137,7 +137,9 @@ class Agent:
         venvs = Venvs(home.path / "venvs", home.attempts, in_place=isolation == "none", hosts=hosts)
         venvs.sweep()
         venvs.limit(cache_mib(free_mib, offered.disk_mib, venvs.held_mib(), MIB_MAX))
-        images = Images(means.engine, home.path, private=config.private_inputs) if means.engine else None
+        images = None
+        if means.engine:
+            images = Images(means.engine, home.path, private=config.private_inputs, local=config.local_images)
         preparer = Preparer(carrier, venvs, DiskRoom(home.attempts), images, private_inputs=config.private_inputs)
         self._chores = OwnedTasks(self._chore_failed)
         self._services = Services(launcher, self.courier, carrier, self.door, preparer, self.feed, self._chores.start)

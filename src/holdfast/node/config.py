@@ -52,6 +52,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether jobs that ask for it may use the network, through a router of their own."""
     index_hosts: tuple[tuple[str, int], ...] = ()
     """Hosts and ports that Python packages may come from, beside those of the indexes that pip is configured with."""
+    local_images: tuple[str, ...] = ()
+    """Names of images in the container engine that jobs may use although the node did not pull them; `*`: all."""
     hours: str = ""
     """When the node offers itself, in the syntax of `hours`; empty: always."""
     grace_ms: int = 60_000
@@ -139,6 +141,15 @@ def _hosts(value: object) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
+def _image_names(value: object) -> tuple[str, ...]:
+    """Text with commas between names, or a list in a file."""
+    names = [_text(word) for word in value] if isinstance(value, list | tuple) else _text(value).split(",")
+    found = tuple(name.strip() for name in names)
+    if not all(name == "*" or re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9./:@_-]{0,255}", name) for name in found):
+        raise ValueError("it takes names of images, with commas between several, or *")
+    return found
+
+
 def _hours(value: object) -> str:
     """Text, or a list of windows in a file."""
     text = "; ".join(map(_text, value)) if isinstance(value, list | tuple) else _text(value)
@@ -169,6 +180,7 @@ SETTINGS: dict[str, Setting] = {
     "builds": Setting("HOLDFAST_NODE_BUILDS", _flag),
     "network": Setting("HOLDFAST_NODE_NETWORK", _flag),
     "index_hosts": Setting("HOLDFAST_NODE_INDEX_HOSTS", _hosts),
+    "local_images": Setting("HOLDFAST_NODE_LOCAL_IMAGES", _image_names),
     "hours": Setting("HOLDFAST_NODE_HOURS", _hours),
     "grace_ms": Setting("HOLDFAST_NODE_GRACE_MS", _number(0, 7 * 24 * 3_600_000)),
 }

@@ -13,8 +13,9 @@ compared; the last step renames it. So a folder called TARGET is complete, even 
 
 What happened after that moment is not in the copy. An orchestrator that starts from it would give out numbers that the
 lost one has already given out, and nodes refuse an epoch below the highest that they obeyed. So `begin_from` skips
-ahead: epochs, fences, entries, and for every job the numbers of as many attempts as a job can have. An attempt that is
-not in the state may have output in `logs/` or on a node, and another attempt with its name would append to it.
+ahead (`policy.restored`): epochs, fences, entries, and for every job the numbers of as many attempts as a job can have.
+An attempt that is not in the state may have output in `logs/` or on a node, and another attempt with its name would
+append to it.
 """
 
 import contextlib
@@ -45,10 +46,10 @@ from holdfast.blobs.keys import OWNED, owned_key, parse_key
 from holdfast.blobs.manifest import Manifest, ManifestLimits
 from holdfast.durable import durable_write, sync_folder
 from holdfast.errors import HoldfastError, Misconfigured, Misuse
-from holdfast.kernel.contenders import MADE_MAX
 from holdfast.orchestrator.config import OrchestratorConfig
 from holdfast.orchestrator.content.sweep import roots_of
 from holdfast.orchestrator.leader.clock import wall_ms
+from holdfast.policy.restored import number_skip
 from holdfast.quantities import spoken_bytes
 from holdfast.state import Store, StoreFailed
 
@@ -59,9 +60,6 @@ NOTE = "backup.json"
 from."""
 UNFINISHED = b"{}"
 STATE = "state.db"
-SKIPPED = 1 << 20
-"""By how much numbers skip ahead: more leaders, attempts and events than a network has between a backup and its use.
-The number ranges have room for billions of such skips."""
 LOCK_S = 2 * ROUND_MS / 1000
 AT_ONCE = 8
 _BATCH = 1_000
@@ -163,7 +161,7 @@ def begin_from(data: Path, store: Store) -> None:
         made = msgspec.json.decode(written, type=Backup)
     except msgspec.DecodeError as wrong:
         raise Misconfigured(f"{note} cannot be read: {wrong}", hint="Restore it from the backup.") from None
-    store.skip_ahead(SKIPPED, MADE_MAX)
+    store.skip_ahead(*number_skip(wall_ms() // 1000))
     # A crash in between only skips once more.
     note.unlink()
     sync_folder(data)

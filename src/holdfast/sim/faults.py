@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.kernel.contenders import MADE_MAX
 from holdfast.kernel.events import DrainAsked
 from holdfast.model import AttemptId, Node, NodeId
 from holdfast.sim.lies import Liar, Lie
@@ -15,6 +14,7 @@ from holdfast.sim.network import DOWN, UP
 from holdfast.sim.node import Machine
 from holdfast.sim.orchestrator import SimOrchestrator
 from holdfast.sim.plan import FaultKind
+from holdfast.sim.store import StoreCopy
 
 if TYPE_CHECKING:
     from holdfast.sim.scene import Scene
@@ -24,8 +24,6 @@ RIPPLE_MS = 12_000
 AGAIN_MS = 400
 MASS_CUT_MIN = 3
 """A network needs at least this many machines."""
-RESTORED_SKIP = 1 << 20
-"""As `orchestrator.backup` does."""
 TRIES_MAX = 40
 """A fault without a possible victim (no body to orphan, no leader to kill) is retried at this interval."""
 
@@ -476,17 +474,20 @@ class Injector:
         return True
 
     def _restored_store(self) -> bool:
-        """The orchestrator is restarted from a backup. The backup is complete; the restore skips numbers."""
+        """A backup is made, and the orchestrator is restarted from it: at once, or when much has happened since. Its
+        logs are as old as its state, or as new as what is lost. The restore skips numbers."""
         leader = self._leader()
         if leader is None:
             return False
-        self.world.note(f"{leader.name} is killed, and its store is restored from a backup")
-        for orchestrator in self.scene.orchestrators:
-            if orchestrator.alive:
-                orchestrator.die(False)
-        self.scene.store.skip_ahead(RESTORED_SKIP, MADE_MAX)
-        self._away(self.random.randrange(200, 4_000))
+        self.world.note(f"a backup of {leader.name} is made")
+        backup = self.scene.store.backup()
+        at_once = self.random.random() < 0.3
+        self._for(1 if at_once else 500, 2 if at_once else 12_000, lambda: self._restore(backup))
         return True
+
+    def _restore(self, backup: StoreCopy) -> None:
+        if self.scene.restore(backup, with_logs=self.random.random() < 0.5):
+            self._away(self.random.randrange(200, 4_000))
 
     def _clock_jump(self) -> bool:
         """The wall clock of the orchestrator's machine is set, or is wrong from the start of the next process."""

@@ -37,6 +37,15 @@ class People:
             self._open.add(self._number)
             self.scene.world.call_at(job.submit_at, self._submit, job, self._number)
 
+    def restored(self) -> None:
+        """The network has forgotten what was sent to it lately: they send it again, with the same key."""
+        for job in self.scene.plan.jobs:
+            if job.id in self.acknowledged and ("job", job.id) not in self.scene.store.rows:
+                self.acknowledged.discard(job.id)
+                self._number += 1
+                self._open.add(self._number)
+                self._submit(job, self._number)
+
     def insist(self, event: AnyEvent) -> None:
         """Repeat the request until it is answered."""
         self._number += 1

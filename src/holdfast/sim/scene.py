@@ -6,6 +6,7 @@ from random import Random
 import msgspec
 
 from holdfast.model import Job, NodeId
+from holdfast.policy.restored import number_skip
 from holdfast.sim.checkers import RULES
 from holdfast.sim.faults import Injector
 from holdfast.sim.network import SimLink
@@ -13,13 +14,15 @@ from holdfast.sim.node import Machine
 from holdfast.sim.orchestrator import SimOrchestrator
 from holdfast.sim.people import People
 from holdfast.sim.plan import FaultKind, WorldPlan, plan
-from holdfast.sim.store import SimStore
+from holdfast.sim.store import SimStore, StoreCopy
 from holdfast.sim.watch import Broken, InvariantWatch
 from holdfast.sim.world import Clock, RunsAway, SimWorld
 
 WALL_EPOCH_MS = 1_700_000_000_000
 """The reading of a correct wall clock when a world begins."""
 SKEW_MS = 1_500
+APART_MS = 1_000
+"""Between two restores of backups."""
 
 
 class WorldVerdict(msgspec.Struct, frozen=True):
@@ -61,6 +64,7 @@ class Scene:
         """The wall clock that each orchestrator reads."""
         self.wall_ahead_ms = 0
         """The error of the wall clock of an orchestrator that starts now."""
+        self._restored_at = -APART_MS
         self.leaderless_until = 0
         """No replacement for a dead orchestrator is started before this time."""
         self.watch.add(rule(self) for rule in RULES)
@@ -86,6 +90,24 @@ class Scene:
         self.orchestrators.append(orchestrator)
         orchestrator.start()
         return orchestrator
+
+    def restore(self, backup: StoreCopy, with_logs: bool) -> bool:
+        """Kill every orchestrator and replace the store by a backup, and its logs too, or not. False: it was too soon
+        after the last time."""
+        if self.world.now - self._restored_at < APART_MS:
+            self.world.note("the backup is not used: another one has just been restored")
+            return False
+        logs = "with logs" if with_logs else "without logs"
+        self.world.note(f"all orchestrators are killed, and the store is restored from a backup {logs}")
+        self._restored_at = self.world.now
+        for orchestrator in self.orchestrators:
+            if orchestrator.alive:
+                orchestrator.die(False)
+        self.store.restore(backup, with_logs)
+        self.store.skip_ahead(*number_skip((WALL_EPOCH_MS + self.world.now) // 1_000))
+        self.watch.restored(self.store.rows)
+        self.people.restored()
+        return True
 
     def wall_error(self, wall: Clock) -> int:
         """The correction that a wall clock needs, to within a second."""

@@ -6,6 +6,7 @@ answer to a completed commit, or return something else than was written.
 
 from collections.abc import Callable, Hashable, Iterable
 from random import Random
+from typing import NamedTuple
 
 from holdfast.kernel.decision import Row
 from holdfast.model import Attempt, AttemptId, DeletedJob, DeletedNode, Entry, Job, Meta
@@ -22,6 +23,16 @@ class SimStoreFailed(Exception):
         self.says = says
         self.overtaken = overtaken
         self.durable = durable
+
+
+class StoreCopy(NamedTuple):
+    """A copy of the store at one moment."""
+
+    rows: dict[tuple[str, Hashable], Row]
+    journal: list[tuple[int, Entry]]
+    epoch: int
+    delivered: dict[AttemptId, tuple[str, int]]
+    sealed: set[AttemptId]
 
 
 class SimStore:
@@ -44,8 +55,8 @@ class SimStore:
         """How often a delivered log is damaged on the disk."""
         self.rotted: Callable[[AttemptId], None] = lambda attempt: None
         """Called when a log was damaged."""
-        self.skipped = 0
-        """How many journal numbers were skipped by restores."""
+        self.skipped = False
+        """Whether journal numbers were skipped by a restore, and no entry was written since."""
         self.delivered: dict[AttemptId, tuple[str, int]] = {}
         """Acknowledged logs: digest and size of an attempt's stdout."""
         self._sealed: set[AttemptId] = set()
@@ -100,16 +111,27 @@ class SimStore:
         """What a leader loads: everything that has not ended."""
         return [row for row in self.rows.values() if is_live(row)]
 
-    def skip_ahead(self, by: int, attempts: int) -> None:
+    def skip_ahead(self, by: int, least: int, attempts: int) -> None:
         """As a store restored from a backup does: no number is issued twice."""
-        self.epoch += by
+        self.epoch = max(self.epoch + by, least)
         meta = self.rows.get(("meta", 0))
         if isinstance(meta, Meta):
-            self.rows["meta", 0] = meta.skipping(by, attempts)
-            self.skipped += by
+            self.rows["meta", 0] = meta.skipping(by, least, attempts)
+            self.skipped = True
         for key, row in self.rows.items():
             if isinstance(row, Job) and row.live:
                 self.rows[key] = row.skipping(attempts)
+
+    # --- backups ---
+
+    def backup(self) -> "StoreCopy":
+        return StoreCopy(dict(self.rows), list(self.journal), self.epoch, dict(self.delivered), set(self._sealed))
+
+    def restore(self, backup: "StoreCopy", with_logs: bool) -> None:
+        """What happened since is not known any more. Without logs, those of the lost orchestrator are kept."""
+        self.rows, self.journal, self.epoch = dict(backup.rows), list(backup.journal), backup.epoch
+        if with_logs:
+            self.delivered, self._sealed = dict(backup.delivered), set(backup.sealed)
 
     # --- logs ---
 

@@ -94,6 +94,9 @@ class Rule:
     def commanded(self, node: NodeId, message: Any, did: bool) -> None:
         """A node received a command; `did`: the command had an effect."""
 
+    def restored(self) -> None:
+        """The store was replaced by an older copy of it. Nobody knows what happened since that was made."""
+
     def healed(self) -> None:
         """All faults are healed, and no more will be injected."""
 
@@ -135,6 +138,10 @@ class InvariantWatch:
             look(entries)
         for look in self._by_moment["durable"]:
             look(pairs)
+
+    def restored(self, rows: View) -> None:
+        self._durable = dict(rows)
+        self.tell("restored")
 
     def wants(self, moment: str) -> bool:
         """Whether any rule uses this hook."""

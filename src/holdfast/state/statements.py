@@ -72,8 +72,9 @@ def raise_epoch(holder: str) -> UpdateBase:
     )
 
 
-def skip_epochs(by: int) -> UpdateBase:
-    return update(leader).where(leader.c.id == 1).values(epoch=leader.c.epoch + by)
+def skip_epochs(by: int, least: int) -> UpdateBase:
+    skipped = leader.c.epoch + by
+    return update(leader).where(leader.c.id == 1).values(epoch=case((skipped < least, least), else_=skipped))
 
 
 def replace_doc(table: Table, id: str, doc: str) -> UpdateBase:

@@ -165,16 +165,17 @@ class Store:
         except SQLAlchemyError as error:
             raise self._failed("written to", error) from error
 
-    def skip_ahead(self, by: int, attempts: int) -> None:
-        """Skip this many epochs, fences and entry numbers, and this many numbers of attempts of every job, because a
-        leader that is unknown to this store may have used them. No orchestrator may lead meanwhile."""
+    def skip_ahead(self, by: int, least: int, attempts: int) -> None:
+        """Skip this many epochs, fences and entry numbers, at least to `least`, and this many numbers of attempts of
+        every job, because a leader that is unknown to this store may have used them (`policy.restored`). No
+        orchestrator may lead meanwhile."""
         try:
             with self._engines.writer.begin() as transaction:
-                transaction.execute(statements.skip_epochs(by))
+                transaction.execute(statements.skip_epochs(by, least))
                 doc = transaction.execute(statements.the_meta).scalar_one_or_none()
                 if doc is not None:
                     meta = decode(Meta, doc)
-                    transaction.execute(statements.replace_meta(encode(meta.skipping(by, attempts))))
+                    transaction.execute(statements.replace_meta(encode(meta.skipping(by, least, attempts))))
                 for job in _live_rows(transaction, Job):
                     transaction.execute(statements.replace_doc(tables.jobs, job.id, encode(job.skipping(attempts))))
         except SQLAlchemyError as error:

@@ -37,7 +37,7 @@ class UnknownMessage(BadMessage):
 
 _LETTERS = "[0-9a-hjkmnp-tv-z]"
 _is_job = re.compile(rf"job_{_LETTERS}{{14}}").fullmatch
-_is_attempt = re.compile(rf"att_{_LETTERS}{{14}}\.[1-9][0-9]{{0,5}}").fullmatch
+_is_attempt = re.compile(rf"att_{_LETTERS}{{14}}\.[1-9][0-9]{{0,8}}").fullmatch
 _is_node = re.compile(r"node_[0-9a-f]{32}").fullmatch
 _is_token = re.compile(r"tok_[0-9a-z]{8,32}").fullmatch
 _is_word = re.compile(r"[A-Za-z0-9_.:+-]{1,64}").fullmatch

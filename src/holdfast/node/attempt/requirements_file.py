@@ -39,8 +39,7 @@ class RefusedLine(Enum):
 
 
 _OPTIONS = {
-    **dict.fromkeys(("-i", "--index-url", "--pypi-url", "--extra-index-url", "--no-index"), RefusedLine.INDEX),
-    **dict.fromkeys(("--trusted-host", "--proxy", "--cert", "--client-cert"), RefusedLine.INDEX),
+    **dict.fromkeys(("-i", "--trusted-host", "--proxy", "--cert", "--client-cert"), RefusedLine.INDEX),
     **dict.fromkeys(("-f", "--find-links"), RefusedLine.FIND_LINKS),
     **dict.fromkeys(("-r", "--requirement", "-c", "--constraint"), RefusedLine.FILE),
     **dict.fromkeys(("-e", "--editable"), RefusedLine.EDITABLE),
@@ -86,8 +85,11 @@ def refusal(line: str) -> RefusedLine | None:
 
 
 def _refused_option(word: str) -> RefusedLine:
-    """Short options may have their value attached: `-rother.txt`."""
+    """Short options may have their value attached: `-rother.txt`. Whatever its name, an option that ends in `-url` or
+    `-index` says where packages come from."""
     name = word.partition("=")[0]
+    if name.startswith("--") and name.endswith(("-url", "-index")):
+        return RefusedLine.INDEX
     if not word.startswith("--"):
         name = word[:2]
     return _OPTIONS.get(name, RefusedLine.OPTION)

@@ -257,6 +257,7 @@ class _Build:
                 return status
             if self._body.pid in reaped:
                 status = reaped[self._body.pid]
+                self._look()  # a short build may have used too much between two looks
             if status is not None:
                 self._body.signal(signal.SIGKILL)
             elif time.monotonic() >= look_at:

@@ -7,9 +7,11 @@ network reaches the node's own, and its builder has no other.
 
 import asyncio
 import contextlib
+import errno
 import json
 import secrets
 import shutil
+import subprocess
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 TAIL_LINES = 20
 """How much of a failed build's output is shown to the owner."""
 _WATCH_S = 1.0
+_SYSTEMCTL_S = 20.0
 _END_TRIES, _AGAIN_S = 100, 0.1
 _RESERVE_BYTES = 256 << 20
 """A build is aborted if it leaves less than this on the engine's disk: the node's own stability comes first."""
@@ -109,11 +112,12 @@ class _Ways:
         return f"{self._mark}.slice" if self._systemd else f"/{self._mark}"
 
     def hold(self, pids: int) -> None:
-        """Limit the processes of all steps together. With systemd the group belongs to it, and is not made here."""
-        if self._systemd:
-            return
+        """Limit the processes of all steps together. With systemd the group belongs to it, and it is told the limit."""
         try:
-            hold_pids(self._mark, pids)
+            if self._systemd:
+                _systemctl("set-property", "--runtime", self._parent, f"TasksMax={pids}")
+            else:
+                hold_pids(self._mark, pids)
         except OSError as wrong:
             says = f"this node cannot limit the processes of a build: {wrong.strerror}"
             raise NoImage(FailureCode.REFUSED, says) from None
@@ -124,7 +128,12 @@ class _Ways:
 
     def _remove(self) -> bool:
         """Whether no group is left. The engine takes a moment to remove those of its containers."""
-        return self._systemd or remove_groups(self._mark)
+        if not self._systemd:
+            return remove_groups(self._mark)
+        with contextlib.suppress(OSError):
+            _systemctl("stop", self._parent)
+            _systemctl("revert", self._parent)
+        return True
 
     async def end_steps(self) -> None:
         """Kill the running step: that fails the build, so no other step starts. Docker does so when the client
@@ -133,6 +142,14 @@ class _Ways:
             if not await asyncio.to_thread(kill_all, self._mark) and await asyncio.to_thread(self._remove):
                 return
             await asyncio.sleep(_AGAIN_S)
+
+
+def _systemctl(*words: str) -> None:
+    """Raises OSError if systemd does not do it."""
+    try:
+        subprocess.run(["systemctl", *words], check=True, capture_output=True, timeout=_SYSTEMCTL_S)
+    except subprocess.SubprocessError as wrong:
+        raise OSError(errno.EPERM, f"systemctl {words[0]} failed") from wrong
 
 
 async def _work(

@@ -34,6 +34,7 @@ from holdfast.sim.checkers.quarantine_lengthens import QuarantineLengthens
 from holdfast.sim.checkers.queues_bounded import QueuesBounded
 from holdfast.sim.checkers.rebuild_equals_memory import RebuildEqualsMemory
 from holdfast.sim.checkers.rejoining_is_judged import RejoiningIsJudged
+from holdfast.sim.checkers.restored_blames_nobody import RestoredBlamesNobody
 from holdfast.sim.checkers.revoked_counts_nothing import RevokedCountsNothing
 from holdfast.sim.checkers.revoked_stays_out import RevokedStaysOut
 from holdfast.sim.checkers.served_time import ServedTime
@@ -52,7 +53,8 @@ RULES: tuple[type[Rule], ...] = (
     JournalUnbroken, LeaderTicks, LiarsAreUndone, LimitsKept, MovesMakeFirst, NeverNeedsGo, NeverOutlivesLease,
     NeverRunsOnce,
     NothingLeft, OneGpuOneBody, OneResult, PlacementGates, PriorityFirst, ProbationFirst, QuarantineCapped,
-    QuarantineLengthens, QueuesBounded, RebuildEqualsMemory, RejoiningIsJudged, RevokedCountsNothing, RevokedStaysOut,
+    QuarantineLengthens, QueuesBounded, RebuildEqualsMemory, RejoiningIsJudged, RestoredBlamesNobody,
+    RevokedCountsNothing, RevokedStaysOut,
     ExtraAttemptsAreFew, ServedTime, SessionsAreCurrent, SettledInTime, SickStaysOut, StrikesAreEarned, TerminalStays,
     TriesBounded, WithinOffer,
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""SPEC J14: an acknowledged submission is in the store, from the acknowledgement on and for ever."""
+"""SPEC J14: an acknowledged submission is in the store, from the acknowledgement on and for ever, or until a backup
+from before the acknowledgement is restored."""
 
 from holdfast.model import Job, JobId
 from holdfast.sim.watch import Rule, SceneView
@@ -12,6 +13,9 @@ class AcknowledgedKept(Rule):
     def acknowledged(self, job: JobId) -> None:
         self._promised.append(job)
         self._look(job)
+
+    def restored(self) -> None:
+        self._promised = [job for job in self._promised if ("job", job) in self.scene.store.rows]
 
     def finished(self) -> None:
         for job in self._promised:

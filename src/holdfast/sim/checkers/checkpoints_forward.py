@@ -30,6 +30,10 @@ class CheckpointsForward(Rule):
         """Machines that delivered a false result, or were refuted. The job goes back to an ancestor of what they saved;
         `liars_are_undone` says when it must."""
 
+    def restored(self) -> None:
+        jobs = [row for row in self.scene.store.rows.values() if isinstance(row, Job)]
+        self._kept = {job.id: job.checkpoint for job in jobs if job.checkpoint is not None}
+
     def journaled(self, entries: list[Entry]) -> None:
         for entry in entries:
             if entry.kind == "job.confirming" and entry.job and entry.node:

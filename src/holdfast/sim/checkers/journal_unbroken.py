@@ -11,12 +11,10 @@ class JournalUnbroken(Rule):
         super().__init__(scene)
         self._seq = 0
         self._at_ms = 0
-        self._skipped = 0
 
     def journaled(self, entries: list[Entry]) -> None:
-        skipped = self.scene.store.skipped - self._skipped
         for entry in entries:
-            if entry.seq != self._seq + 1 + skipped:
+            if entry.seq <= self._seq or (entry.seq != self._seq + 1 and not self.scene.store.skipped):
                 self.fail(f"line {entry.seq} of the journal follows line {self._seq}: {entry.kind}")
             if entry.at_ms < self._at_ms:
                 self.fail(
@@ -24,9 +22,13 @@ class JournalUnbroken(Rule):
                 )
             if not entry.text:
                 self.fail(f"line {entry.seq} of the journal says nothing: {entry.kind}")
-            self._seq, self._at_ms, self._skipped, skipped = entry.seq, entry.at_ms, self.scene.store.skipped, 0
+            self._seq, self._at_ms, self.scene.store.skipped = entry.seq, entry.at_ms, False
+
+    def restored(self) -> None:
+        last = self.scene.store.journal[-1][1] if self.scene.store.journal else None
+        self._at_ms = last.at_ms if last is not None else 0
 
     def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
         for _, row in rows:
-            if isinstance(row, Meta) and row.entry_seq != self._seq + self.scene.store.skipped - self._skipped:
+            if isinstance(row, Meta) and row.entry_seq != self._seq and not self.scene.store.skipped:
                 self.fail(f"the orchestrator counts {row.entry_seq} lines; the journal's last is {self._seq}")

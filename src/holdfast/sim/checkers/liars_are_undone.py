@@ -48,10 +48,18 @@ class LiarsAreUndone(Rule):
         enough = struck >= self.scene.settings.strikes_to_quarantine
         return pending.node if enough and winner != pending.node else None
 
+    def restored(self) -> None:
+        """Also that a machine lied is only known if the backup says so."""
+        rows = list(self.scene.store.rows.values())
+        attempts = [row for row in rows if isinstance(row, Attempt)]
+        self._lied = {a.node: a.ended_ms for a in attempts if a.ended_ms and _is_false(a)}
+        self._attempts = {a.id: a for a in attempts}
+        self._jobs = {row.id: row for row in rows if isinstance(row, Job) and row.live and row.checkpoint is not None}
+
     def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
         for _, row in rows:
             if isinstance(row, Attempt):
-                if row.failure is not None and row.failure.code is FailureCode.INVALID_RESULT and row.ended_ms:
+                if row.ended_ms and _is_false(row):
                     self._lied[row.node] = row.ended_ms
                 self._attempts[row.id] = row
         for _, row in rows:
@@ -90,3 +98,7 @@ class LiarsAreUndone(Rule):
             lied_ms = self._lied.get(one.node)
             if lied_ms is not None and one.made_ms <= lied_ms:
                 self.fail(f"{who} relies on {one}, whose machine delivered something false at {lied_ms}")
+
+
+def _is_false(attempt: Attempt) -> bool:
+    return attempt.failure is not None and attempt.failure.code is FailureCode.INVALID_RESULT

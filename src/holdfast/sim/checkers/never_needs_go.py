@@ -14,14 +14,17 @@ class NeverNeedsGo(Rule):
     def __init__(self, scene: SceneView) -> None:
         super().__init__(scene)
         self._never = {job.id for job in scene.plan.jobs if job.spec.recovery is Recovery.NEVER}
+        self._given: set[AttemptId] = set()
+        """Attempts whose go was durable, perhaps in a store that was lost since."""
 
     def body_started(self, node: NodeId, attempt: AttemptId, job: JobId) -> None:
-        row = self.scene.store.rows.get(("attempt", attempt))
-        if job in self._never and not (isinstance(row, Attempt) and row.go):
+        if job in self._never and attempt not in self._given:
             self.fail(f"the body of {attempt} started on {node} without a durable go")
 
     def durable(self, rows: list[tuple[Row | None, Row]]) -> None:
         for _, row in rows:
+            if isinstance(row, Attempt) and row.go:
+                self._given.add(row.id)
             if isinstance(row, Attempt) and row.job in self._never and row.phase in STARTED and not row.go:
                 self.fail(f"{row.id} counts as {row.phase} and never got a go")
 

@@ -14,6 +14,11 @@ class RevokedStaysOut(Rule):
         self._revoked: dict[AttemptId, Failure] = {}
         self._fences: dict[int, AttemptId] = {}
 
+    def restored(self) -> None:
+        """What was revoked since the backup may win after all. But no fence is used for another attempt."""
+        kept = [row for row in self.scene.store.rows.values() if isinstance(row, Attempt)]
+        self._revoked = {row.id: row.revoked for row in kept if row.revoked is not None}
+
     def decided(self, leader: str, event: AnyEvent, now: Instant, decision: Decision, view: View) -> None:
         """Each version counts, and not only the last one, which becomes durable."""
         seen: dict[AttemptId, Attempt] = {}
