@@ -64,8 +64,6 @@ SITES = {
     "node/attempt/attempt_folders.py:log_sizes:read": _UNIT,
     "node/attempt/attempt_folders.py:last_words:read": _BROKEN,
     "node/attempt/attempt_folders.py:_is_marked:read:2": _KIN,
-    "node/attempt/disk_room.py:_allocated:read": "adds up what attempts take; asked for again with the next one",
-    "node/attempt/disk_room.py:taken_bytes:read": "adds up what attempts take; asked for again with the next one",
     "node/attempt/result_uploader.py:_text:open": _KIN,
     **{f"node/attempt/preparation.py:Preparer._bring:{one}": _KIN for one in ("read", "read:2", "read:3")},
     "node/attempt/preparation.py:_text_in:open": _KIN,
@@ -87,9 +85,12 @@ SITES = {
         [f"orchestrator/logs/log_files.py:LogStore.{one}:read" for one in ("delete", "jobs", "has", "marked")], _LATER
     ),
     "orchestrator/logs/log_files.py:LogStore.size:read": "asked for again; tests/unit/test_log_store.py",
+    "state/engines.py:make_shrinkable:read:2": "a store of an earlier release, at its first start",
     "state/reserve.py:StoreReserve.hold:read:3": _LATER,
 }
 BY_CHANCE = {
+    "node/attempt/disk_room.py:_allocated:read": "only where another attempt is there when one is prepared",
+    "node/attempt/disk_room.py:taken_bytes:read": "only where another attempt is there when one is prepared",
     "node/linux.py:BootTimer.clear:read": "only where a deadline is reached before anything else happens",
     "node/runtimes/scratch.py:used_mib:read": "only where a job runs for a second",
 }

@@ -60,6 +60,21 @@ LISTED = {
     "that is closed anyway; tests/integration/test_connection_limits.py",
     "orchestrator/logs/log_files.py:LogStore._opened:fsync:3": "needs a log that another process left unsynced; "
     "tests/unit/test_log_store.py lets it fail",
+    **dict.fromkeys(
+        [
+            "cli/supervisor.py:_Child.__init__:spawn",
+            "cli/supervisor.py:_Child.start:spawn",
+            "cli/supervisor.py:Supervisor._write:write",
+            "cli/supervisor.py:detached:spawn",
+            "cli/supervisor.py:detached:spawn:2",
+        ],
+        "starts an orchestrator and a node for a person, and starts again what ended; these networks start their own",
+    ),
+    "node/images/image_builds.py:_systemctl:spawn": ENGINE,
+    **dict.fromkeys(
+        [f"orchestrator/api/app.py:turn_away:{one}" for one in ("send", "send:2")],
+        "a refusal to a stranger; tests/integration/test_connection_limits.py",
+    ),
     "client/array_results.py:ArrayResults._make_way:rename": "one rename of a whole folder; its failure is told as "
     "`in_the_way`, and nothing was fetched yet",
 }
