@@ -123,7 +123,7 @@ def test_every_command_has_examples_that_can_be_typed(path: tuple[str, ...], mon
 
 @pytest.mark.spec("J3")
 def test_every_command_that_prints_data_can_print_it_for_programs() -> None:
-    serve = {("up",), ("node",)}
+    serve = {("up",), ("down",), ("node",)}
     say_one_word = {("help",), ("completion",), ("context", "add"), ("context", "use"), ("context", "remove")}
     groups = {path for path, command in ALL.items() if getattr(command, "commands", {})}
     without = {path for path, command in ALL.items() if not any("--json" in one.opts for one in command.params)}

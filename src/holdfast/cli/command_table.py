@@ -39,8 +39,8 @@ SECTIONS: dict[str, tuple[CommandRow, ...]] = {
         CommandRow("doctor", "doctor", "Find what is wrong with this machine or the network."),
     ),
     "This machine": (
-        CommandRow("up", "serve", "Start an orchestrator here; with --node, a whole network of one machine."),
-        CommandRow("down", "serve", "End what `up --node` or `up --detach` started. Nothing is deleted."),
+        CommandRow("up", "serve", "Start an orchestrator here, and with --node a node beside it."),
+        CommandRow("down", "serve", "End what `up --node` or `up --detach` started."),
         CommandRow("node", "serve", "Offer this machine to a network, or look after a node."),
         CommandRow("backup", "backup", "Copy an orchestrator's data while it runs."),
         CommandRow("completion", "completion", "Let this shell complete commands, flags, ids and names."),

@@ -94,9 +94,9 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Start an orchestrator here, in the foreground; with --node, a whole network of one machine.
+    """Start an orchestrator here, and with --node a node beside it.
 
-    Ctrl-C ends it; jobs on other nodes go on. Commands on this machine find it by themselves.
+    Stays in the foreground unless --detach is given. Ctrl-C ends it; jobs on other nodes go on. Commands on this machine find it by themselves.
 
     Examples:
       holdfast up --node
@@ -191,9 +191,9 @@ def down(
     now: Annotated[bool, typer.Option("--now", help="Do not let running work finish: it runs again later.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """End what `up --node` or `up --detach` started. Nothing is deleted.
+    """End what `up --node` or `up --detach` started.
 
-    The node of this machine is drained first: what runs may finish within its grace. Then both processes end. Jobs,
+    Nothing is deleted. The node of this machine is drained first: what runs may finish within its grace. Then both processes end. Jobs,
     results and settings stay, and the next `holdfast up` continues with them.
 
     Examples:
