@@ -96,7 +96,8 @@ def up(
 ) -> None:
     """Start an orchestrator here, and with --node a node beside it.
 
-    Stays in the foreground unless --detach is given. Ctrl-C ends it; jobs on other nodes go on. Commands on this machine find it by themselves.
+    Stays in the foreground unless --detach is given. Ctrl-C ends it; jobs on other nodes go on. Commands on this
+    machine find it by themselves.
 
     Examples:
       holdfast up --node
@@ -193,8 +194,8 @@ def down(
 ) -> None:
     """End what `up --node` or `up --detach` started.
 
-    Nothing is deleted. The node of this machine is drained first: what runs may finish within its grace. Then both processes end. Jobs,
-    results and settings stay, and the next `holdfast up` continues with them.
+    The node of this machine is drained first: what runs may finish within its grace. Then both processes end. Nothing
+    is deleted: the next `holdfast up` continues with the same jobs, results and settings.
 
     Examples:
       holdfast down
