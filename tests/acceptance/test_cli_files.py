@@ -62,10 +62,9 @@ def test_secrets_and_ignored_files_stay_here_unless_they_are_named(network: Loca
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    words = ["run", *SMALL, "--no-results"]
 
     # when it is sent, then they stay here, and one line says so
-    done = network.cli(*words, "--", "sh", "code.sh", cwd=tmp_path, check=0)
+    done = network.cli("run", *SMALL, "--no-results", "--", "sh", "code.sh", cwd=tmp_path, check=0)
     assert done.stdout.split() == [".gitignore", "code.sh"]
     said = [line for line in done.stderr.splitlines() if "not sent" in line]
     assert said == [
@@ -74,11 +73,13 @@ def test_secrets_and_ignored_files_stay_here_unless_they_are_named(network: Loca
     ]
 
     # and whoever means them says so
-    more = ["--no-gitignore", "--include", ".env", "--include", "venv/bin/python"]
-    done = network.cli(*words, *more, "--", "sh", "code.sh", cwd=tmp_path, check=0)
+    meant = ["--include", ".env", "--include", "venv/bin/python"]
+    done = network.cli(
+        "run", *SMALL, "--no-results", "--no-gitignore", *meant, "--", "sh", "code.sh", cwd=tmp_path, check=0
+    )
     assert done.stdout.split() == [".env", ".gitignore", "code.sh", "data", "venv"]
     assert "not sent" not in done.stderr
-    refused = network.cli(*words, "--include", "nothing.txt", "--", "sh", "code.sh", cwd=tmp_path, check=2)
+    refused = network.cli("run", *SMALL, "--include", "nothing.txt", "--", "sh", "code.sh", cwd=tmp_path, check=2)
     assert "nothing.txt" in refused.stderr
 
 

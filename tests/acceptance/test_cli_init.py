@@ -15,7 +15,7 @@ from holdfast.cli.app import app
 from holdfast.errors import HoldfastError
 
 PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
-NOT_OF_THE_JOB = {"detach", "no_results", "key", "json", "url", "token_file", "context", "help"}
+NOT_OF_THE_JOB = {"include", "detach", "no_results", "key", "json", "url", "token_file", "context", "help"}
 """Flags of `run` that are about this one time it is typed, or about where it goes."""
 
 

@@ -144,14 +144,17 @@ def test_the_command_says_it_and_ends_accordingly(tmp_path: Path) -> None:
     # given a folder with a job that reads an input, a variable and the folder
     desk = tmp_path / "desk"
     desk.mkdir()
-    (desk / "work.sh").write_text(STEPS + "cat inputs/data/words; echo $WORD > word")
+    (desk / "work.sh").write_text(STEPS + "cat inputs/data/words .env notes; echo $WORD > word")
+    (desk / ".env").write_text("x")
+    (desk / "notes").write_text("y")
+    (desk / ".gitignore").write_text("notes\n")
     (desk / "requirements.txt").write_text("")
     (tmp_path / "words").write_text("hello\n")
     network = LocalNetwork(tmp_path / "unused")
     done = network.cli(
         "rehearse", "--kills", "1", "--cpu", "0.2", "--memory", "64MiB", "--disk", "64MiB", "--network",
         "--class", "resume", "--checkpoint", "--checkpoint-every", "1s",
-        "--folder", str(desk), "--requirements", str(desk / "requirements.txt"),
+        "--folder", str(desk), "--include", ".env", "--no-gitignore", "--requirements", str(desk / "requirements.txt"),
         "--input", f"data={tmp_path / 'words'}", "--env", "WORD=kept", "--json", "--", "sh", "work.sh",
         timeout_s=300, check=0,
     )  # fmt: skip

@@ -28,7 +28,7 @@ class OneMachine:
         self.ports = ("--http", ports[0], "--listen", ports[1], "--files", ports[2], "--preset", "test")
 
     def up(self, *words: str, check: int = 0) -> str:
-        done = self.cli("up", *words, *self.ports, check=check)
+        done = self.cli("up", "--node", "--detach", *words, *self.ports, check=check)
         return done.stdout + done.stderr
 
     def record(self) -> dict[str, Any]:
@@ -53,13 +53,13 @@ def gone(process: psutil.Process) -> bool:
 @pytest.mark.spec("J8", "N1", "N8", "J14")
 def test_one_command_is_a_network_and_one_ends_it_and_nothing_is_lost(machine: OneMachine) -> None:
     # when somebody starts it, then it is up with this machine as its node, and says what to do next
-    said = machine.up("--node", "--detach")
+    said = machine.up()
     assert said.startswith("Holdfast is up: http://127.0.0.1:") and "this machine is its node" in said
     assert "holdfast run" in said and "holdfast down" in said and "hf1_" not in said
     assert machine.cli("run", *SMALL, "--name", "first", "--", "echo", "hello", check=0).stdout == "hello\n"
 
     # and starting it twice is refused
-    assert "already" in machine.up("--node", "--detach", check=78)
+    assert "already" in machine.up(check=78)
 
     # when its node dies, then it is started again
     node = machine.process("node")
@@ -72,18 +72,18 @@ def test_one_command_is_a_network_and_one_ends_it_and_nothing_is_lost(machine: O
     down = machine.cli("down", check=0)
     assert "down; its data stays in" in down.stdout and all(map(gone, running))
     assert "nothing" in machine.cli("down", check=0).stdout
-    machine.up("--node", "--detach")
+    machine.up()
     assert "first" in machine.cli("jobs", check=0).stdout
     assert machine.cli("run", *SMALL, "--", "echo", "later", check=0).stdout == "later\n"
 
 
 @pytest.mark.spec("J8", "N1")
 def test_down_ends_what_a_killed_supervisor_left_behind(machine: OneMachine) -> None:
-    machine.up("--node", "--detach")
+    machine.up()
     left = [machine.process(what) for what in ("orchestrator", "node")]
     machine.process("supervisor").kill()
     assert machine.cli("run", *SMALL, "--", "echo", "on", check=0).stdout == "on\n", "both go on without it"
-    down = machine.cli("down", check=0)
+    down = machine.cli("down", "--data-dir", str(machine.data), check=0)
     assert "left behind" in down.stderr and all(map(gone, left))
 
 
@@ -99,7 +99,7 @@ def test_ctrl_c_ends_both_in_order(machine: OneMachine, tmp_path: Path) -> None:
 
 @pytest.mark.spec("J8")
 def test_what_cannot_start_says_why_and_leaves_nothing(machine: OneMachine) -> None:
-    said = machine.up("--node", "--detach", "--store", "nonsense://x", check=74)
+    said = machine.up("--store", "nonsense://x", check=74)
     assert "nonsense" in said
     assert not (machine.data / "supervisor.json").exists()
 
@@ -107,8 +107,8 @@ def test_what_cannot_start_says_why_and_leaves_nothing(machine: OneMachine) -> N
 @pytest.mark.spec("J8", "N6")
 def test_a_public_network_serves_other_machines_with_tls(machine: OneMachine, tmp_path: Path) -> None:
     ports = [word.replace("127.0.0.1", "0.0.0.0") for word in machine.ports]
-    machine.ports = tuple(ports)
-    said = machine.up("--node", "--detach", "--public", "holdfast.example")
+    done = machine.cli("up", "--node", "--detach", "--public", "holdfast.example", *ports, check=0)
+    said = done.stdout
     port = ports[3].rpartition(":")[2]
     assert f"holdfast node --orchestrator holdfast.example:{port} --token TOKEN" in said
     assert "up to 10 machines within 24 h" in said and "https://" in said

@@ -79,12 +79,6 @@ def _pairs(value: object) -> list[str]:
     return [f"{name}={text}" for name, text in value.items()]
 
 
-def _list(value: object) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise ValueError("it takes a list of texts")
-    return [str(one) for one in value]
-
-
 def _variables(value: object) -> list[str]:
     pairs = _pairs(value)
     assignments(pairs)
@@ -121,7 +115,6 @@ KEYS: dict[str, JobFileKey] = {
     "checkpoint-every": JobFileKey("checkpoint_every", _amount(duration_ms), "duration"),
     "folder": JobFileKey("folder", _text, "path of a folder"),
     "no-folder": JobFileKey("no_folder", _truth, "true or false"),
-    "include": JobFileKey("include", _list, "list of paths or patterns"),
     "no-gitignore": JobFileKey("no_gitignore", _truth, "true or false"),
     "array": JobFileKey("array", _text, "path of a file with one item to a line"),
     "input": JobFileKey("input", _pairs, "table: NAME = WHAT"),
