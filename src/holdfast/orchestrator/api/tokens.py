@@ -51,7 +51,8 @@ class TokenService:
                 raise ApiError("key_reused", "the idempotency key was used before, for a token that was deleted since")
             if known is None:
                 decided(await context.leader.ask(TokenMade(row)))
-                known = await context.queries.token(row.id) or row  # it may end before what was asked for
+                # One that was made with an access token ends with it, which may be before what was asked for.
+                known = (await context.queries.token(row.id) if row.access else None) or row
         if known.secret_sha256 != ticket.secret_sha256:
             raise ApiError("key_reused", f"the idempotency key was used before, for another token ({known.id})")
         left_ms = max(0, known.expires_ms - context.leader.served_ms())
