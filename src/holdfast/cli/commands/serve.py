@@ -157,7 +157,7 @@ def _supervised(data: "Path", *, with_node: bool, public: str, detach: bool) -> 
 
     def serves(endpoint: dict[str, Any]) -> None:
         del os.environ[SUPERVISED]
-        _say_up(data, endpoint, public, with_node=with_node)
+        _say_up(data, endpoint, public, many=bool(public), with_node=with_node)
         print(UP, flush=True)
 
     from holdfast.orchestrator.config import default_data
@@ -233,33 +233,35 @@ def _announce(data: "Path", public: str, listen: str) -> None:
             # Not written yet: it appears when the first request can be served, or the process ends before.
             pass
         time.sleep(0.05)
-    _say_up(data, endpoint, public or (socket.gethostname() if listen.startswith(("0.0.0.0:", "[::]:")) else ""))
+    host = socket.gethostname() if listen.startswith(("0.0.0.0:", "[::]:")) else ""
+    _say_up(data, endpoint, public or host, many=bool(public))
 
 
-def _say_up(data: "Path", endpoint: dict[str, Any], public: str, *, with_node: bool = False) -> None:
-    """Print where it serves, and how a node joins. `public`: how other machines know this one."""
+def _say_up(data: "Path", endpoint: dict[str, Any], host: str, *, many: bool, with_node: bool = False) -> None:
+    """Print where it serves, and how a node joins. `host`: how other machines know this one; `many`: the join line is
+    for several machines."""
     from holdfast.client import Client
     from holdfast.errors import HoldfastError
     from holdfast.identity.tokens import invitation
 
     nodes = str(endpoint["nodes"])
-    if public:
-        nodes = f"{public}:{nodes.rpartition(':')[2]}"
-    uses, ttl_ms = (PUBLIC_USES, PUBLIC_TTL_MS) if public else (1, PUBLIC_TTL_MS)
+    if host:
+        nodes = f"{host}:{nodes.rpartition(':')[2]}"
+    uses = PUBLIC_USES if many else 1
     join = f"holdfast node --orchestrator {nodes}"
     if endpoint["open_join"]:
         join += f" --token {invitation(endpoint['pin']).text}" if endpoint["pin"] else ""
-    elif with_node and not public:
+    elif with_node and not host:
         join = ""
     elif not sys.stdout.isatty():
         # The output goes to a journal or a file, and anyone who reads that could join.
-        many = f" --uses {uses}" if uses > 1 else ""
-        join += f" --token TOKEN\nwith a token made here by:\n  holdfast token new{many}"
+        asked = f" --uses {uses}" if many else ""
+        join += f" --token TOKEN\nwith a token made here by:\n  holdfast token new{asked}"
     else:
         try:
             token = (data / endpoint["token_file"]).read_text().strip()
             with Client(endpoint["url"], token, certificate=endpoint["certificate"]) as client:
-                join += f" --token {client.tokens.create(uses=uses, ttl_ms=ttl_ms, note='made by up').token}"
+                join += f" --token {client.tokens.create(uses=uses, ttl_ms=PUBLIC_TTL_MS, note='made by up').token}"
         except (HoldfastError, OSError) as error:
             typer.echo(f"no join token could be made: {error}", err=True)
     used = _known_as_local(data)
@@ -267,7 +269,7 @@ def _say_up(data: "Path", endpoint: dict[str, Any], public: str, *, with_node: b
     here = ", and this machine is its node" if with_node else ""
     typer.echo(f"{SAYS_UP}{endpoint['url']}{here}")
     if join:
-        typer.echo(f"Join {f'up to {uses} machines within 24 h' if public else 'a machine'} with:\n  {join}")
+        typer.echo(f"Join {f'up to {uses} machines within 24 h' if many else 'a machine'} with:\n  {join}")
         if not endpoint["open_join"]:
             typer.echo("More machines: holdfast token new --uses N")
     typer.echo(f"Send work with:\n  holdfast run{aim} --no-folder -- echo hello")
