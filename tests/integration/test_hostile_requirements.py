@@ -329,8 +329,9 @@ def test_a_node_that_is_not_root_installs_in_the_sandbox_and_within_the_disk(
         for path in (home, *home.iterdir()):
             if os.geteuid() == 0:
                 os.chown(path, NOBODY, NOBODY)
-        env = {"PATH": os.environ["PATH"], "HOME": str(home), "PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1"}
-        env |= {"PIP_FIND_LINKS": f"{home / 'node' / 'wheels'} {home}", "PYTHONPATH": os.pathsep.join(sys.path)}
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
+        env |= {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1"}
+        env |= {"PIP_FIND_LINKS": f"{home / 'node' / 'wheels'} {home}"}
         words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
         words = words if os.geteuid() == 0 else []
         done = subprocess.run(
