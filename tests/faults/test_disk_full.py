@@ -171,7 +171,7 @@ def test_state_that_fills_the_disk_is_forgotten_in_its_time_and_the_disk_is_free
         wait_for(lambda: (disk / RESERVE).exists(), "the reserve to be held")
 
         # when jobs that wait for their turn fill the disk with rows
-        large = {"argv": ["true"], "env": {"TEXT": "x" * 16_000}, "queue_limit_ms": 3_000}
+        large = {"argv": ["true"], "env": {"TEXT": "x" * 16_000}, "queue_limit_ms": 10_000}
         large["cpu_milli"] = client.nodes.get(node.id).offered["cpu_milli"]
         with asking(network, disk) as http:
             # then everything that is new is refused by name, the large things first, and people are answered
