@@ -245,7 +245,7 @@ def test_code_that_runs_in_a_build_is_the_jobs_user_without_a_network_and_sees_n
     assert not found["secret"] and not found["shadow"] and not found["host"] and not found["engine"]
     assert found["interfaces"] == ["lo"]
     assert set(found["capabilities"]) == {"0000000000000000"}
-    system = {"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "usr", "var"}
+    system = {"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "sys", "usr", "var"}
     given = {path.split("/")[1] for path in (child.python_prefix() or "/usr", str(node.wheels))}
     assert set(found["root"]) <= system | given | {".pip", "tmp", "venv", "work"}
     assert len(found["processes"]) < 10
