@@ -140,7 +140,7 @@ def test_after_a_restart_of_the_machine_in_good_order_the_files_are_there_again(
     assert (ended / "work" / "file").read_text() == "kept"
     # and looking again changes nothing
     folders.scan(ended.parent)
-    assert len(scratch.mounts_below(str(ended))) == 3
+    assert len(scratch.mounts_below(str(ended))) == 4
 
 
 @pytest.mark.spec("J7", "J10")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.node.launcher import Launcher
+from holdfast.node.runtimes import child
 from holdfast.node.runtimes.runtime import runtime_named
 from holdfast.testing.attempts import Attempts
 
@@ -49,7 +50,8 @@ def test_files_of_the_machine_and_of_the_node_are_out_of_sight(attempts: Attempt
     secret = tmp_path / "secret"
     secret.write_text("s3cret")
     home = tmp_path / "att0"
-    places = [str(secret), str(home / "order.json"), str(home / "control.sock"), "/etc/shadow", "/sys", "/home"]
+    places = [str(secret), str(home / "order.json"), str(home / "control.sock"), "/etc/shadow", "/home"]
+    places += ["/sys/class", "/sys/block", "/sys/fs", "/sys/devices/system/cpu/cpu0"]
     script = f"import json, os; print(json.dumps([p for p in {places!r} if os.path.lexists(p)]))"
     assert told_by(attempts, script, home=home) == []
 
@@ -128,6 +130,8 @@ def test_the_environment_is_that_of_the_job_and_nothing_of_the_node(
         "HOLDFAST_ATTEMPT": "att_0a.1",
         "HOLDFAST_CPU_MILLI": "1500",
         "HOLDFAST_MEMORY_MIB": "64",
+        "PYTHONUNBUFFERED": "1",
+        **dict.fromkeys(child.THREADS, "2"),
     }
     attempt.clean_up()
     launcher.close()
