@@ -26,12 +26,12 @@ class MovesMakeFirst(Rule):
         for row in decision.changes:
             before = rows.get(row_key(row))
             if isinstance(row, Attempt) and before is None:
-                self._placed(row, rows, event)
+                self._placed(row, rows, view, event)
             if isinstance(row, Attempt) and isinstance(before, Attempt) and before.revoked is None:
                 self._revoked(before, row.revoke_cause, rows)
             rows[row_key(row)] = row
 
-    def _placed(self, attempt: Attempt, rows: View, event: AnyEvent) -> None:
+    def _placed(self, attempt: Attempt, rows: View, view: View, event: AnyEvent) -> None:
         job = rows.get(("job", attempt.job))
         if not isinstance(job, Job):
             return  # submitted and placed in one step
@@ -41,7 +41,11 @@ class MovesMakeFirst(Rule):
             same = [r for r in rows.values() if isinstance(r, Attempt) and r.job == job.id and r.may_win]
             if job.spec.recovery is Recovery.NEVER:
                 self.fail(f"{attempt.id} moves {job.id}, which must not repeat, while it may run elsewhere")
-            if any(a.purpose is Purpose.MOVE and a.started_ms is None for a in same):
+            # One whose move was given up, because its machine was silent, may still come back.
+            earlier = view.get(("job", attempt.job))
+            move = earlier.move if isinstance(earlier, Job) else None
+            to = move.to if move is not None and move.under_way else None
+            if any(a.purpose is Purpose.MOVE and a.started_ms is None and a.node == to for a in same):
                 self.fail(f"{attempt.id} moves {job.id}, which is being moved already ({type(event).__name__})")
 
     def _revoked(self, old: Attempt, why: RevokeCause | None, rows: View) -> None:
