@@ -4,6 +4,7 @@ node alone; what it leaves is not shared before the node has made it its own (SP
 import io
 import json
 import os
+import shlex
 import shutil
 import socket
 import stat
@@ -310,12 +311,31 @@ except VenvFailed as wrong:
 """
 
 
+def is_reachable(path: str) -> bool:
+    """Whether every user of the machine gets there."""
+    return os.path.exists(path) and all(parent.stat().st_mode & 0o001 for parent in Path(path).parents)
+
+
 def for_everybody() -> str:
     """A Python of this version that every user of the machine may run; if there is none, this one."""
-    for python in (os.path.realpath(sys.executable), f"/usr/bin/python3.{sys.version_info.minor}"):
-        if os.path.exists(python) and all(parent.stat().st_mode & 0o001 for parent in Path(python).parents):
-            return python
-    return sys.executable
+    pythons = (os.path.realpath(sys.executable), f"/usr/bin/python3.{sys.version_info.minor}")
+    return next((python for python in pythons if is_reachable(python)), sys.executable)
+
+
+def shown_in(folder: Path) -> tuple[list[str], list[str]]:
+    """Where this process imports from, and the commands that show it in `folder` where others could not get there."""
+    places, mounts = [], []
+    for number, place in enumerate(path for path in sys.path if os.path.isdir(path)):
+        seen = folder / str(number)
+        if is_reachable(place):
+            places.append(place)
+            continue
+        if Path(place).is_relative_to(sys.base_prefix):
+            continue  # of this Python; another one has its own
+        seen.mkdir(parents=True)
+        mounts.append(shlex.join(["mount", "--bind", place, str(seen)]))
+        places.append(str(seen))
+    return places, mounts
 
 
 def test_a_node_that_is_not_root_installs_in_the_sandbox_and_within_the_disk(
@@ -326,14 +346,16 @@ def test_a_node_that_is_not_root_installs_in_the_sandbox_and_within_the_disk(
     try:
         (home / "node").mkdir()
         make_wheel(home, "big", "1.0", padding=16 << 20)
+        places, mounts = shown_in(home / "places")
         for path in (home, *home.iterdir()):
             if os.geteuid() == 0:
                 os.chown(path, NOBODY, NOBODY)
-        env = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": os.pathsep.join(places)}
         env |= {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1"}
         env |= {"PIP_FIND_LINKS": f"{home / 'node' / 'wheels'} {home}"}
         words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
-        words = words if os.geteuid() == 0 else []
+        script = " && ".join([*mounts, 'exec "$@"'])
+        words = ["unshare", "--mount", "sh", "-c", script, "sh", *words] if os.geteuid() == 0 else []
         done = subprocess.run(
             [*words, python, "-c", UNPRIVILEGED, str(home / "node")],
             env=env, capture_output=True, text=True, timeout=240,
